@@ -1,0 +1,1 @@
+"""What is compared: one file, or one small package, for each method."""

@@ -1,0 +1,175 @@
+"""Transformers that methods are built from: an architecture from scratch by configuration, or a pretrained checkpoint.
+
+Weights are always float32 (Hugging Face follows the checkpoint's dtype otherwise, so that AdamW would run in bfloat16);
+mixed precision is autocast's business. Attention is PyTorch's scaled dot product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from methods.base import IGNORE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+_TINY = {
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "qwen2-tiny": {"model_type": "qwen2", "rms_norm_eps": 1e-6, **_TINY},
+    "llama-tiny": {"model_type": "llama", "rms_norm_eps": 1e-5, **_TINY},
+    "qwen2.5-0.5b": {
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        "tie_word_embeddings": True,
+        "vocab_size": 151936,
+    },
+    "qwen2.5-3b": {
+        "model_type": "qwen2",
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        "tie_word_embeddings": True,
+        "vocab_size": 151936,
+    },
+    "llama-3.2-1b": {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": _LLAMA3_ROPE,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "vocab_size": 128256,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A recipe for transformers of one architecture; every call builds a new one.
+
+    ``vocab_size`` counts the embedding rows that the tokenizer needs; a named architecture may bring more.
+    """
+
+    config: PreTrainedConfig
+    checkpoint: str | None = None
+    revision: str | None = None
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.hidden_size
+
+    def causal_lm(self, extra_tokens: int = 0, pretrained: bool = True) -> PreTrainedModel:
+        """A language model with its head. ``extra_tokens`` rows are added after the vocabulary for markers."""
+        from transformers import AutoModelForCausalLM
+
+        model = self._build(AutoModelForCausalLM, pretrained)
+        if extra_tokens:
+            model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
+        return model
+
+    def trunk(self, embeddings: bool = True, pretrained: bool = True) -> PreTrainedModel:
+        """A transformer without head; without its token table too when it is only fed vectors."""
+        from transformers import AutoModel
+
+        model = self._build(AutoModel, pretrained)
+        if not embeddings:
+            model.embed_tokens = None
+        return model
+
+    def _build(self, factory: Any, pretrained: bool) -> PreTrainedModel:
+        if self.checkpoint and pretrained:
+            return factory.from_pretrained(
+                self.checkpoint, revision=self.revision, dtype=torch.float32, attn_implementation="sdpa"
+            )
+        return factory.from_config(self.config, dtype=torch.float32, attn_implementation="sdpa")
+
+
+def load_backbone(
+    name: str,
+    vocab_size: int,
+    pretrained: str | None = None,
+    revision: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Backbone:
+    """The backbone that a study names. A pretrained checkpoint brings its own configuration."""
+    from transformers import AutoConfig
+
+    if pretrained:
+        config = AutoConfig.from_pretrained(pretrained, revision=revision)
+        return Backbone(config, pretrained, revision)
+    if name not in CONFIGURATIONS:
+        raise ValueError(f"no backbone is named {name!r} (available: {', '.join(CONFIGURATIONS)})")
+    fields = CONFIGURATIONS[name] | dict(overrides or {})
+    fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
+    return Backbone(AutoConfig.for_model(fields.pop("model_type"), **fields))
+
+
+def label_loss(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the cross entropy over labelled positions; logits are computed at those alone.
+
+    ``hidden`` (..., d) stands where ``labels`` (...) is predicted: the caller shifts.
+    """
+    labelled = labels != IGNORE
+    return F.cross_entropy(head(hidden[labelled]).float(), labels[labelled], reduction="sum")
+
+
+def causal_mask(real: Tensor) -> Tensor:
+    """(B, L) real positions to a (B, 1, L, L) bool mask. Each position sees at least itself, so that padding stays
+    finite."""
+    length = real.shape[1]
+    lower = torch.ones(length, length, dtype=torch.bool, device=real.device).tril()
+    own = torch.eye(length, dtype=torch.bool, device=real.device)
+    return ((lower & real[:, None, :]) | own)[:, None]
+
+
+def bidirectional_mask(real: Tensor) -> Tensor:
+    """(B, L) real positions to a (B, 1, 1, L) bool mask: every position sees all real ones.
+
+    Explicit, because an override of a model's own masking is silently ignored by current transformers.
+    """
+    return real[:, None, None, :]
+
+
+def positions_of(real: Tensor) -> Tensor:
+    """(B, L) position ids that count real positions from zero; padding shares its neighbour's."""
+    return (real.long().cumsum(1) - 1).clamp(min=0)

@@ -1,0 +1,327 @@
+"""What a method is: the interface that every compared method implements, and the registry that finds them.
+
+A method owns everything that differs between methods (token layout, forward pass, curriculum, decoding) and nothing
+that does not (data, optimizer, batching, scoring, timing). Adding a method is adding one file to this package, or one
+entry point in the group ``marcos_bench.methods`` of another installed package.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from methods.backbone import Backbone
+
+ENTRY_POINT_GROUP = "marcos_bench.methods"
+IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
+
+
+class MethodOptions(BaseModel):
+    """Options of a method: frozen, with defaults, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens that methods build layouts from. ``encode`` adds no special token."""
+
+    size: int
+    eos: int
+    encode: Callable[[str], list[int]]
+
+    @cached_property
+    def newline(self) -> list[int]:
+        return self.encode("\n")
+
+    @cached_property
+    def answer_marker(self) -> list[int]:
+        """The ids of ``"#### "``, which stands before every answer as in GSM8K."""
+        return self.encode("#### ")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a method is built from, besides its own options."""
+
+    backbone: Backbone
+    vocabulary: Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One training example, tokenised once and piece by piece: no marker, no separator, no end-of-text."""
+
+    id: str
+    question: Sequence[int]
+    steps: Sequence[Sequence[int]]
+    answer: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stretch of a curriculum with its own optimizer.
+
+    ``epochs`` may be fractional. Stages with the same ``phase`` count as one phase of training in the Train column.
+    ``trainable`` lists prefixes of parameter names. ``select_on`` names the loss terms whose sum on validation data
+    chooses the weights the stage ends with; when empty the last weights stay. A ``cached`` stage trains on
+    :meth:`Method.features`, computed once from the weights it starts with. ``settings`` is for the method's own use.
+    """
+
+    name: str
+    epochs: float
+    phase: str = "train"
+    trainable: tuple[str, ...] = ("",)
+    learning_rate_scale: float = 1.0
+    keep_optimizer: bool = False
+    select_on: tuple[str, ...] = ()
+    cached: bool = False
+    settings: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a run trains: epochs over its training data, and how many optimizer steps make one."""
+
+    epochs: float
+    steps_per_epoch: int
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where training stands. Random draws are functions of it and of example ids, never of a global generator."""
+
+    stage: Stage
+    epoch: int  # completed epochs of this stage
+    step: int  # optimizer steps of the whole run
+    seed: int
+    training: bool = True
+
+
+@dataclass
+class Batch:
+    """Tensors of one micro-batch, and what their loss sums are divided by.
+
+    ``denominators`` holds one number for each loss term; the engine adds them over micro-batches and ranks *before*
+    the first forward pass. ``tokens`` counts the positions that are no padding, over all passes of a backbone.
+    """
+
+    tensors: dict[str, Tensor]
+    denominators: dict[str, float]
+    tokens: int
+    keys: Tensor | None = None  # (B,) int64, one per example, for draws (methods.draws)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def to(self, device: torch.device | str) -> Batch:
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors.items()}
+        return replace(self, tensors=moved, keys=None if self.keys is None else self.keys.to(device))
+
+
+@dataclass
+class Output:
+    """``losses``: *sums* of each term over the micro-batch, weights included (their total, each divided by its global
+    denominator, is minimised). ``statistics``: sums that are all-reduced, logged and handed to :meth:`Method.after_step`."""
+
+    losses: dict[str, Tensor]
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are generated. Draws depend on ``seed`` and the question alone, so on no other row of the batch."""
+
+    tokens: Literal["greedy", "sample"] = "greedy"
+    latents: Literal["default", "sample", "mean"] = "default"
+    temperature: float = 1.0
+    top_p: float = 1.0
+    thoughts: Literal["own", "exchanged", "mean"] = "own"  # a control: latents of the batch's next question, or its mean
+    seed: int = 0
+    max_new_tokens: int = 128
+    answer_only: bool = True  # methods that can skip the steps do so; False: say them too
+    trace: bool = False  # keep the latents in Generation.trace
+
+
+@dataclass
+class Cost:
+    """What one call of ``generate`` took: calls of a backbone (each serves the whole batch), latent vectors or thinking
+    steps per question, and tokens emitted over all questions (end-of-text included)."""
+
+    forward_passes: int = 0
+    latent_steps: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.forward_passes + other.forward_passes,
+            self.latent_steps + other.latent_steps,
+            self.tokens + other.tokens,
+        )
+
+
+@dataclass
+class Generation:
+    """``answer``: (B, L) token ids, end-of-text from the first end on. ``steps``: (B, K, L), when asked and possible."""
+
+    answer: Tensor
+    cost: Cost
+    steps: Tensor | None = None
+    trace: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Method(nn.Module, ABC):
+    """One compared method. Subclasses set the class attributes and implement the abstract methods."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]  # as the table prints it
+    citation: ClassVar[str]  # BibTeX
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
+    has_latents: ClassVar[bool] = False  # whether Decoding.thoughts makes a difference
+    says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
+
+    def __init__(self, options: MethodOptions, setup: Setup) -> None:
+        super().__init__()
+        self.options = options
+        self.vocabulary = setup.vocabulary
+
+    @classmethod
+    def starts_from(cls, options: Any) -> str | None:
+        """The method whose checkpoint (same data, same seed, default options) this one is initialised from."""
+        return None
+
+    @classmethod
+    def skip(cls, options: Any, setting: Mapping[str, Any]) -> str | None:
+        """A reason when the method cannot run in a setting (keys: form, pretrained, backbone), else None."""
+        return None
+
+    def warm_start(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over the weights of a run of the method that :meth:`starts_from` names."""
+        self.load_state_dict(dict(weights))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @abstractmethod
+    def stages(self, budget: Budget) -> list[Stage]:
+        """The curriculum that spends ``budget``."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """Examples to one padded micro-batch on the CPU."""
+
+    @abstractmethod
+    def forward(self, batch: Batch, context: Context) -> Output:
+        """Loss sums of one micro-batch, in one call however many passes of the backbone it takes."""
+
+    def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
+        """Inputs of a cached stage, one row per example: computed once, without gradient."""
+        raise NotImplementedError(f"{self.name} has no cached stage")
+
+    def collate_features(self, features: dict[str, Tensor]) -> Batch:
+        """Rows of :meth:`features` to a micro-batch that :meth:`forward` takes in the cached stage."""
+        raise NotImplementedError(f"{self.name} has no cached stage")
+
+    def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
+        """Update controllers (as buffers, so that checkpoints hold them) from all-reduced statistics of one optimizer
+        step; returns what is logged."""
+        return {}
+
+    def warnings(self, logged: dict[str, float]) -> list[str]:
+        """Signs of a run gone wrong in one logged line, each a sentence for the log."""
+        return []
+
+    def stochastic(self, decoding: Decoding) -> bool:
+        """Whether the decoding seed changes what ``generate`` returns."""
+        return decoding.tokens == "sample"
+
+    @abstractmethod
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        """Answers to tokenised questions: batched, cached, the same at any batch size. Gold text cannot get here."""
+
+
+def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right") -> tuple[Tensor, Tensor]:
+    """Rows of ids to a (B, L) LongTensor and its (B, L) bool mask of real positions."""
+    lengths = torch.tensor([len(row) for row in rows])
+    width = int(lengths.max()) if len(rows) else 0
+    columns = torch.arange(width)
+    mask = columns < lengths[:, None] if side == "right" else columns >= width - lengths[:, None]
+    ids = torch.full((len(rows), width), value, dtype=torch.long)
+    ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+    return ids, mask
+
+
+class UnknownMethod(KeyError):
+    """No method of that name; the message suggests the nearest."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@cache
+def available() -> dict[str, type[Method]]:
+    """All methods by name: the modules of this package, then the entry points of other packages."""
+    import methods
+
+    modules = [importlib.import_module(f"methods.{info.name}") for info in pkgutil.iter_modules(methods.__path__)]
+    found = [value for module in modules for value in vars(module).values() if _is_method(value)]
+    found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
+    registry: dict[str, type[Method]] = {}
+    for cls in found:
+        if registry.setdefault(cls.name, cls) is not cls:
+            other = registry[cls.name].__module__
+            raise ValueError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
+    return dict(sorted(registry.items()))
+
+
+def _is_method(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Method) and not inspect.isabstract(value)
+
+
+def get_method(name: str) -> type[Method]:
+    """The class of a method, or an error that suggests the nearest name."""
+    registry = available()
+    if name in registry:
+        return registry[name]
+    near = difflib.get_close_matches(name, registry, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UnknownMethod(f"no method is named {name!r}{hint} (available: {', '.join(registry)})")
+
+
+def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Method:
+    """A method with freshly initialised weights; the global generator is left as it was."""
+    cls = get_method(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return cls(cls.Options.model_validate(dict(options)), setup)
+
+
+def code_digest(name: str, *modules: str) -> str:
+    """A digest of the source that decides a method's numbers: its own module or package, this package's shared
+    modules, and the ``modules`` named (dotted)."""
+    own = get_method(name).__module__
+    shared = ("methods.base", "methods.backbone", "methods.decoding", "methods.draws")
+    digest = hashlib.sha256()
+    for module in (own, *shared, *modules):
+        origin = Path(inspect.getfile(importlib.import_module(module)))
+        for path in sorted(origin.parent.glob("*.py")) if origin.name == "__init__.py" else [origin]:
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,89 @@
+"""CoT-SFT: supervised fine-tuning on the written chain of thought, the baseline that everything is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from methods.backbone import label_loss
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Decoding,
+    Example,
+    Generation,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    Vocabulary,
+    pad,
+)
+from methods.decoding import decode, prefill
+from methods.draws import question_keys
+
+
+class CoTSFTOptions(MethodOptions):
+    steps: bool = True  # False: the control that answers at once, trained without the chain
+
+
+class CoTSFT(Method):
+    """``question newline step newline … #### answer <eos>``, with the loss on all that follows the question."""
+
+    name = "cot_sft"
+    title = "CoT-SFT"
+    citation = """@inproceedings{wei2022chain,
+  title={Chain-of-thought prompting elicits reasoning in large language models},
+  author={Wei, Jason and Wang, Xuezhi and Schuurmans, Dale and Bosma, Maarten and others},
+  booktitle={NeurIPS}, year={2022}}"""
+    Options: ClassVar = CoTSFTOptions
+    options: CoTSFTOptions
+
+    def __init__(self, options: CoTSFTOptions, setup: Setup) -> None:
+        super().__init__(options, setup)
+        self.lm = setup.backbone.causal_lm()
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        return [Stage("chain" if self.options.steps else "answer", budget.epochs, select_on=("cross_entropy",))]
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        prompts = [prompt(example.question, self.vocabulary) for example in examples]
+        targets = [target(example, self.vocabulary, self.options.steps) for example in examples]
+        ids, real = pad([[*p, *t] for p, t in zip(prompts, targets, strict=True)], self.vocabulary.eos)
+        asked = torch.tensor([len(p) for p in prompts])[:, None]
+        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)
+        return Batch(
+            {"ids": ids[:, :-1], "labels": labels[:, 1:]},
+            {"cross_entropy": sum(map(len, targets))},
+            tokens=int(real.sum()) - len(examples),
+        )
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        hidden = self.lm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
+        return Output({"cross_entropy": label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"])})
+
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        ids, real = pad([prompt(q, self.vocabulary) for q in questions], self.vocabulary.eos, side="left")
+        keys = question_keys(questions, decoding.seed, "tokens")
+        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real)
+        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        return Generation(answer, cost)
+
+
+def prompt(question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    """A question as every written chain starts: closed by a newline."""
+    return [*question, *vocabulary.newline]
+
+
+def target(example: Example, vocabulary: Vocabulary, steps: bool = True) -> list[int]:
+    """What is to be written after the prompt: steps a line each, the marked answer, end-of-text."""
+    chain = [token for step in example.steps for token in (*step, *vocabulary.newline)] if steps else []
+    return [*chain, *vocabulary.answer_marker, *example.answer, vocabulary.eos]
+
+

@@ -1,0 +1,32 @@
+"""How a solution becomes K targets: K-1 groups of reasoning steps, and the answer, always last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from methods.base import Example, Vocabulary
+
+
+def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:
+    """Contiguous, even groups. With fewer steps than groups the empty ones come last, just before the answer.
+
+    The published code instead moves a short answer to an earlier step.
+    """
+    if len(steps) <= groups:
+        return [[step] for step in steps] + [[] for _ in range(groups - len(steps))]
+    bounds = [round(i * len(steps) / groups) for i in range(groups + 1)]
+    return [list(steps[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int) -> list[list[int]]:
+    """K target rows: newline (what speaking starts from), the group's tokens, end-of-text unless the group is empty.
+
+    A group longer than ``limit`` tokens is cut; its end-of-text goes with the cut.
+    """
+    blank = vocabulary.encode(" ")
+    rows = []
+    for part in group(example.steps, steps - 1):
+        joined = [token for i, step in enumerate(part) for token in (*(blank if i else ()), *step)]
+        rows.append([*vocabulary.newline, *joined[:limit], *([vocabulary.eos] if joined else [])])
+    answer = [*vocabulary.answer_marker, *example.answer]
+    return [*rows, [*vocabulary.newline, *answer[:limit], vocabulary.eos]]

@@ -1,0 +1,319 @@
+"""MarCos as a method: two phases of training, thinking in steps, speaking from thoughts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from methods.backbone import bidirectional_mask, label_loss, positions_of
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Cost,
+    Decoding,
+    Example,
+    Generation,
+    Method,
+    Output,
+    Setup,
+    Stage,
+    pad,
+)
+from methods.decoding import controlled, decode, prefill
+from methods.draws import key, normal, question_keys
+from methods.marcos.layout import targets
+from methods.marcos.options import MarCosOptions
+from methods.marcos.randomness import (
+    RandomnessEncoder,
+    RandomnessPredictor,
+    SparsityController,
+    gaussian_kl,
+    upstream_nll,
+)
+
+
+class MarCos(Method):
+    """Understanding reads the question once; thinking updates deep and shallow neurons K times; speaking puts the
+    shallow neurons of any step into words, independently of all other steps."""
+
+    name = "marcos"
+    title = "MarCos"
+    citation = """@misc{marcos,
+  title={Deep Thinking by Markov Chain of Continuous Thoughts}}"""
+    Options: ClassVar = MarCosOptions
+    has_latents = True
+    says_steps = True
+    options: MarCosOptions
+
+    def __init__(self, options: MarCosOptions, setup: Setup) -> None:
+        super().__init__(options, setup)
+        backbone = setup.backbone
+        width, size = backbone.hidden_size, options.tau * backbone.hidden_size
+        self.understanding = backbone.trunk()
+        self.thinking = backbone.trunk(embeddings=False)
+        self.speaking = backbone.causal_lm()
+        self.neurons = nn.Parameter(torch.randn(options.deep + options.shallow, width))
+        if options.randomness:
+            gaussian = options.posterior == "gaussian"
+            self.posterior = RandomnessEncoder(backbone.trunk(pretrained=False), size, gaussian)
+            self.inject = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
+            self.prior = RandomnessPredictor(width, size, options.epsilon)
+            self.sparsity = SparsityController(**options.sparsity.model_dump())
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        first = budget.epochs * self.options.first_phase
+        if not self.options.randomness:
+            return [Stage("phase 1", first, phase="phase 1", select_on=("reconstruction",))]
+        learned = ("understanding", "thinking", "speaking", "neurons", "posterior", "inject")
+        second = budget.epochs * self.options.second_phase
+        return [
+            Stage("phase 1", first, phase="phase 1", trainable=learned, select_on=("reconstruction",)),
+            Stage("phase 2", second, phase="phase 2", trainable=("prior",), select_on=("kl",), cached=True),
+        ]
+
+    # -- training
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """``question`` (B, n); ``targets`` (K B, M), step by step, without their last end-of-text, and ``labels``, what
+        follows each of their positions; ``active`` lists the rows of ``targets`` that say something."""
+        question, real = pad([example.question for example in examples], self.vocabulary.eos)
+        limit = self.options.max_step_tokens
+        split = [targets(example, self.options.steps, self.vocabulary, limit) for example in examples]
+        rows = [row for step in zip(*split, strict=True) for row in step]
+        ids, written = pad(rows, self.vocabulary.eos)
+        labels = ids.masked_fill(~written, IGNORE)[:, 1:]
+        lengths = written.sum(1)
+        active = lengths > 1
+        return Batch(
+            {
+                "question": question,
+                "question_real": real,
+                "targets": ids[:, :-1],
+                "lengths": lengths - active.long(),
+                "labels": labels,
+                "active": active.nonzero().squeeze(1),
+            },
+            {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
+            tokens=self._positions(int(real.sum()), len(examples), int(lengths.sum()), int(active.sum())),
+            keys=torch.tensor([key(context.seed, context.epoch, example.id) for example in examples]),
+        )
+
+    def _positions(self, question: int, examples: int, spoken: int, active: int) -> int:
+        """Positions that the four transformers process in one training pass."""
+        options = self.options
+        neurons = options.deep + options.shallow + (options.tau if options.randomness else 0)
+        thinking = options.steps * (question + examples * neurons)
+        return question + thinking + active * options.shallow + spoken * (2 if options.randomness else 1)
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        if context.stage.cached:
+            return self._prior_loss(batch)
+        question = self.understand(batch["question"])
+        encoded, noise = self._encode(batch, context) if self.options.randomness else (None, None)
+        randomness = self._sample_posterior(encoded, noise) if encoded is not None else None
+        thoughts = self.think(question, batch["question_real"], randomness)
+        active = batch["active"]
+        spoken = self._speak_targets(thoughts.flatten(0, 1)[active], batch["targets"][active])
+        loss = label_loss(self.speaking.get_output_embeddings(), spoken, batch["labels"][active])
+        if randomness is None:
+            return Output({"reconstruction": loss})
+        said = randomness.flatten(0, 1)[active]
+        l1 = said.abs().sum()
+        statistics = {
+            "l1": l1.detach(),
+            "active_steps": l1.new_tensor(len(active)),
+            "active_dimensions": (said > 0).sum().to(l1),
+        }
+        return Output({"reconstruction": loss, "sparsity": self.sparsity.weight.to(l1) * l1}, statistics)
+
+    def understand(self, question: Tensor) -> Tensor:
+        """(B, n) right-padded ids to H_in (B, n, d). Causal, so padding behind a question changes nothing."""
+        return self.understanding(input_ids=question, use_cache=False).last_hidden_state
+
+    def _encode(self, batch: Batch, context: Context) -> tuple[tuple[Tensor, Tensor | None], Tensor | None]:
+        """Posterior of all K steps from one call of f, each (K, B, tau d), and noise of its shape when Gaussian."""
+        mean, deviation = self.posterior(batch["targets"], batch["lengths"])
+        split = (self.options.steps, -1, mean.shape[1])
+        if deviation is None:
+            return (mean.view(split), None), None
+        assert batch.keys is not None
+        noise = normal(batch.keys ^ key(context.step), self.options.steps * mean.shape[1]).to(mean)
+        noise = noise.view(-1, *mean.view(split).shape[::2]).transpose(0, 1)
+        return (mean.view(split), deviation.view(split)), noise
+
+    @staticmethod
+    def _sample_posterior(encoded: tuple[Tensor, Tensor | None], noise: Tensor | None) -> Tensor:
+        mean, deviation = encoded
+        return mean if deviation is None or noise is None else mean + deviation * noise
+
+    def think(self, question: Tensor, real: Tensor, randomness: Tensor | None) -> Tensor:
+        """Shallow neurons of each step, (K, B, S, d), given R of each step (K, B, tau d) (or none)."""
+        neurons = self.neurons.expand(len(question), -1, -1)
+        shallow = []
+        for step in range(self.options.steps):
+            neurons = self.think_once(question, real, neurons, None if randomness is None else randomness[step])
+            shallow.append(neurons[:, self.options.deep :])
+        return torch.stack(shallow)
+
+    def think_once(self, question: Tensor, real: Tensor, neurons: Tensor, randomness: Tensor | None) -> Tensor:
+        """One step of the chain: neurons (B, T + S, d) to the next ones.
+
+        Attention is bidirectional over [H_in | neurons | R]. The neurons' positions follow each question's own last
+        token; order within the sequence is free otherwise, so padding may stay between.
+        """
+        parts = [question, neurons]
+        if randomness is not None:
+            parts.append(self.inject(randomness).view(len(neurons), self.options.tau, -1))
+        sequence = torch.cat(parts, dim=1)
+        added = sequence.shape[1] - question.shape[1]
+        own = torch.arange(added, device=real.device) + real.sum(1, keepdim=True)
+        output = self.thinking(
+            inputs_embeds=sequence,
+            attention_mask=bidirectional_mask(torch.cat([real, real.new_ones(len(real), added)], dim=1)),
+            position_ids=torch.cat([positions_of(real), own], dim=1),
+            use_cache=False,
+        ).last_hidden_state
+        return output[:, question.shape[1] : question.shape[1] + neurons.shape[1]]
+
+    def _speak_targets(self, shallow: Tensor, ids: Tensor) -> Tensor:
+        if self.options.speaking == "one_shot":
+            return self.speak_at_once(shallow, ids.shape[1])
+        return self.speak(shallow, ids)
+
+    def speak(self, shallow: Tensor, ids: Tensor) -> Tensor:
+        """Final hidden states (R, M, d) at each of the target positions ``ids`` (R, M), teacher-forced."""
+        embedded = self.speaking.get_input_embeddings()(ids)
+        hidden = self.speaking.base_model(inputs_embeds=torch.cat([shallow, embedded], dim=1), use_cache=False)
+        return hidden.last_hidden_state[:, shallow.shape[1] :]
+
+    def speak_at_once(self, shallow: Tensor, length: int) -> Tensor:
+        """Final hidden states (R, length, d) of positions that all hold end-of-text and see the thoughts alone."""
+        blank = torch.full((len(shallow), length), self.vocabulary.eos, device=shallow.device)
+        sequence = torch.cat([shallow, self.speaking.get_input_embeddings()(blank)], dim=1)
+        thoughts = shallow.shape[1]
+        visible = torch.ones(sequence.shape[1], sequence.shape[1], dtype=torch.bool, device=shallow.device).tril()
+        visible[:, thoughts:] = False
+        output = self.speaking.base_model(inputs_embeds=sequence, attention_mask=visible[None, None], use_cache=False)
+        return output.last_hidden_state[:, thoughts:]
+
+    def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
+        if "l1" not in statistics:
+            return {}
+        self.sparsity.update(statistics["l1"], statistics["active_steps"])
+        count = max(statistics["active_steps"], 1.0)
+        size = self.posterior.expand.out_features
+        return {
+            "lambda": float(self.sparsity.weight),
+            "l1_per_step": statistics["l1"] / count,
+            "active_share": statistics["active_dimensions"] / (count * size),
+        }
+
+    def warnings(self, logged: dict[str, float]) -> list[str]:
+        if logged.get("active_share") == 0.0:
+            return ["R is dead: no dimension is active, so this trains as w/o R; lower the learning rate or raise the "
+                    "sparsity target"]  # fmt: skip
+        return []
+
+    # -- phase 2: the predictor on the frozen model's features
+
+    def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
+        """What g sees, (B, K, d), and the posterior that it is to predict, (B, K, tau d)."""
+        question = self.understand(batch["question"])
+        encoded, noise = self._encode(batch, context)
+        randomness = self._sample_posterior(encoded, noise)
+        neurons = self.neurons.expand(len(question), -1, -1)
+        pooled = []
+        for step in range(self.options.steps):
+            pooled.append(self._pool(question, batch["question_real"], neurons))
+            neurons = self.think_once(question, batch["question_real"], neurons, randomness[step])
+        features = {"pooled": torch.stack(pooled, 1), "mean": encoded[0].transpose(0, 1)}
+        return features if encoded[1] is None else {**features, "deviation": encoded[1].transpose(0, 1)}
+
+    def collate_features(self, features: dict[str, Tensor]) -> Batch:
+        rows = len(features["pooled"])
+        return Batch(features, {"kl": float(rows)}, tokens=rows * self.options.steps)
+
+    def _prior_loss(self, batch: Batch) -> Output:
+        mean, log_deviation = self.prior(batch["pooled"])
+        if self.options.prior_loss == "upstream":
+            return Output({"kl": upstream_nll(batch["mean"], mean, log_deviation).sum()})
+        deviation = batch["deviation"] if "deviation" in batch.tensors else self.options.epsilon
+        return Output({"kl": gaussian_kl(batch["mean"], deviation, mean, log_deviation).sum()})
+
+    @staticmethod
+    def _pool(question: Tensor, real: Tensor, neurons: Tensor) -> Tensor:
+        """Mean over deep and shallow neurons plus mean over the question's tokens, (B, d)."""
+        weight = real[..., None].to(question)
+        return neurons.mean(1) + (question * weight).sum(1) / weight.sum(1)
+
+    # -- inference
+
+    def stochastic(self, decoding: Decoding) -> bool:
+        return super().stochastic(decoding) or (self.options.randomness and decoding.latents != "mean")
+
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        ids, real = pad(questions, self.vocabulary.eos)
+        ids, real = ids.to(self.device), real.to(self.device)
+        question = self.understand(ids)
+        neurons = self.neurons.expand(len(question), -1, -1)
+        draws = question_keys(questions, decoding.seed, "R").to(self.device)
+        shallow, drawn = [], []
+        for step in range(self.options.steps):
+            randomness = self._draw(question, real, neurons, draws, step, decoding)
+            neurons = controlled(self.think_once(question, real, neurons, randomness), decoding)
+            shallow.append(neurons[:, self.options.deep :])
+            drawn.append(randomness)
+        generation = self._say(torch.stack(shallow), questions, decoding)
+        generation.cost.forward_passes += 1 + self.options.steps
+        generation.cost.latent_steps += self.options.steps
+        if decoding.trace and self.options.randomness:
+            generation.trace["R"] = torch.stack([r for r in drawn if r is not None], dim=1)
+        return generation
+
+    def _draw(
+        self, question: Tensor, real: Tensor, neurons: Tensor, keys: Tensor, step: int, decoding: Decoding
+    ) -> Tensor | None:
+        """R of one step (B, tau d) from the predictor: a draw, or its mean."""
+        if not self.options.randomness:
+            return None
+        mean, log_deviation = self.prior(self._pool(question, real, neurons))
+        if decoding.latents == "mean":
+            return mean
+        noise = normal(keys, mean.shape[1], offset=step * mean.shape[1])
+        return mean + log_deviation.exp() * noise.to(mean)
+
+    def _say(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        """Decode the last step alone, or all K steps together as K B rows."""
+        said = shallow[-1:] if decoding.answer_only else shallow
+        count, batch = said.shape[:2]
+        rows = said.flatten(0, 1)
+        if self.options.speaking == "one_shot":
+            tokens, cost = self._decode_at_once(rows)
+        else:
+            tokens, cost = self._decode(rows, questions, decoding, self.options.steps - count)
+        steps = tokens.view(count, batch, -1).transpose(0, 1)
+        return Generation(steps[:, -1], cost, steps=None if decoding.answer_only else steps)
+
+    def _decode(
+        self, rows: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding, first: int
+    ) -> tuple[Tensor, Cost]:
+        """Tokens of shallow neurons (R, S, d), step by step from step ``first`` on."""
+        start = torch.tensor(self.vocabulary.newline, device=rows.device).expand(len(rows), -1)
+        sequence = torch.cat([rows, self.speaking.get_input_embeddings()(start)], dim=1)
+        prefix = prefill(self.speaking.base_model, sequence, sequence.new_ones(sequence.shape[:2], dtype=torch.bool))
+        streams = range(first, first + len(rows) // len(questions))
+        keys = torch.cat([question_keys(questions, decoding.seed, f"tokens {step}") for step in streams])
+        return decode(self.speaking, prefix, decoding, keys.to(rows.device), self.vocabulary.eos)
+
+    def _decode_at_once(self, rows: Tensor) -> tuple[Tensor, Cost]:
+        """The likeliest token of every position in one pass, up to each row's first end-of-text."""
+        eos = self.vocabulary.eos
+        tokens = self.speaking.get_output_embeddings()(self.speak_at_once(rows, self.options.max_step_tokens)).argmax(-1)
+        ended = (tokens == eos).cumsum(1) > 0
+        emitted = int((~ended).sum() + ended.any(1).sum())
+        return tokens.masked_fill(ended, eos), Cost(forward_passes=1, tokens=emitted)

@@ -1,0 +1,83 @@
+"""R: what a thinking step cannot know from the question. Encoded from the step's text by f, predicted by g."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+
+class RandomnessEncoder(nn.Module):
+    """f: a transformer, then d -> tau d with ReLU; most dimensions of R are exactly zero (paper, eq. for f).
+
+    The Gaussian variant has a second head for the standard deviation.
+    """
+
+    def __init__(self, trunk: PreTrainedModel, size: int, gaussian: bool) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.expand = nn.Linear(trunk.config.hidden_size, size)
+        self.deviation = nn.Linear(trunk.config.hidden_size, size) if gaussian else None
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(B, M) right-padded targets and their (B,) lengths to mean, and deviation if Gaussian, both (B, tau d)."""
+        hidden = self.trunk(input_ids=ids, use_cache=False).last_hidden_state
+        last = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
+        return F.relu(self.expand(last)), None if self.deviation is None else F.softplus(self.deviation(last))
+
+
+class RandomnessPredictor(nn.Module):
+    """g: a two-layer MLP from the pooled thought and question to mean and log deviation of R (paper, eq. for g)."""
+
+    def __init__(self, hidden_size: int, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, 2 * size)
+        )
+        self.floor = math.log(epsilon)
+
+    def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """(…, d) to mean and log deviation, both (…, tau d). The deviation stays above epsilon, smoothly, so that its
+        gradient never dies there."""
+        mean, raw = self.layers(pooled).chunk(2, -1)
+        return mean, self.floor + F.softplus(raw - self.floor)
+
+
+def gaussian_kl(mean: Tensor, deviation: Tensor | float, prior_mean: Tensor, prior_log_deviation: Tensor) -> Tensor:
+    """Elementwise KL(N(mean, deviation^2) || N(prior_mean, prior_deviation^2)), in nats."""
+    deviation = torch.as_tensor(deviation, dtype=mean.dtype, device=mean.device)
+    error = deviation.square() + (mean - prior_mean).square()
+    return prior_log_deviation - deviation.log() + error * torch.exp(-2 * prior_log_deviation) / 2 - 0.5
+
+
+def upstream_nll(value: Tensor, prior_mean: Tensor, prior_log_deviation: Tensor) -> Tensor:
+    """The published code's density, wrong exponent included: ((x - mean) / (2 sigma^2))^2. For forensic runs only."""
+    scaled = (value - prior_mean) * torch.exp(-2 * prior_log_deviation) / 2
+    return scaled.square() + prior_log_deviation + 0.5 * math.log(2 * math.pi)
+
+
+class SparsityController(nn.Module):
+    """lambda: up by 1 % when the mean L1 norm of R is above its target, down by 1 % when not. Part of the checkpoint."""
+
+    weight: Tensor
+    seen: Tensor
+
+    def __init__(self, weight: float, adaptive: bool, target: float, window: int, minimum: float, maximum: float) -> None:
+        super().__init__()
+        self.adaptive, self.target, self.window = adaptive, target, window
+        self.minimum, self.maximum = minimum, maximum
+        self.register_buffer("weight", torch.tensor(weight, dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(3, dtype=torch.float64))  # L1 sum, active steps, optimizer steps
+
+    def update(self, l1: float, active: float) -> None:
+        """Take in the sums over one global batch; every ``window`` of them lambda moves."""
+        if not self.adaptive or active == 0:
+            return
+        self.seen += torch.tensor([l1, active, 1.0], dtype=torch.float64, device=self.seen.device)
+        if int(self.seen[2]) >= self.window:
+            factor = 1.01 if self.seen[0] / self.seen[1] > self.target else 0.99
+            self.weight.mul_(factor).clamp_(self.minimum, self.maximum)
+            self.seen.zero_()

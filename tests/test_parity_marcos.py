@@ -1,0 +1,163 @@
+"""MarCos agrees with every number that the authors' code computed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoConfig
+
+from methods.backbone import Backbone
+from methods.base import Batch, Budget, Context, Decoding, Setup, Stage, Vocabulary
+from methods.decoding import decode, prefill
+from methods.marcos.method import MarCos
+from methods.marcos.options import MarCosOptions, SparsityOptions
+
+GOLDEN = os.environ.get("MARCOS_BENCH_GOLDEN")
+CASES = sorted(Path(GOLDEN).glob("marcos_*.safetensors")) if GOLDEN else []
+OURS = {  # published prefix -> ours
+    "encoder.": "understanding.",
+    "think_model.": "thinking.",
+    "decoder.": "speaking.",
+    "random_encoder.": "posterior.trunk.",
+    "projection_mlp1.0.": "posterior.expand.",
+    "projection_mlp2.": "inject.",
+}
+pytestmark = pytest.mark.skipif(not CASES, reason="MARCOS_BENCH_GOLDEN names no folder with marcos_*.safetensors")
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    scale = expected.abs().max().item()
+    torch.testing.assert_close(actual.to(expected), expected, rtol=1e-5, atol=1e-5 * max(scale, 1e-12))
+
+
+def our_name(name: str) -> str:
+    for published, ours in OURS.items():
+        if name.startswith(published):
+            return ours + name.removeprefix(published)
+    return name
+
+
+class Golden:
+    """One case: the model with its weights, and the batch."""
+
+    def __init__(self, path: Path) -> None:
+        self.tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            self.meta = file.metadata()
+        config = json.loads(self.meta["backbone_config"])
+        config = AutoConfig.for_model(config.pop("model_type"), **{k: v for k, v in config.items() if k != "torch_dtype"})
+        self.steps, self.eos, newline = (int(self.meta[k]) for k in ("K", "eos", "newline"))
+        options = MarCosOptions(
+            steps=self.steps,
+            deep=int(self.meta["T"]),
+            shallow=int(self.meta["S"]),
+            tau=int(self.meta["tau"]),
+            sparsity=SparsityOptions(weight=float(self.meta["lambda"]), adaptive=False),
+        )
+        vocabulary = Vocabulary(config.vocab_size, self.eos, lambda text: [newline] if text == "\n" else [])
+        self.model = MarCos(options, Setup(Backbone(config), vocabulary)).double()
+        self.neurons = options.deep + options.shallow
+        state = {our_name(k.removeprefix("weight.")): v for k, v in self.tensors.items() if k.startswith("weight.")}
+        state["neurons"] = state.pop("neuron_matrix")[: self.neurons]
+        state.pop("thinking.embed_tokens.weight")
+        missing, unexpected = self.model.load_state_dict(state, strict=False)
+        assert not unexpected
+        assert all(name.startswith(("prior.", "sparsity.", "speaking.lm_head")) for name in missing)
+
+    def batch(self) -> Batch:
+        ids = [self.tensors[f"in.step{k}.target_ids"] for k in range(self.steps)]
+        marks = [self.tensors[f"in.step{k}.loss_mask"].bool() for k in range(self.steps)]
+        width = max(i.shape[1] for i in ids)
+        ids = torch.cat([torch.nn.functional.pad(i, (0, width - i.shape[1]), value=self.eos) for i in ids])
+        marks = torch.cat([torch.nn.functional.pad(m, (0, width - m.shape[1])) for m in marks])
+        lengths = marks.sum(1)
+        active = lengths > 1
+        labels = ids[:, 1:].masked_fill(~(marks[:, :-1] & active[:, None]), -100)
+        return Batch(
+            {
+                "question": self.tensors["in.question_ids"],
+                "question_real": self.tensors["in.question_mask"].bool(),
+                "targets": ids[:, :-1],
+                "lengths": lengths,
+                "labels": labels,
+                "active": active.nonzero().squeeze(1),
+            },
+            {"reconstruction": 1.0, "sparsity": 1.0},
+            tokens=0,
+        )
+
+    def randomness(self, batch: Batch) -> torch.Tensor:
+        mean, _ = self.model.posterior(batch["targets"], batch["lengths"])
+        return mean.view(self.steps, len(batch["question"]), -1)
+
+
+@pytest.fixture(params=CASES, ids=lambda path: path.stem)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(request.param)
+
+
+def test_losses_and_gradients(golden: Golden) -> None:
+    context = Context(Stage("phase 1", 1.0), epoch=0, step=0, seed=0)
+    losses = golden.model(golden.batch(), context).losses
+    weight = float(golden.meta["lambda"])
+    close(losses["reconstruction"], golden.tensors["out.reconstruction_nll_sum"])
+    close(losses["sparsity"], weight * golden.tensors["out.sparsity_l1_sum"])
+    sum(losses.values()).backward()
+    gradients = {name: p.grad for name, p in golden.model.named_parameters()}
+    compared = 0
+    for name, expected in golden.tensors.items():
+        if not name.startswith("grad."):
+            continue
+        name = name.removeprefix("grad.")
+        if name == "neuron_matrix":
+            assert not expected[golden.neurons :].any()  # the R rows of the published matrix feed nothing here
+            close(gradients["neurons"], expected[: golden.neurons])
+        else:
+            close(gradients[our_name(name)], expected)
+        compared += 1
+    assert compared
+
+
+def test_hidden_values(golden: Golden) -> None:
+    model, batch = golden.model, golden.batch()
+    hidden = model.understand(batch["question"])
+    real = batch["question_real"]
+    close(hidden[real], golden.tensors["out.understanding.last_hidden_state"][real])
+    randomness = golden.randomness(batch)
+    thoughts = model.think(hidden, real, randomness)
+    head = model.speaking.get_output_embeddings()
+    for step in range(golden.steps):
+        expected = {k.removeprefix(f"out.step{step}."): v for k, v in golden.tensors.items() if f"out.step{step}." in k}
+        ids = golden.tensors[f"in.step{step}.target_ids"]
+        close(randomness[step].abs().sum(-1), expected["R_l1"])
+        close(thoughts[step], expected["neu_shallow"])
+        close(head(model.speak(thoughts[step], ids)), expected["speaking_logits"])
+        close(head(model.speak_at_once(thoughts[step], ids.shape[1])), expected["nar_logits"])
+    assert golden.tensors["out.reconstruction_tokens"] == (batch["labels"] != -100).sum()
+
+
+def test_greedy_tokens(golden: Golden) -> None:
+    model, batch = golden.model, golden.batch()
+    thoughts = model.think(model.understand(batch["question"]), batch["question_real"], golden.randomness(batch))
+    for step in range(golden.steps):
+        expected = golden.tensors[f"out.step{step}.greedy_tokens"]
+        start = model.speaking.get_input_embeddings()(expected[:, :1])
+        sequence = torch.cat([thoughts[step], start], dim=1)
+        prefix = prefill(model.speaking.base_model, sequence, torch.ones(sequence.shape[:2], dtype=torch.bool))
+        keys = torch.zeros(len(expected), dtype=torch.long)
+        tokens, _ = decode(model.speaking, prefix, Decoding(), keys, golden.eos, expected.shape[1] - 1)
+        ended = (expected[:, 1:] == golden.eos).cumsum(1) > 0  # the published loop writes on after the end
+        wanted = expected[:, 1:].masked_fill(ended, golden.eos)
+        padded = torch.nn.functional.pad(tokens, (0, wanted.shape[1] - tokens.shape[1]), value=golden.eos)
+        assert torch.equal(padded, wanted)
+
+
+def test_budget_is_split_between_phases(golden: Golden) -> None:
+    assert [stage.epochs for stage in golden.model.stages(Budget(20, 1))] == [10, 10]
+
