@@ -1,0 +1,1 @@
+"""On what, and how, methods are measured. Nothing in here knows a method by name."""

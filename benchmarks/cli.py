@@ -1,0 +1,174 @@
+"""The command line: a thin layer over the functions of this package, each usable without Snakemake."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.locks import watch_parent
+from benchmarks.study import RunSpec, Study, StudyError, load_study, shipped
+
+app = typer.Typer(
+    help="Reproducible benchmark of continuous (latent) reasoning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+StudyArgument = Annotated[str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")]
+RunArgument = Annotated[str, typer.Argument(help="A run's id: BLOCK/ROW/sSEED, e.g. equation/marcos/s0.")]
+Results = Annotated[Path, typer.Option(help="Folder that everything is written to.")]
+RESULTS = Path("results")
+
+
+@app.callback()
+def _prepare() -> None:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a forked worker would warn about it
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    watch_parent()
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Bad input ends in one message and exit code 2, not in a trace."""
+    try:
+        yield
+    except (ValueError, LookupError) as error:
+        if isinstance(error, ValueError) or type(error).__name__ == "UnknownMethod":
+            typer.secho(f"error: {error}", fg="red", err=True)
+            raise typer.Exit(2) from error
+        raise
+
+
+def _run(study: str, run: str) -> RunSpec:
+    runs = load_study(study).runs
+    if run not in runs:
+        raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(runs)}")
+    return runs[run]
+
+
+@app.command()
+def data(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    block: Annotated[str | None, typer.Option(help="Only this block.")] = None,
+) -> None:
+    """Prepare a study's data: read, check, split, train the tokenizer, tokenise."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks.data import prepare
+
+        for part in loaded.blocks:
+            if block in (None, part.id):
+                typer.echo(f"{part.id}: {prepare(loaded, part, results)}", err=True)
+
+
+@app.command()
+def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Train one run; goes on from its last checkpoint."""
+    with clear_errors():
+        spec = _run(study, run)
+        from benchmarks import training
+
+        record = training.train(spec, results)
+    seconds, speed = record["wall_seconds"], record["tokens_per_second"]
+    typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
+
+
+@app.command()
+def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Answer and score all test questions with a trained run."""
+    with clear_errors():
+        spec = _run(study, run)
+        from benchmarks import evaluation
+
+        record = evaluation.evaluate(spec, results)
+    for name, decoding in record["decodings"].items():
+        for test, scores in decoding["tests"].items():
+            mean = sum(scores["accuracy"]) / len(scores["accuracy"])
+            typer.echo(f"{run} {name} {test}: {100 * mean:.2f} % of {scores['n']}", err=True)
+
+
+@app.command(name="time")
+def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Measure test and training times of a trained run. Nothing else should run on the machine."""
+    with clear_errors():
+        spec = _run(study, run)
+        from benchmarks import timing
+
+        record = timing.time_run(spec, results)
+    for test, modes in record["tests"].items():
+        for mode, measured in modes.items():
+            seconds = sorted(measured["seconds"])[len(measured["seconds"]) // 2]
+            typer.echo(f"{run} {test} ({mode}): {seconds:.2f} s for {measured['n']} questions", err=True)
+
+
+@app.command()
+def collect(study: StudyArgument, results: Results = RESULTS) -> None:
+    """Gather all records of a study into one tidy frame."""
+    with clear_errors():
+        from benchmarks import results as records
+
+        frame = records.collect(load_study(study), results)
+    typer.echo(f"{len(frame)} rows, {(frame.status == 'done').sum()} of them from finished runs", err=True)
+
+
+@app.command()
+def track(study: StudyArgument, results: Results = RESULTS) -> None:
+    """Import a study's records into MLflow (MLFLOW_TRACKING_URI, or a SQLite file in the results folder)."""
+    with clear_errors():
+        from benchmarks import tracking
+
+        tracking.track(load_study(study), results)
+
+
+@app.command()
+def table(study: StudyArgument, results: Results = RESULTS) -> None:
+    """Render the main table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
+    with clear_errors():
+        loaded: Study = load_study(study)
+        from benchmarks import tables, tracking
+
+        files = tables.render_main(loaded, results)
+        tracking.attach_table(loaded, results, files)
+    typer.echo(next(path for path in files if path.suffix == ".md").read_text())
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY:RUN, e.g. quick:equation/marcos/s0.")],
+    b: Annotated[str, typer.Argument(help="The run that it is compared with.")],
+    results: Results = RESULTS,
+) -> None:
+    """Metric differences of two tracked runs, a paired test, and the questions where they differ."""
+    with clear_errors():
+        from benchmarks import comparison
+
+        typer.echo(comparison.render(comparison.compare(a, b, results)))
+
+
+@app.command()
+def methods() -> None:
+    """List the methods that can be compared."""
+    from methods.base import available
+
+    for name, cls in available().items():
+        typer.echo(f"{name:12} {cls.title:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
+
+
+@app.command()
+def studies() -> None:
+    """List the studies that come with the suite."""
+    for name in shipped():
+        typer.echo(f"{name:16} {load_study(name).title}")
+
+
+if __name__ == "__main__":
+    app()

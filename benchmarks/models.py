@@ -1,0 +1,50 @@
+"""From a run's specification to its method: tokenizer, backbone, weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from benchmarks.checkpoints import load_weights
+from benchmarks.data import load_tokenizer, vocabulary
+from benchmarks.files import BrokenRecord
+from benchmarks.study import RunSpec
+from methods.backbone import load_backbone
+from methods.base import Method, Setup, build
+
+
+class Paths:
+    """Where a run's files are, under ``results/<study>``."""
+
+    def __init__(self, results: Path, spec: RunSpec) -> None:
+        self.study = results / spec.study
+        self.run = self.study / "runs" / spec.id
+        self.data = self.study / "data" / spec.block
+        self.checkpoints = self.run / "checkpoints"
+        self.weights = self.checkpoints / "final.safetensors"
+
+    def sibling(self, run: str) -> Path:
+        """The final weights of another run of the study."""
+        return self.study / "runs" / run / "checkpoints" / "final.safetensors"
+
+
+def build_method(spec: RunSpec, data: Path) -> Method:
+    """The run's method with freshly initialised weights."""
+    words = vocabulary(load_tokenizer(data))
+    backbone = load_backbone(vocab_size=words.size, **spec.backbone.model_dump())
+    return build(spec.method, spec.options, Setup(backbone, words), spec.seed)
+
+
+def trained_method(spec: RunSpec, results: Path) -> Method:
+    """The run's method with the weights that its training ended with, in evaluation mode."""
+    paths = Paths(results, spec)
+    method = build_method(spec, paths.data)
+    load_weights(method, read_weights(paths.weights))
+    return method.eval()
+
+
+def read_weights(path: Path) -> dict:
+    if not path.is_file():
+        raise BrokenRecord(f"{path} does not exist: train this run first (marcos-bench train)")
+    return load_file(path)

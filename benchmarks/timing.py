@@ -1,0 +1,197 @@
+"""The time stage: test and training times, measured alone on the machine, the same way for all methods.
+
+Questions are tokenised before and answers decoded after the clock runs; a warm-up comes first; the device is waited
+for at both ends; passes are repeated.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
+from benchmarks.engine import Engine, pick_device, synchronize
+from benchmarks.environment import environment, now
+from benchmarks.evaluation import batches_by_length, decoding_of, generate
+from benchmarks.features import FeatureStore
+from benchmarks.files import write_json
+from benchmarks.locks import RunLock
+from benchmarks.models import Paths, trained_method
+from benchmarks.progress import Progress
+from benchmarks.study import RunSpec
+from benchmarks.training import StageData, budget_of, optimizer_step, steps_of
+from methods.base import Cost, Method, Stage
+
+WARMUP_STEPS = 3
+
+
+def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Time a trained run; returns its record."""
+    torch.set_num_threads(spec.timing_threads)
+    started, paths, device = now(), Paths(results, spec), pick_device()
+    with RunLock(paths.run):
+        method = trained_method(spec, results).to(device)
+        tests = {}
+        with Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress:
+            for name in spec.evaluation.tests:
+                questions = open_test(paths.data, name).questions
+                tests[name] = {"answer_only": time_test(method, spec, questions, True)}
+                if method.says_steps:
+                    tests[name]["all_steps"] = time_test(method, spec, questions, False)
+                progress.advance()
+        record = {
+            "run": spec.id,
+            "digest": spec.digest("time"),
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "precision": spec.training.precision,
+            "threads": spec.timing_threads,
+            "batch_size": spec.timing.batch_size,
+            "tests": tests,
+            "train": time_training(method, spec, paths),
+            "environment": environment(started),
+        }
+        write_json(paths.run / "time.json", record)
+    return record
+
+
+def spread_over(length: int, count: int) -> np.ndarray:
+    """``count`` indices spread evenly over ``range(length)``, or all of them."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))
+
+
+def time_test(method: Method, spec: RunSpec, questions: list[list[int]], answer_only: bool) -> dict[str, Any]:
+    """Seconds to answer a test set in batches, each repeat with its own decoding seed."""
+    timing, device = spec.timing, method.device
+    by_length = sorted(questions, key=len)
+    timed = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
+    batches = [[timed[i] for i in indices] for indices in batches_by_length(timed, timing.batch_size)]
+
+    def answer_all(seed: int, of: list[list[list[int]]]) -> Cost:
+        decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
+        total, passes, latents = Cost(), 0, 0
+        for batch in of:
+            cost = generate(method, batch, decoding, spec.training.precision).cost
+            total, passes = total + cost, passes + cost.forward_passes * len(batch)
+            latents += cost.latent_steps * len(batch)
+        return Cost(passes, latents, total.tokens)
+
+    answer_all(0, batches[:1])  # warm-up
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds, costs = [], []
+    for repeat in range(timing.repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        costs.append(answer_all(repeat, batches))
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    total = Cost()
+    for cost in costs:
+        total += cost
+    answered = len(timed) * timing.repeats
+    return {
+        "seconds": seconds,
+        "n": len(timed),
+        "n_total": len(questions),
+        "forward_passes_per_question": total.forward_passes / answered,
+        "latent_steps": total.latent_steps / answered,
+        "tokens_per_second": total.tokens / sum(seconds),
+        "peak_memory_bytes": peak_memory(device),
+    }
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: what the GPU held at most since the last reset, or this process since its start."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def time_training(method: Method, spec: RunSpec, paths: Paths) -> dict[str, Any]:
+    """Seconds and FLOPs of one epoch of each phase: steps per epoch times the median step, measured here, alone.
+
+    A phase of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass
+    that computes the features.
+    """
+    corpus = open_corpus(paths.data, "train")
+    budget = budget_of(spec.training, corpus)
+    stages = method.stages(budget)
+    share = max(3, spec.timing.train_steps // max(len(stages), 1))
+    phases: dict[str, dict[str, Any]] = {}
+    weights: dict[str, float] = defaultdict(float)
+    training_flops = 0.0
+    for stage in stages:
+        measured = time_stage(method, spec, corpus, stage, share, paths.checkpoints)
+        phase = phases.setdefault(stage.phase, defaultdict(float))
+        for name in ("step_seconds_median", "flops_per_step"):
+            phase[name] += stage.epochs * measured[name]
+        phase["once_seconds"] += measured["once_seconds"]
+        weights[stage.phase] += stage.epochs
+        training_flops += measured["flops_per_step"] * steps_of(stage, budget.steps_per_epoch) + measured["once_flops"]
+    for name, phase in phases.items():
+        for key in ("step_seconds_median", "flops_per_step"):
+            phase[key] /= weights[name]
+        phase["steps_per_epoch"] = budget.steps_per_epoch
+        phase["epoch_seconds"] = phase["step_seconds_median"] * budget.steps_per_epoch + phase["once_seconds"]
+        phase["flops_per_epoch"] = phase.pop("flops_per_step") * budget.steps_per_epoch
+    return {
+        "phases": {name: dict(phase) for name, phase in phases.items()},
+        "epoch_seconds": sum(phase["epoch_seconds"] for phase in phases.values()),
+        "training_flops": training_flops,
+    }
+
+
+def time_stage(
+    method: Method, spec: RunSpec, corpus: Corpus, stage: Stage, steps: int, scratch: Path
+) -> dict[str, float]:
+    """Median seconds and mean FLOPs of an optimizer step over batches of all lengths, and what is done once."""
+    device = method.device
+    engine = Engine(method, stage, spec.training, steps + WARMUP_STEPS)
+    data = StageData(method, corpus, stage, spec.seed, None)
+    batches = sorted(epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, 0), key=_mean_length(corpus))
+    chosen = [batches[i] for i in spread_over(len(batches), steps)]
+    once = {"once_seconds": 0.0, "once_flops": 0.0}
+    if stage.cached:
+        data, once = _cached(method, engine, data, chosen, len(batches), scratch)
+        chosen = [np.arange(len(chosen[0]))] * steps
+    method.train()
+    with FlopCounterMode(display=False) as counter:
+        warm = [chosen[i] for i in spread_over(len(chosen), WARMUP_STEPS)]
+        for number, indices in enumerate(warm):
+            optimizer_step(engine, data, indices, data.context(0, number), number)
+    seconds = []
+    for number, indices in enumerate(chosen):
+        synchronize(device)
+        began = time.perf_counter()
+        optimizer_step(engine, data, indices, data.context(0, number), number)
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    method.eval()
+    flops = counter.get_total_flops() / len(warm)
+    return {"step_seconds_median": float(np.median(seconds)), "flops_per_step": float(flops), **once}
+
+
+def _cached(
+    method: Method, engine: Engine, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path
+) -> tuple[StageData, dict[str, float]]:
+    """Features of the chosen batches, and what the pass over all batches takes at their rate."""
+    rows = np.concatenate(chosen)
+    store = FeatureStore(scratch / "features-timing", "features")
+    began = time.perf_counter()
+    with FlopCounterMode(display=False) as counter:
+        store.fill(method, engine, data.corpus, rows, data.context(0, 0), len(chosen[0]))
+    counted = time.perf_counter() - began
+    scale = batches / len(chosen)
+    filled = StageData(method, data.corpus, data.stage, data.seed, store)
+    return filled, {"once_seconds": counted * scale, "once_flops": counter.get_total_flops() * scale}
+
+
+def _mean_length(corpus: Corpus) -> Any:
+    return lambda indices: float(corpus.lengths[indices].mean())

@@ -1,0 +1,370 @@
+"""The train stage: one loop for all methods, resumable at any moment with the same result.
+
+Everything that happens at a step is a function of the specification and the step's number: the batch, the learning
+rate, every random draw. A checkpoint therefore needs weights, optimizer and counters only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import checkpoints
+from benchmarks.data import Corpus, epoch_batches, open_corpus
+from benchmarks.engine import Engine, pick_device
+from benchmarks.environment import environment, now
+from benchmarks.features import FeatureStore
+from benchmarks.files import read_json, sync, write_json
+from benchmarks.locks import RunLock
+from benchmarks.models import Paths, build_method, read_weights
+from benchmarks.progress import Progress
+from benchmarks.study import RunSpec, TrainingSpec
+from methods.base import Batch, Budget, Context, Method, Output, Stage, code_digest
+
+log = logging.getLogger(__name__)
+CODE = ("benchmarks.training", "benchmarks.engine", "benchmarks.features", "benchmarks.study", "benchmarks.data.batching")
+
+
+class NonFiniteLoss(RuntimeError):
+    """Training met a loss that is no finite number."""
+
+
+class StageData:
+    """Micro-batches of one stage: examples collated for the method, or rows of its cached features."""
+
+    def __init__(self, method: Method, corpus: Corpus, stage: Stage, seed: int, features: FeatureStore | None) -> None:
+        self.method, self.corpus, self.stage, self.seed, self.features = method, corpus, stage, seed, features
+
+    def context(self, epoch: int, step: int, training: bool = True) -> Context:
+        return Context(self.stage, epoch, step, self.seed, training)
+
+    def batch(self, indices: np.ndarray, context: Context) -> Batch:
+        if self.features is not None:
+            return self.features.batch(self.method, indices).to(self.method.device)
+        return self.method.collate(self.corpus.examples(indices), context).to(self.method.device)
+
+
+@dataclass
+class Sums:
+    """Loss sums, denominators and statistics of some micro-batches, as numbers."""
+
+    losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    denominators: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    statistics: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    tokens: int = 0
+
+    def expect(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self.tokens += batch.tokens
+            for name, value in batch.denominators.items():
+                self.denominators[name] += value
+
+    def add(self, output: Output) -> None:
+        for target, tensors in ((self.losses, output.losses), (self.statistics, output.statistics)):
+            for name, value in tensors.items():
+                target[name] += float(value.detach())
+
+    def terms(self) -> dict[str, float]:
+        return {name: value / max(self.denominators[name], 1.0) for name, value in self.losses.items()}
+
+
+def optimizer_step(engine: Engine, data: StageData, indices: np.ndarray, context: Context, step: int) -> Sums:
+    """One update from one global batch; ``step`` counts within the stage.
+
+    Sums are divided by the denominators of the *global* batch, so that neither ranks nor accumulation change them.
+    """
+    own = indices[engine.rank :: engine.world]
+    size = engine.training.micro_batch_size or len(own)
+    batches = [data.batch(own[start : start + size], context) for start in range(0, len(own), size)]
+    sums = Sums()
+    sums.expect(batches)
+    sums.denominators = engine.all_reduce(sums.denominators)
+    for batch in batches:
+        output = engine.forward(batch, context)
+        losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
+        engine.backward(torch.stack(losses).sum())
+        sums.add(output)
+    sums.losses = engine.all_reduce(sums.losses)
+    sums.statistics = engine.all_reduce(sums.statistics)
+    if not all(map(math.isfinite, sums.losses.values())):
+        raise NonFiniteLoss(f"step {context.step} ({context.stage.name}): loss terms {dict(sums.terms())}; examples "
+                            f"{[e.id for e in data.corpus.examples(indices)]}")  # fmt: skip
+    sums.statistics["grad_norm"] = engine.step(step)
+    return sums
+
+
+@torch.no_grad()
+def validation_terms(engine: Engine, data: StageData, context: Context, batch_size: int) -> dict[str, float]:
+    """Loss terms over the validation rows."""
+    order = np.argsort(data.corpus.lengths, kind="stable")
+    sums = Sums()
+    for start in range(0, len(order), batch_size):
+        batch = data.batch(order[start : start + batch_size], context)
+        sums.expect([batch])
+        sums.add(engine.forward(batch, context))
+    return sums.terms()
+
+
+def steps_of(stage: Stage, steps_per_epoch: int) -> int:
+    return max(1, round(stage.epochs * steps_per_epoch))
+
+
+def budget_of(training: TrainingSpec, corpus: Corpus) -> Budget:
+    """Epochs over the corpus; a token budget counts question, steps and answer of the examples seen."""
+    steps_per_epoch = math.ceil(len(corpus) / training.batch_size)
+    if training.epochs is not None:
+        return Budget(training.epochs, steps_per_epoch)
+    assert training.tokens is not None
+    return Budget(training.tokens / float(corpus.lengths.sum()), steps_per_epoch)
+
+
+@dataclass
+class Position:
+    """Where a run stands: everything but weights and optimizer that a checkpoint holds."""
+
+    stage: int = 0
+    stage_step: int = 0
+    step: int = 0
+    examples: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    best_step: int | None = None
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    validation: dict[str, float] = field(default_factory=dict)
+    final: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer:
+    """One run from its specification to its final weights."""
+
+    def __init__(self, spec: RunSpec, results: Path) -> None:
+        self.spec, self.paths = spec, Paths(results, spec)
+        self.training = spec.training
+        self.train = open_corpus(self.paths.data, "train")
+        self.held_out = open_corpus(self.paths.data, "validation")
+        self.method = build_method(spec, self.paths.data).to(pick_device())
+        self.budget = budget_of(spec.training, self.train)
+        self.stages = self.method.stages(self.budget)
+        self.position = Position()
+        self.parent = read_weights(self.paths.sibling(spec.starts_from)) if spec.starts_from else None
+        self.key = self._key()
+        self.log: list[dict[str, Any]] = []
+        self.optimizer: dict[str, torch.Tensor] = {}  # of the stage that ended last
+        self.epoch, self.batches = -1, []
+        self.saved = time.monotonic()
+
+    def _key(self) -> str:
+        """What a checkpoint must have been made from to be resumed."""
+        parent = checkpoints.digest(self.parent) if self.parent else None
+        data = read_json(self.paths.data / "done.json")["digests"]
+        parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE), data, parent]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end, from the last checkpoint if there is one; returns the record of the run."""
+        started = now()
+        write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
+        self._resume()
+        while self.position.stage < len(self.stages):
+            self._run_stage(self.stages[self.position.stage])
+            self._end_stage()
+        self._flush()
+        return self._record(started)
+
+    def _resume(self) -> None:
+        found = checkpoints.load_latest(self.paths.checkpoints, self.key)
+        if found is None:
+            if self.parent:
+                self.method.warm_start({k: v.to(self.method.device) for k, v in self.parent.items()})
+            (self.paths.run / "log.jsonl").unlink(missing_ok=True)
+            return
+        checkpoints.load_weights(self.method, found.model)
+        self.position = Position(**found.state["position"])
+        self._truncate_log(self.position.step)
+        log.warning("%s: going on from step %d", self.spec.id, self.position.step)
+        self.optimizer = found.optimizer
+
+    def _run_stage(self, stage: Stage) -> None:
+        at, steps = self.position, steps_of(stage, self.budget.steps_per_epoch)
+        engine = Engine(self.method, stage, self.training, steps)
+        if self.optimizer and (at.stage_step > 0 or stage.keep_optimizer):
+            engine.load_optimizer_state(self.optimizer)
+        train, held_out = (self._data(stage, engine, corpus) for corpus in (self.train, self.held_out))
+        every = max(1, math.ceil(steps / self.training.validations))
+        with Progress(f"{self.spec.id} {stage.name}", steps, at.stage_step) as progress:
+            while at.stage_step < steps:
+                began = time.perf_counter()
+                indices, context = self._next_batch(train)
+                sums = optimizer_step(engine, train, indices, context, at.stage_step)
+                self._after_step(engine, sums, len(indices), time.perf_counter() - began)
+                if stage.select_on and (at.stage_step % every == 0 or at.stage_step == steps):
+                    self._validate(stage, engine, held_out)
+                progress.advance(note=f"loss {sum(self.position.final.values()):.3g}")
+                if at.stage_step < steps and time.monotonic() - self.saved >= self.training.checkpoint_seconds:
+                    self._checkpoint(engine)
+        self.optimizer = engine.optimizer_state()
+        for data in (train, held_out):
+            if data.features is not None:
+                data.features.remove()
+
+    def _data(self, stage: Stage, engine: Engine, corpus: Corpus) -> StageData:
+        plain = StageData(self.method, corpus, stage, self.spec.seed, None)
+        if not stage.cached:
+            return plain
+        part = "train" if corpus is self.train else "validation"
+        store = FeatureStore(self.paths.checkpoints / f"features-{part}", f"{self.spec.id} {stage.name} features")
+        began = time.perf_counter()
+        rows = np.arange(len(corpus))
+        store.fill(self.method, engine, corpus, rows, plain.context(0, 0), self.training.batch_size)
+        if self.position.stage_step == 0:  # a resumed stage computes them again, and does not count them twice
+            self.position.seconds += time.perf_counter() - began
+        return StageData(self.method, corpus, stage, self.spec.seed, store)
+
+    def _next_batch(self, data: StageData) -> tuple[np.ndarray, Context]:
+        """The batch of this step. Epochs run on through all stages of a run."""
+        epoch, position = divmod(self.position.step, self.budget.steps_per_epoch)
+        if self.epoch != epoch:
+            self.epoch = epoch
+            self.batches = epoch_batches(self.train.lengths, self.training.batch_size, self.spec.seed, epoch)
+        return self.batches[position], data.context(epoch, self.position.step)
+
+    def _after_step(self, engine: Engine, sums: Sums, examples: int, seconds: float) -> None:
+        at = self.position
+        logged = self.method.after_step(sums.statistics)
+        at.final = sums.terms()
+        at.step, at.stage_step = at.step + 1, at.stage_step + 1
+        at.examples, at.tokens, at.seconds = at.examples + examples, at.tokens + sums.tokens, at.seconds + seconds
+        line = {"loss": sum(at.final.values()), **at.final, **logged, "grad_norm": sums.statistics["grad_norm"]}
+        for warning in self.method.warnings(logged):
+            if warning not in at.warnings:
+                at.warnings.append(warning)
+                log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
+                self._log("warning", {"message": warning})
+        if at.step % self.training.log_every == 0:
+            rate = engine.learning_rate(at.stage_step - 1)
+            self._log("step", {**line, "learning_rate": rate, "tokens": at.tokens, "seconds": round(at.seconds, 3)})
+
+    def _validate(self, stage: Stage, engine: Engine, data: StageData) -> None:
+        at = self.position
+        context = data.context(self.position.step // self.budget.steps_per_epoch, at.step, training=False)
+        self.method.eval()
+        at.validation = validation_terms(engine, data, context, self.training.batch_size)
+        self.method.train()
+        score = sum(at.validation[name] for name in stage.select_on)
+        if at.best is None or score < at.best:
+            at.best, at.best_step = score, at.step
+            self._save_weights(self.paths.checkpoints / "best.safetensors")
+        self._log("validation", {**at.validation, "selected_step": at.best_step})
+
+    def _end_stage(self) -> None:
+        """Take the selected weights, note the stage, and go to the next one."""
+        at, stage = self.position, self.stages[self.position.stage]
+        if at.best_step is not None and at.best_step != at.step:
+            checkpoints.load_weights(self.method, read_weights(self.paths.checkpoints / "best.safetensors"))
+        earlier = at.stages[-1] if at.stages else {"end_seconds": 0.0, "end_tokens": 0}
+        trainable = sum(p.numel() for n, p in self.method.named_parameters() if n.startswith(stage.trainable))
+        at.stages.append(
+            {
+                "name": stage.name,
+                "phase": stage.phase,
+                "epochs": stage.epochs,
+                "steps": at.stage_step,
+                "trainable_parameters": trainable,
+                "seconds": at.seconds - earlier["end_seconds"],
+                "tokens": at.tokens - earlier["end_tokens"],
+                "end_seconds": at.seconds,
+                "end_tokens": at.tokens,
+                "selected_step": at.best_step,
+                "validation": at.validation,
+            }
+        )
+        self._log("stage", at.stages[-1])
+        at.stage, at.stage_step, at.best, at.best_step = at.stage + 1, 0, None, None
+        self._checkpoint(None)
+
+    def _checkpoint(self, engine: Engine | None) -> None:
+        self._flush()
+        tensors = engine.optimizer_state() if engine else self.optimizer
+        state = {"key": self.key, "position": asdict(self.position)}
+        entry = checkpoints.Checkpoint(checkpoints.weights(self.method), tensors, state)
+        checkpoints.save(self.paths.checkpoints, f"step-{self.position.step:09d}-{self.position.stage:03d}", entry)
+        self.saved = time.monotonic()
+
+    def _save_weights(self, path: Path) -> str:
+        tensors = checkpoints.weights(self.method)
+        checkpoints.save_weights(path, tensors)
+        return checkpoints.digest(tensors)
+
+    def _log(self, kind: str, values: dict[str, Any]) -> None:
+        at = self.position
+        place = {"kind": kind, "step": at.step, "stage": self.stages[at.stage].name}
+        self.log.append({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
+
+    def _flush(self) -> None:
+        """Write logged lines out; done before every checkpoint, so that a log never lacks what a checkpoint is past."""
+        path = self.paths.run / "log.jsonl"
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in self.log)
+        sync(path)
+        self.log.clear()
+
+    def _truncate_log(self, step: int) -> None:
+        """Drop lines that a resumed run will write again."""
+        path = self.paths.run / "log.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        path.write_text("".join(line + "\n" for line in kept))
+
+    def _record(self, started: str) -> dict[str, Any]:
+        at, spec = self.position, self.spec
+        weights_digest = self._save_weights(self.paths.weights)
+        return {
+            "run": spec.id,
+            "digest": spec.digest("train"),
+            "key": self.key,
+            "spec": spec.model_dump(mode="json"),
+            "parameters": sum(p.numel() for p in self.method.parameters()),
+            "steps": at.step,
+            "examples": at.examples,
+            "tokens": at.tokens,
+            "stages": at.stages,
+            "final": at.final,
+            "validation": at.validation,
+            "wall_seconds": at.seconds,
+            "process_seconds": at.seconds,
+            "tokens_per_second": at.tokens / max(at.seconds, 1e-9),
+            "warnings": at.warnings,
+            "weights_sha256": weights_digest,
+            "data": read_json(self.paths.data / "done.json"),
+            "environment": environment(started),
+        }
+
+
+def train(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Train a run unless it is trained already; returns its record."""
+    torch.set_num_threads(spec.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    paths = Paths(results, spec)
+    with RunLock(paths.run):
+        trainer = Trainer(spec, results)
+        done = paths.run / "train.json"
+        if done.exists() and paths.weights.exists() and read_json(done).get("key") == trainer.key:
+            log.warning("%s is trained already", spec.id)
+            return read_json(done)
+        record = trainer.run()
+        write_json(done, record)
+        checkpoints.discard(paths.checkpoints)
+    return record
