@@ -7,6 +7,7 @@ mixed precision is autocast's business. Attention is PyTorch's scaled dot produc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,8 @@ class Backbone:
             return factory.from_pretrained(
                 self.checkpoint, revision=self.revision, dtype=torch.float32, attn_implementation="sdpa"
             )
-        return factory.from_config(self.config, dtype=torch.float32, attn_implementation="sdpa")
+        config = deepcopy(self.config)  # a model that grows rows for markers writes their number into its config
+        return factory.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
 
 
 def load_backbone(
@@ -144,13 +146,16 @@ def load_backbone(
     return Backbone(AutoConfig.for_model(fields.pop("model_type"), **fields))
 
 
-def label_loss(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
-    """Sum of the cross entropy over labelled positions; logits are computed at those alone.
+def label_loss(head: nn.Module, hidden: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Sum of the (weighted) cross entropy over labelled positions; logits are computed at those alone.
 
     ``hidden`` (..., d) stands where ``labels`` (...) is predicted: the caller shifts.
     """
     labelled = labels != IGNORE
-    return F.cross_entropy(head(hidden[labelled]).float(), labels[labelled], reduction="sum")
+    logits = head(hidden[labelled]).float()
+    if weights is None:
+        return F.cross_entropy(logits, labels[labelled], reduction="sum")
+    return (F.cross_entropy(logits, labels[labelled], reduction="none") * weights[labelled]).sum()
 
 
 def causal_mask(real: Tensor) -> Tensor:

@@ -98,10 +98,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a run trains: epochs over its training data, and how many optimizer steps make one."""
+    """How long a run trains: epochs over its training data, and how many optimizer steps make one.
+
+    ``chain_lengths``, where known, are the tokens of each training example's written steps, line ends included.
+    """
 
     epochs: float
     steps_per_epoch: int
+    chain_lengths: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,7 @@ class Method(nn.Module, ABC):
     citation: ClassVar[str]  # BibTeX
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     has_latents: ClassVar[bool] = False  # whether Decoding.thoughts makes a difference
+    batch_terms: ClassVar[tuple[str, ...]] = ()  # loss terms that are statistics of the micro-batch, not sums over rows
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
 
     def __init__(self, options: MethodOptions, setup: Setup) -> None:
@@ -214,7 +219,7 @@ class Method(nn.Module, ABC):
 
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the weights of a run of the method that :meth:`starts_from` names."""
-        self.load_state_dict(dict(weights))
+        copy_weights(weights, self)
 
     @property
     def device(self) -> torch.device:
@@ -256,6 +261,14 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Answers to tokenised questions: batched, cached, the same at any batch size. Gold text cannot get here."""
+
+
+@torch.no_grad()
+def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
+    """Copy tensors into a module's own of the same names. A table with more rows (markers) keeps those."""
+    own = module.state_dict()
+    for name, tensor in weights.items():
+        own[name][tuple(map(slice, tensor.shape))].copy_(tensor)
 
 
 def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right") -> tuple[Tensor, Tensor]:

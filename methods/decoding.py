@@ -8,7 +8,7 @@ batch once they are half of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -55,16 +55,26 @@ def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor) -> Prefix:
 
 def extend(trunk: PreTrainedModel, prefix: Prefix, embeddings: Tensor) -> Prefix:
     """Read one more (B, d) vector per row. The cache is changed in place: ``prefix`` is spent."""
+    output = read(trunk, prefix, embeddings[:, None])
     real = torch.cat([prefix.real, prefix.real.new_ones(len(prefix.real), 1)], dim=1)
-    output = trunk(
-        inputs_embeds=embeddings[:, None],
-        attention_mask=real[:, None, None],
-        position_ids=prefix.position[:, None],
-        past_key_values=prefix.cache,
-        use_cache=True,
-    )
     cost = prefix.cost + Cost(1)
     return Prefix(output.past_key_values, output.last_hidden_state[:, -1], real, prefix.position + 1, cost)
+
+
+def read(trunk: PreTrainedModel, prefix: Prefix, embeddings: Tensor, **settings: Any) -> Any:
+    """The trunk's output at (B, n, d) vectors that go on from ``prefix``; rows may be padded at their end. The cache is
+    changed in place: ``prefix`` is spent."""
+    rows, count = embeddings.shape[:2]
+    read_before = prefix.real[:, None, None].expand(rows, 1, count, -1)
+    own = prefix.real.new_ones(count, count).tril().expand(rows, 1, count, count)
+    return trunk(
+        inputs_embeds=embeddings,
+        attention_mask=torch.cat([read_before, own], dim=-1),
+        position_ids=prefix.position[:, None] + torch.arange(count, device=embeddings.device),
+        past_key_values=prefix.cache,
+        use_cache=True,
+        **settings,
+    )
 
 
 def decode(

@@ -1,0 +1,49 @@
+# Two commands: `make table` and `make test`. Both make the environment they need, once.
+STUDY ?= quick
+CORES ?= all
+PYTEST ?= -n auto --dist loadfile
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The first interpreter that is new enough; name another with PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help table test lint format schema clean
+.DEFAULT_GOAL := help
+
+help: ## show this
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@echo 'Variables: STUDY=$(STUDY) CORES=$(CORES) PYTHON=$(PYTHON) PYTEST="$(PYTEST)"'
+
+table: $(STAMP) ## run a study, or what is left of it, and render its table: make table STUDY=quick
+	snakemake --cores $(CORES) --config study=$(STUDY) -- results/table_main.md
+	@cat results/table_main.md
+
+test: lint ## lint, then run the tests
+	pytest $(PYTEST)
+
+lint: $(STAMP) ## check format, style and types
+	ruff format --check .
+	ruff check .
+	pyright
+
+format: $(STAMP) ## format the code
+	ruff format .
+	ruff check --fix .
+
+schema: $(STAMP) ## write the JSON schema of study files anew, after a change of the models
+	python workflows/schemas/generate.py
+
+clean: ## remove the environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and was not found; name it: make PYTHON=/path/to/python3.11'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(PYTHON) is older than Python 3.11'; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo 'On Debian and Ubuntu, venv is a package of its own: apt install python3-venv'; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

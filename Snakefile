@@ -1,0 +1,24 @@
+# A study, end to end:
+#     snakemake --cores all results/table_main.md                                              the default study, quick
+#     snakemake --cores all --config study=gsm8k_small results/table_main.md                   a study that is shipped
+#     snakemake --cores all --configfile workflows/config/gsm8k_small.yaml results/table_main.md      any study file
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+container: "docker://python:3.11"  # pulled with `--sdm apptainer` only
+
+
+include: "workflows/rules/common.smk"
+include: "workflows/rules/data.smk"
+include: "workflows/rules/train.smk"
+include: "workflows/rules/evaluate.smk"
+include: "workflows/rules/time.smk"
+include: "workflows/rules/table.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "results/table_main.md",

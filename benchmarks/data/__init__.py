@@ -1,0 +1,29 @@
+"""Data sets, tokenizers, and the prepared data that training and evaluation read."""
+
+from benchmarks.data.batching import epoch_batches
+from benchmarks.data.cards import Card
+from benchmarks.data.loading import get_dataset, load_records
+from benchmarks.data.records import DataError, Record, normalise
+from benchmarks.data.sources import DATASETS
+from benchmarks.data.store import Corpus, TestSet, load_tokenizer, open_corpus, open_test, prepare
+from benchmarks.data.tokenizers import decode, make_tokenizer, vocabulary
+
+__all__ = [
+    "DATASETS",
+    "Card",
+    "Corpus",
+    "DataError",
+    "Record",
+    "TestSet",
+    "decode",
+    "epoch_batches",
+    "get_dataset",
+    "load_records",
+    "load_tokenizer",
+    "make_tokenizer",
+    "normalise",
+    "open_corpus",
+    "open_test",
+    "prepare",
+    "vocabulary",
+]

@@ -1,0 +1,21 @@
+"""Batches of similar length, so that little of a batch is padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+CHUNK = 50  # batches that are sorted by length together: longer chunks pad less, shorter ones shuffle better
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Indices of each batch of an epoch, as a function of (seed, epoch) alone; every index occurs once.
+
+    The rows are shuffled, sorted by length within chunks of :data:`CHUNK` batches, cut, and the batches shuffled. The
+    last, smaller batch is kept: losses are divided by what is in a batch, so it weighs no more than it should.
+    """
+    generator = np.random.Generator(np.random.PCG64([seed, epoch]))
+    order = generator.permutation(len(lengths))
+    chunk = np.arange(len(order)) // (CHUNK * batch_size)
+    order = order[np.lexsort((lengths[order], chunk))]
+    batches = np.split(order, np.arange(batch_size, len(order), batch_size))
+    return [batches[i] for i in generator.permutation(len(batches))]

@@ -1,0 +1,234 @@
+"""The embedded corpora: a seeded generator of short arithmetic word problems, so that a study needs no download.
+
+A story is a chain of one to three operations on a quantity. Four corpora come from it:
+
+* ``train``, and ``in_domain``: the same templates, other draws;
+* ``reworded``: about half of the sentences are worded in other ways, of words that training uses, and now and then
+  comes a number that does not matter;
+* ``multistep``: two or three operations, at least two of which stand next to each other in an order that training
+  never shows (:data:`HELD_OUT`).
+
+Whether a question may be trained on is decided by its hash, so no test question is ever a training question.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice, pairwise, product
+from typing import TypeVar
+
+from benchmarks.data.records import Raw, question_hash
+
+VERSION = "1"
+SIZES = {"train": 20_000, "in_domain": 500, "reworded": 500, "multistep": 500}
+
+ADD, SUBTRACT, GROUPS, TIMES = "+", "-", "groups", "times"
+HELD_OUT = {(SUBTRACT, ADD), (TIMES, SUBTRACT), (GROUPS, TIMES)}
+LENGTHS = (1, 1, 1, 1, 2, 2, 2, 2, 3, 3)  # steps of a training question, drawn evenly
+LARGEST = 30  # no intermediate result is larger, and none is smaller than 2
+TEST_SHARE = 10  # one question in so many belongs to the tests
+
+NAMES = {"Tom": "He", "Ben": "He", "Sam": "He", "Max": "He", "Amy": "She", "Eva": "She", "Mia": "She", "Zoe": "She"}
+OBJECTS = ("apples", "pears", "nuts", "eggs", "books", "coins", "cards", "balls")
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Sentence templates. {n}: starting quantity, {k}: operand, {who}: holder, {he}/{He}: its pronoun, {o}: object,
+    {other}: another person."""
+
+    start: Sequence[str]
+    groups: Sequence[str]
+    add: Sequence[str]
+    subtract: Sequence[str]
+    times: Sequence[str]
+    ask: Sequence[str]
+    aside: Sequence[str] = ()  # a number that does not matter
+    aside_share: float = 0.0
+
+
+TRAINING = Wording(
+    start=("{who} has {n} {o}.", "{who} finds {n} {o}.", "There are {n} {o} in the bag of {who}."),
+    groups=("{who} has {n} bags with {k} {o} each.", "{who} finds {n} boxes of {k} {o} each."),
+    add=("{He} buys {k} more.", "{He} finds {k} more {o}.", "Then {he} gets {k} {o} from {other}.",
+         "{other} then gives {who} {k} more.", "Then there are {k} more."),
+    subtract=("{He} sells {k}.", "{He} loses {k} of the {o}.", "Then {he} gives {k} {o} to {other}.",
+              "{other} then takes {k} of them."),
+    times=("{other} has {k} times as many.", "{other} gets {k} times as many {o}."),
+    ask=("How many {o} does {who} have?", "How many {o} does {who} have now?", "Then how many {o} does {who} have?"),
+)  # fmt: skip
+
+KNOWN = frozenset(
+    template for kind in ("start", "groups", "add", "subtract", "times", "ask") for template in getattr(TRAINING, kind)
+)
+REWORDED = Wording(  # each sentence is worded as in training about half of the time
+    start=(*TRAINING.start, "{who} buys {n} {o}.", "{n} {o} are in the bag of {who}.", "There are {n} {o} of {who}."),
+    groups=(*TRAINING.groups, "{who} buys {n} boxes with {k} {o} in each.", "There are {n} bags with {k} {o} each."),
+    add=(
+        *TRAINING.add,
+        "Then {he} has {k} more from {other}.",
+        "{He} then gets {k} more {o}.",
+        "{who} buys {k} {o} more.",
+        "Then {other} gives {who} {k} {o}.",
+    ),
+    subtract=(
+        *TRAINING.subtract,
+        "Then {other} takes {k} {o}.",
+        "Then {he} sells {k} of them.",
+        "{who} gives {k} of the {o} to {other}.",
+    ),
+    times=(*TRAINING.times, "Then {other} gets {k} times as many.", "{other} finds {k} times as many {o}."),
+    ask=(*TRAINING.ask, "{who} has how many {o} now?", "How many of the {o} does {who} have?"),
+    aside=("{other} has {k} {x}.", "There are {k} {x} in the bag of {other}."),
+    aside_share=0.15,
+)
+
+T = TypeVar("T")
+
+
+class Draw:
+    """Draws whose stream is the same in every version of Python: only ``random()`` promises that."""
+
+    def __init__(self, seed: str) -> None:
+        self.uniform = random.Random(seed).random
+
+    def below(self, n: int) -> int:
+        return int(self.uniform() * n)
+
+    def between(self, low: int, high: int) -> int:
+        return low + self.below(high - low + 1)
+
+    def of(self, items: Sequence[T]) -> T:
+        return items[self.below(len(items))]
+
+
+def chains(length: int) -> list[tuple[str, ...]]:
+    """All operation sequences of a length: groups only come first, and a story multiplies once."""
+    middle = (ADD, SUBTRACT, TIMES)
+    found = product((*middle, GROUPS), *[middle] * (length - 1))
+    return [chain for chain in found if chain.count(TIMES) < 2]
+
+
+def unseen(chain: tuple[str, ...]) -> bool:
+    """Whether the chain holds a pair of neighbours that training never shows."""
+    return any(pair in HELD_OUT for pair in pairwise(chain))
+
+
+SEEN = {length: [chain for chain in chains(length) if not unseen(chain)] for length in set(LENGTHS)}
+UNSEEN = [[chain for chain in chains(length) if unseen(chain)] for length in (2, 3)]
+
+
+def training_chain(draw: Draw) -> tuple[str, ...]:
+    return draw.of(SEEN[draw.of(LENGTHS)])
+
+
+def unseen_chain(draw: Draw) -> tuple[str, ...]:
+    return draw.of(draw.of(UNSEEN))
+
+
+class Story:
+    """A question as it grows: who holds how many of what, and the sentences and equations so far."""
+
+    def __init__(self, draw: Draw, wording: Wording) -> None:
+        self.draw, self.wording = draw, wording
+        self.who = draw.of(list(NAMES))
+        self.object = draw.of(OBJECTS)
+        self.value = 0
+        self.text: list[str] = []
+        self.solution: list[str] = []
+        self.reworded = False  # whether a sentence is worded in no way that training uses
+
+    def say(self, templates: Sequence[str], **values: object) -> str:
+        """One sentence; returns the other person that may be in it."""
+        other = self.draw.of([name for name in NAMES if name != self.who])
+        pronoun = NAMES[self.who]
+        words = {"who": self.who, "He": pronoun, "he": pronoun.lower(), "o": self.object, "other": other}
+        template = self.draw.of(templates)
+        self.reworded |= template not in KNOWN
+        self.text.append(template.format(**words, **values))
+        return other
+
+    def compute(self, left: int, sign: str, right: int, result: int) -> None:
+        self.value = result
+        mark = f"<<{left}{sign}{right}={result}>>"
+        self.solution.append(f"{self.who} has {left} {sign} {right} = {mark}{result} {self.object}.")
+
+    def begin(self, chain: Sequence[str]) -> Sequence[str]:
+        """The first sentence; returns the operations still to come."""
+        if chain[0] == GROUPS:
+            n, k = self.draw.between(2, 5), self.draw.between(2, 6)
+            self.say(self.wording.groups, n=n, k=k)
+            self.compute(n, "*", k, n * k)
+            return chain[1:]
+        self.value = self.draw.between(2, 9)
+        self.say(self.wording.start, n=self.value)
+        return chain
+
+    def go_on(self, operation: str) -> bool:
+        """One more operation; False when no operand keeps the result in range."""
+        value = self.value
+        highest = {ADD: LARGEST - value, SUBTRACT: value - 2, TIMES: min(3, LARGEST // value)}[operation]
+        if highest < 2:
+            return False
+        k = self.draw.between(2, min(9, highest))
+        if operation == ADD:
+            self.say(self.wording.add, k=k)
+            self.compute(value, "+", k, value + k)
+        elif operation == SUBTRACT:
+            self.say(self.wording.subtract, k=k)
+            self.compute(value, "-", k, value - k)
+        else:
+            self.who = self.say(self.wording.times, k=k)
+            self.compute(value, "*", k, value * k)
+        return True
+
+    def step_aside(self) -> None:
+        """Perhaps a sentence that does not matter, before the story or behind its first sentence."""
+        if self.draw.uniform() < self.wording.aside_share:
+            thing = self.draw.of([name for name in OBJECTS if name != self.object])
+            self.say(self.wording.aside, k=self.draw.between(2, 9), x=thing)
+            if self.draw.below(2):
+                self.text.reverse()
+
+
+def tell(draw: Draw, wording: Wording, chain: Sequence[str]) -> Raw | None:
+    """One problem of the chain, or None when the numbers or templates drawn do not make one of the shape."""
+    story = Story(draw, wording)
+    rest = story.begin(chain)
+    story.step_aside()
+    if not all(story.go_on(operation) for operation in rest):
+        return None
+    story.say(wording.ask)
+    if story.reworded is (wording is TRAINING):
+        return None
+    return Raw("", " ".join(story.text), "\n".join(story.solution), str(story.value))
+
+
+SHAPES: dict[str, tuple[Wording, Callable[[Draw], tuple[str, ...]]]] = {
+    "train": (TRAINING, training_chain),
+    "in_domain": (TRAINING, training_chain),
+    "reworded": (REWORDED, training_chain),
+    "multistep": (TRAINING, unseen_chain),
+}
+
+
+def problems(shape: str) -> Iterator[Raw]:
+    """Endless distinct problems of a shape, on the side of the train/test divide that is the shape's."""
+    wording, choose = SHAPES[shape]
+    draw, seen = Draw(f"marcos-bench embedded {VERSION} {shape}"), set[str]()
+    while True:
+        row = tell(draw, wording, choose(draw))
+        if row is None or row.question in seen:
+            continue
+        seen.add(row.question)
+        if (int(question_hash(row.question), 16) % TEST_SHARE == 0) == (shape != "train"):
+            yield row
+
+
+@cache
+def generate(shape: str) -> tuple[Raw, ...]:
+    """The corpus of a shape, numbered from 0."""
+    return tuple(replace(row, key=str(i)) for i, row in enumerate(islice(problems(shape), SIZES[shape])))

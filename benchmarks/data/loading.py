@@ -1,0 +1,64 @@
+"""Records of a data set in a form of reasoning steps, the validation split, and overlaps between questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.data.records import DataError, Raw, Record, equations, is_number, normalise, question_hash, sentences
+from benchmarks.data.sources import DATASETS, DataSet, Generated
+from benchmarks.study import Form
+
+STEPS = {"equation": equations, "text": sentences}
+
+
+def get_dataset(name: str) -> DataSet | Generated:
+    """A registered data set, or an error that lists them."""
+    if name not in DATASETS:
+        raise DataError(f"no data set is named {name!r}; known: {', '.join(sorted(DATASETS))}")
+    return DATASETS[name]
+
+
+def load_rows(name: str, form: Form, split: str) -> list[Raw]:
+    """All published rows of a split, or an error that says which splits and forms there are."""
+    card = get_dataset(name).card
+    if split not in card.counts:
+        raise DataError(f"data set {name!r} has no {split} split; it has: {', '.join(card.counts)}")
+    if form not in card.forms:
+        raise DataError(f"data set {name!r} has no steps as {form}; it has: {', '.join(card.forms)}")
+    return DATASETS[name].rows(split)
+
+
+def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
+    """Rows in a form. Training rows that teach nothing in it (no step, or no number as answer) are left out; test
+    rows never are."""
+    records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
+    if split != "train":
+        return records
+    return [record for record in records if record.steps and is_number(record.answer)]
+
+
+def load_records(name: str, form: Form, split: str) -> list[Record]:
+    """The records of a data set's split, from the folder that MARCOS_BENCH_DATA names or else from the hub."""
+    return to_records(name, form, split, load_rows(name, form, split))
+
+
+def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record], list[Record]]:
+    """Training and validation records: the ``count`` smallest question hashes are validation data, whatever the order
+    of the rows. Copies of a question stay on one side, so validation may grow by them."""
+    hashes = [question_hash(record.question) for record in records]
+    if count >= len(set(hashes)):
+        raise DataError(f"{count} validation rows cannot be split off {len(set(hashes))} distinct questions; ask fewer")
+    threshold = sorted(hashes)[count - 1]
+    pairs = list(zip(records, hashes, strict=True))
+    train = [record for record, value in pairs if value > threshold]
+    return train, [record for record, value in pairs if value <= threshold]
+
+
+def questions(records: Sequence[Record]) -> set[str]:
+    """The different questions there are, normalised."""
+    return {normalise(record.question) for record in records}
+
+
+def shared(tests: Sequence[Record], known: set[str]) -> list[bool]:
+    """For each test record whether its question, normalised, is a known one."""
+    return [normalise(record.question) in known for record in tests]

@@ -1,0 +1,81 @@
+"""What a data set gives: questions with reasoning steps and answers, and the text rules that make them comparable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MARK = re.compile(r"<<[^<>]*>>")  # the calculator marks of GSM8K, as in <<48/2=24>>
+NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+
+class DataError(ValueError):
+    """Input that cannot be used: the message names the file, the line and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """One row as published, before a form of steps is chosen. ``solution`` is the reasoning without the answer."""
+
+    key: str
+    question: str
+    solution: str
+    answer: str
+    place: str = ""  # file and line, for error messages
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One problem: its question, its reasoning steps (none where the source has none) and its answer, a number."""
+
+    id: str
+    question: str
+    steps: tuple[str, ...]
+    answer: str
+
+
+def equations(solution: str) -> tuple[str, ...]:
+    """The calculator marks of a solution, each one step."""
+    return tuple(MARK.findall(solution))
+
+
+def sentences(solution: str) -> tuple[str, ...]:
+    """The sentences of a solution without its marks: a period before a blank or a line's end ends a step, so that the
+    point of a decimal does not."""
+    plain = MARK.sub("", solution)
+    return tuple(part.strip() for part in re.split(r"(?<=\.)\s+|\n+", plain) if part.strip())
+
+
+def is_number(text: str) -> bool:
+    return NUMBER.fullmatch(text) is not None
+
+
+def number_text(text: str) -> str:
+    """A number as an answer shows it: no commas, and no ``.0`` behind an integral value."""
+    plain = text.strip().replace(",", "")
+    return re.sub(r"\.0*$", "", plain) if is_number(plain) else plain
+
+
+def normalise(question: str) -> str:
+    """A question reduced to what makes it the same question. Letter case, punctuation, the commas of thousands, the
+    ``.0`` of integral numbers and blanks (tokenised text writes "did n't") are dropped; numbers stay apart."""
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", question.casefold())
+    text = re.sub(r"(\d)\.0+(?!\d)", r"\1", text)
+    words = " ".join(re.sub(r"[^\w.]|\.(?!\d)", " ", text).split())
+    return re.sub(r"(?<!\d) | (?!\d)", "", words)
+
+
+def question_hash(question: str) -> str:
+    """SHA-256 of the normalised question: decides what is validation data, whatever the order of the rows."""
+    return hashlib.sha256(normalise(question).encode()).hexdigest()
+
+
+def digest(rows: Iterable[Raw]) -> str:
+    """SHA-256 over questions, solutions and answers in order: equal for the same records from another source."""
+    total = hashlib.sha256()
+    for row in rows:
+        total.update(json.dumps([row.question, row.solution, row.answer], ensure_ascii=False).encode() + b"\n")
+    return total.hexdigest()

@@ -1,0 +1,237 @@
+"""Rows of every data set, from a local folder of the published files or from the hub: the same rows either way."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from datasets import load_dataset
+
+from benchmarks.data import cards, embedded
+from benchmarks.data.cards import Card, File, Hub
+from benchmarks.data.records import DataError, Raw, digest, is_number, number_text, question_hash
+
+FOLDER = "MARCOS_BENCH_DATA"  # names a folder with the published files, byte for byte
+
+Fields = Mapping[str, Any]
+
+
+def rows_of(text: str) -> list[str]:
+    """Lines that end in a newline only: ``splitlines`` would also cut at the separators that JSON allows in text."""
+    return text.rstrip("\n").split("\n") if text.strip() else []
+
+
+def lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+    """Place and fields of each line of a JSON lines file."""
+    for number, line in enumerate(rows_of(text), start=1):
+        place = f"{path}, line {number}"
+        try:
+            yield place, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{place}: broken JSON ({error.msg}); fetch the file again") from error
+
+
+def array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+    """Place and fields of each element of a JSON array."""
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: broken JSON ({error.msg}); fetch the file again") from error
+    for number, row in enumerate(rows, start=1):
+        yield f"{path}, element {number}", row
+
+
+def table(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+    """Place and fields of each row of a CSV file."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    for row in reader:
+        yield f"{path}, line {reader.line_num}", row
+
+
+def aug_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+    """Place and fields of each line ``question||steps #### answer`` of a GSM8K-Aug file."""
+    for number, line in enumerate(rows_of(text), start=1):
+        question, bar, rest = line.partition("||")
+        steps, mark, answer = rest.partition("####")
+        if not bar or not mark:
+            raise DataError(f"{path}, line {number}: not of the form `question||steps #### answer`; fetch it again")
+        yield f"{path}, line {number}", {"question": question, "cot": steps, "answer": answer}
+
+
+def gsm8k(row: Fields) -> Raw:
+    solution, mark, answer = row["answer"].rpartition("####")
+    if not mark:
+        raise DataError("the answer holds no `####`")
+    return Raw("", row["question"].strip(), solution.strip(), number_text(answer))
+
+
+def gsm8k_aug(row: Fields) -> Raw:
+    solution = " ".join(row["steps"]) if "steps" in row else row["cot"].strip()
+    return Raw("", row["question"].strip(), solution, number_text(row["answer"]))
+
+
+def svamp(row: Fields) -> Raw:
+    body, question = row["Body"].strip(), row["Question"].strip()
+    if body[-1] not in ".?!,":
+        condition = re.split(r"[.?!]\s+", body)[-1].lower().startswith("if ")
+        body += "," if condition else "."
+        question = question[0].lower() + question[1:] if condition else question
+    return Raw(row["ID"].removeprefix("chal-").zfill(4), f"{body} {question}", "", number_text(str(row["Answer"])))
+
+
+def svamp_masked(row: Fields) -> Raw:
+    values = row["Numbers"].split()
+    question = re.sub(r"\bnumber(\d+)", lambda match: number_text(values[int(match[1])]), row["Question"])
+    return Raw("", question.strip(), "", number_text(str(row["Answer"])))
+
+
+def multiarith(row: Fields) -> Raw:
+    """The hub names the fields otherwise and has another order, so rows are ordered by their questions' hashes."""
+    question = (row["sQuestion"] if "sQuestion" in row else row["question"]).strip()
+    answer = number_text(str(row["lSolutions"][0] if "lSolutions" in row else row["final_ans"]))
+    return Raw(f"{question_hash(question)} {question} {answer}", question, "", answer)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A card, how a file is cut into rows, and how a row's fields become a :class:`Raw`.
+
+    ``Raw.key``, where the mapping sets it, is what rows are sorted by; ids are then positions in that order.
+    """
+
+    card: Card
+    parse: Callable[[str, Path], Iterator[tuple[str, Fields]]]
+    convert: Callable[[Fields], Raw]
+
+    def rows(self, split: str) -> list[Raw]:
+        """All published rows of a split, verified against the card."""
+        folder = os.environ.get(FOLDER)
+        found = self._local(split, Path(folder)) if folder else self._from_hub(split)
+        rows = sorted(found, key=lambda row: row.key) if found and found[0].key else found
+        verify(self.card, split, rows, folder or f"the hub ({self.card.hub and self.card.hub.name})")
+        return [replace(row, key=str(number)) for number, row in enumerate(rows)]
+
+    def _local(self, split: str, folder: Path) -> list[Raw]:
+        rows: list[Raw] = []
+        for file in self.card.files[split]:
+            path = folder / file.path
+            content = read(path, file)
+            rows += [self._convert(place, row) for place, row in self.parse(decode(path, content), path)]
+            check(path, file, content)
+        return rows
+
+    def _from_hub(self, split: str) -> list[Raw]:
+        hub, rows = self._hub(), list[Raw]()
+        for part in hub.splits[split]:
+            try:
+                loaded = load_dataset(hub.name, hub.config, split=part, revision=hub.revision)
+            except Exception as error:  # the hub's errors have no common class
+                raise DataError(
+                    f"cannot read {hub.name} ({part}) from the hub: {error}. Check the network, or set {FOLDER} to a "
+                    f"folder with {', '.join(file.path for file in self.card.files[split])}"
+                ) from error
+            rows += [
+                self._convert(f"{hub.name} ({part}), row {n}", row)
+                for n, row in enumerate(cast(Iterable[Fields], loaded), 1)
+            ]
+        return rows
+
+    def _hub(self) -> Hub:
+        if self.card.hub is None or self.card.hub.revision is None:
+            files = sorted({file.path for files in self.card.files.values() for file in files})
+            raise DataError(
+                f"data set {self.card.name!r} has no pinned revision on the hub, so it is read from files only: set "
+                f"{FOLDER} to a folder with {', '.join(files)} (from {self.card.source})"
+            )
+        return self.card.hub
+
+    def _convert(self, place: str, row: Fields) -> Raw:
+        try:
+            raw = replace(self.convert(row), place=place)
+            if not is_number(raw.answer) and not self.card.ragged:
+                raise DataError(f"the answer {raw.answer!r} is no number")
+            return raw
+        except KeyError as error:
+            raise DataError(f"{place}: field {error} is missing; fetch the file again") from error
+        except (AttributeError, IndexError, TypeError, DataError) as error:
+            raise DataError(f"{place}: cannot be read ({error}); fetch the file again") from error
+
+
+@dataclass(frozen=True)
+class Generated:
+    """An embedded corpus: generated, not read."""
+
+    card: Card
+    shape: str
+
+    def rows(self, split: str) -> list[Raw]:
+        rows = list(embedded.generate(self.shape))
+        verify(self.card, split, rows, "the generator")
+        return rows
+
+
+def read(path: Path, file: File) -> bytes:
+    """The content of a file, which is there and not empty."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path} ({error.strerror}): {FOLDER} must name a folder that holds {file.path}"
+        ) from error
+    if not content.strip():
+        raise DataError(f"{path} is empty; fetch the file again")
+    return content
+
+
+def decode(path: Path, content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}, line {line}: not UTF-8; fetch the file again") from error
+
+
+def check(path: Path, file: File, content: bytes) -> None:
+    """Refuse a file that is not, byte for byte, the published one."""
+    found = hashlib.sha256(content).hexdigest()
+    if file.sha256 is not None and found != file.sha256:
+        raise DataError(f"{path}: wrong checksum {found}, published {file.sha256}; fetch the file again")
+
+
+def verify(card: Card, split: str, rows: list[Raw], where: str) -> None:
+    """Refuse rows that are not those of the card, whatever their source."""
+    if not rows:
+        raise DataError(f"{card.name} ({split}) from {where} is empty; fetch it again")
+    if len(rows) != card.counts[split]:
+        raise DataError(
+            f"{card.name} ({split}) from {where} has {len(rows)} rows instead of {card.counts[split]}; fetch it again"
+        )
+    expected = card.records[split]
+    if expected is not None and (found := digest(rows)) != expected:
+        raise DataError(
+            f"{card.name} ({split}) from {where} has other content than version {card.version} (records {found}, "
+            f"expected {expected}); read the published files from a folder named by {FOLDER}"
+        )
+
+
+DATASETS: dict[str, DataSet | Generated] = {
+    entry.card.name: entry
+    for entry in (
+        DataSet(cards.GSM8K, lines, gsm8k),
+        DataSet(cards.GSM8K_AUG, aug_lines, gsm8k_aug),
+        DataSet(cards.GSM8K_AUG_FIRST3000, aug_lines, gsm8k_aug),
+        DataSet(cards.GSM8K_AUG_TEXT, lines, gsm8k_aug),
+        DataSet(cards.SVAMP, array, svamp),
+        DataSet(cards.SVAMP_4138, table, svamp_masked),
+        DataSet(cards.MULTIARITH, array, multiarith),
+        *(Generated(card, shape) for shape, card in cards.EMBEDDED.items()),
+    )
+}

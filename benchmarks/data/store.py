@@ -1,0 +1,232 @@
+"""The tokenised data of a block on disk: written once by :func:`prepare`, then memory-mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from datasets import Dataset, Features, List, Value, disable_progress_bars, load_from_disk
+from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast as Tokenizer
+
+from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
+from benchmarks.data.records import DataError, Record, digest
+from benchmarks.data.tokenizers import make_tokenizer
+from benchmarks.files import BrokenRecord, read_json, sync, write_json
+from benchmarks.study import Block, Study
+from methods.base import Example
+
+LAYOUT = "1"  # change it when prepared data of an older suite must not be used any more
+
+IDS = List(Value("int32"))
+TRAINING = Features({"id": Value("string"), "question": IDS, "steps": List(IDS), "answer": IDS})
+TEST = Features(
+    {
+        "id": Value("string"),
+        "text": Value("string"),
+        "question": IDS,
+        "answer": Value("string"),
+        "n_steps": Value("int32"),
+        "overlap": Value("bool"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Training or validation examples, memory-mapped."""
+
+    dataset: Dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(N,) tokens of question, steps and answer together, from the offsets of the stored lists."""
+        table = self.dataset.data
+        flat = [_sizes(table, name) for name in ("question", "answer")]
+        chunks = [_offsets(chunk) for chunk in table.column("steps").chunks]
+        inner = [_offsets(chunk.values) for chunk in table.column("steps").chunks]
+        steps = [np.diff(tokens[outer]) for outer, tokens in zip(chunks, inner, strict=True)]
+        return sum(flat) + np.concatenate(steps)
+
+    def examples(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
+        rows = self.dataset[[int(i) for i in indices]]
+        return [Example(*row) for row in zip(*(rows[name] for name in TRAINING), strict=True)]
+
+
+def _offsets(array: Any) -> np.ndarray:
+    return array.offsets.to_numpy()
+
+
+def _sizes(table: Any, column: str) -> np.ndarray:
+    return np.concatenate([np.diff(_offsets(chunk)) for chunk in table.column(column).chunks]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """A test set: questions as text and as ids, gold answers as text, and which questions stand in training too."""
+
+    __test__ = False  # no test class, whatever pytest thinks of its name
+
+    name: str
+    ids: list[str]
+    texts: list[str]
+    questions: list[list[int]]
+    answers: list[str]
+    n_steps: list[int | None]
+    overlap: list[bool]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def prepare(study: Study, block: Block, results: Path) -> Path:
+    """Read, split, tokenise and store the data of a block; what is already there for the same inputs stays."""
+    target = results / study.name / "data" / block.id
+    key = _key(study, block)
+    if _is_done(target, key):
+        return target
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{block.id}.") as name:
+        built = Path(name) / "built"
+        _build(study, block, built, key)
+        if target.exists():
+            os.replace(target, Path(name) / "old")
+        os.replace(built, target)
+    sync(target.parent)
+    return target
+
+
+def open_corpus(directory: Path, split: Literal["train", "validation"]) -> Corpus:
+    return Corpus(_open(directory, directory / split))
+
+
+def open_test(directory: Path, name: str) -> TestSet:
+    rows = _open(directory, directory / "tests" / name)[:]
+    return TestSet(name, *(rows[column] for column in TEST))
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    return AutoTokenizer.from_pretrained(directory / "tokenizer")
+
+
+def _open(directory: Path, path: Path) -> Dataset:
+    if not (directory / "done.json").is_file() or not path.is_dir():
+        raise DataError(f"{path} is not prepared: run `marcos-bench data` for the study first")
+    return cast(Dataset, load_from_disk(str(path)))
+
+
+def _key(study: Study, block: Block) -> str:
+    """Digest of everything that decides what :func:`prepare` writes."""
+    names = [block.data.train, *study.evaluation.tests]
+    inputs = {
+        "layout": LAYOUT,
+        "data": block.data.model_dump(mode="json"),
+        "tokenizer": study.tokenizer.model_dump(mode="json"),
+        "tests": study.evaluation.tests,
+        "cards": [get_dataset(name).card.model_dump(mode="json") for name in names],
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def _is_done(target: Path, key: str) -> bool:
+    try:
+        return read_json(target / "done.json")["key"] == key
+    except (BrokenRecord, KeyError, TypeError):
+        return False
+
+
+def _build(study: Study, block: Block, folder: Path, key: str) -> None:
+    """Write everything of a block into ``folder``, ``done.json`` last."""
+    data = block.data
+    rows = {f"{data.train}/train": load_rows(data.train, data.form, "train")}
+    rows |= {f"{name}/test": load_rows(name, data.form, "test") for name in study.evaluation.tests}
+    usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
+    train, validation = split_validation(usable, data.validation)
+    train = train[: data.limit]
+    tokenizer = make_tokenizer(study.tokenizer, train)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    stored = {
+        split: _store_corpus(records, tokenizer, data.max_question_tokens, folder / split)
+        for split, records in (("train", train), ("validation", validation))
+    }
+    known, overlaps = questions(train), {}
+    for name in study.evaluation.tests:
+        tests = to_records(name, data.form, "test", rows[f"{name}/test"])
+        flags = shared(tests, known)
+        _store_test(tests, flags, tokenizer, folder / "tests" / name)
+        overlaps[name] = {
+            "questions": len(tests),
+            "shared_with_train": sum(flags),
+            "distinct": len(questions(tests)),
+        }
+    done = {
+        "key": key,
+        "block": block.id,
+        "form": data.form,
+        "cards": {name: get_dataset(name).card.model_dump(mode="json") for name in (data.train, *overlaps)},
+        "digests": {place: digest(used) for place, used in rows.items()},
+        "counts": {
+            "published": len(rows[f"{data.train}/train"]),
+            "usable": len(usable),  # with steps in this form, and a number as answer
+            **{split: len(corpus) for split, corpus in stored.items()},
+            "too_long": len(train) + len(validation) - sum(map(len, stored.values())),
+        },
+        "overlaps": overlaps,
+        "tokenizer": {**study.tokenizer.model_dump(mode="json", exclude_none=True), "size": len(tokenizer)},
+        "tokens_per_epoch": int(stored["train"].lengths.sum()),
+    }
+    write_json(folder / "done.json", done)
+
+
+def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int, path: Path) -> Corpus:
+    """Tokenise in batches and save, without questions of more than ``longest`` tokens."""
+
+    def tokenise(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        flat = _encode(tokenizer, [step for steps in batch["steps"] for step in steps])
+        ends = accumulate((len(steps) for steps in batch["steps"]), initial=0)
+        return {
+            "id": batch["id"],
+            "question": _encode(tokenizer, batch["question"]),
+            "steps": [flat[start:end] for start, end in pairwise(ends)],
+            "answer": _encode(tokenizer, batch["answer"]),
+        }
+
+    columns = {name: [getattr(record, name) for record in records] for name in TRAINING}
+    tokenised = Dataset.from_dict(columns).map(tokenise, batched=True, features=TRAINING, new_fingerprint="tokenised")
+    kept = np.flatnonzero(_sizes(tokenised.data, "question") <= longest)
+    if not len(kept):
+        raise DataError(f"no question of {path.name} has {longest} tokens or fewer; raise `max_question_tokens`")
+    tokenised.select(kept).save_to_disk(path)
+    return Corpus(cast(Dataset, load_from_disk(str(path))))
+
+
+def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: Tokenizer, path: Path) -> None:
+    texts = [record.question for record in records]
+    columns = {
+        "id": [record.id for record in records],
+        "text": texts,
+        "question": _encode(tokenizer, texts),
+        "answer": [record.answer for record in records],
+        "n_steps": [len(record.steps) or None for record in records],
+        "overlap": list(overlap),
+    }
+    Dataset.from_dict(columns, features=TEST).save_to_disk(path)
+
+
+def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]

@@ -1,0 +1,82 @@
+"""Tokenizers: trained on a block's training split, or published ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from benchmarks.data.records import DataError, Record
+from benchmarks.study import TokenizerSpec
+from methods.base import Vocabulary
+
+FOLDER = "MARCOS_BENCH_TOKENIZER"  # names a folder with the files of Qwen2.5's tokenizer
+END = "<|endoftext|>"
+PUBLISHED = {"qwen2.5": ("Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987")}  # hub id, revision
+
+
+def make_tokenizer(spec: TokenizerSpec, records: Sequence[Record]) -> PreTrainedTokenizerFast:
+    """The tokenizer that a study names; ``records`` is what a trained one learns from."""
+    return train_bpe(texts(records), spec.trained) if spec.trained else published(cast(str, spec.pretrained))
+
+
+def texts(records: Iterable[Record]) -> Iterator[str]:
+    """Everything of a record that a model reads or writes, in one text."""
+    for record in records:
+        yield "\n".join([record.question, *record.steps, f"#### {record.answer}", ""])
+
+
+def train_bpe(corpus: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE whose digits are single tokens. Small corpora may not fill ``size``."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[END], initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
+    )
+
+
+def published(name: str) -> PreTrainedTokenizerFast:
+    """A tokenizer by name, folder or hub id."""
+    place, revision = PUBLISHED.get(name, (name, None))
+    if name in PUBLISHED and (folder := os.environ.get(FOLDER)):
+        place, revision = folder, None
+        if not Path(folder).is_dir():
+            raise DataError(f"{FOLDER} names {folder}, which is no folder: give the folder of {name}'s tokenizer files")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision or "main")
+    except (OSError, ValueError) as error:
+        raise DataError(f"no tokenizer can be read from {place}: {error}. Set {FOLDER} to a folder with it") from error
+    if name in PUBLISHED:
+        tokenizer.eos_token = tokenizer.pad_token = END
+    if tokenizer.eos_token_id is None:
+        raise DataError(f"the tokenizer {place} has no end-of-text token; choose one that has")
+    return tokenizer
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+    """What methods build their layouts from."""
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    return Vocabulary(size=len(tokenizer), eos=cast(int, tokenizer.eos_token_id), encode=encode)
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of ids up to the first end-of-text, spaces as generated."""
+    ids = list(ids)
+    if tokenizer.eos_token_id in ids:
+        ids = ids[: ids.index(tokenizer.eos_token_id)]
+    return cast(str, tokenizer.decode(ids, clean_up_tokenization_spaces=False))

@@ -1,0 +1,160 @@
+"""Who may write where: locks that the kernel releases when their holder dies, and a watch that ends orphans.
+
+A process that is killed leaves files behind but no ``flock``. So a lock here is never stale, whatever its file says:
+the file only tells others who holds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shlex
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+WORKFLOW_LOCK = Path(".snakemake/marcos-bench.lock")
+SNAKEMAKE_LOCKS = Path(".snakemake/locks")
+PATIENCE = 0.5  # seconds; one who only looks (``held``) holds a lock for an instant
+PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # process id of the workflow that a stage works for
+
+
+class Locked(ValueError):
+    """Another live process holds the lock; the message names it and says what to do."""
+
+
+class RunLocked(Locked):
+    """Another live process works in the directory of a run."""
+
+
+class FileLock:
+    """An exclusive lock on ``path``, held from ``acquire`` to ``release`` or to the death of the process."""
+
+    error: type[Locked] = Locked
+
+    def __init__(self, path: Path, task: str) -> None:
+        self.path, self.task = path, task
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock within ``PATIENCE`` or raise ``error``."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("a+")  # closed on exec, so jobs started by the holder do not hold it
+        deadline = time.monotonic() + PATIENCE
+        while not _try_lock(file, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                file.close()
+                raise self.error(f"{self.task} is already being done by {self.holder()}: wait for it, or stop it")
+            time.sleep(0.05)
+        file.truncate(0)
+        json.dump(_self_portrait(), file)
+        file.flush()
+        self._file = file
+
+    def release(self) -> None:
+        """The file stays: deleting it would let a second process lock another file of the same name."""
+        if self._file is not None:
+            self._file.truncate(0)
+            self._file.close()
+            self._file = None
+
+    def holder(self) -> str:
+        """The process that holds the lock, in words."""
+        try:
+            found = json.loads(self.path.read_text())
+        except (OSError, json.JSONDecodeError):  # not yet written, or just released
+            return "another process"
+        return f"process {found['pid']} on {found['host']} (since {found['start']}: {found['command']})"
+
+    def held(self) -> bool:
+        """Whether a live process holds the lock (which this one does not)."""
+        try:
+            with self.path.open("r+") as file:
+                return not _try_lock(file, fcntl.LOCK_SH)
+        except FileNotFoundError:
+            return False
+
+    def __enter__(self) -> FileLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class RunLock(FileLock):
+    """The right to write in the directory of a run: one live process at a time."""
+
+    error = RunLocked
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / ".lock", f"work in {directory}")
+
+
+def _try_lock(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _self_portrait() -> dict[str, object]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "start": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": shlex.join(sys.argv),
+    }
+
+
+def workflow_lock() -> FileLock:
+    """The right to run the workflow in the current directory."""
+    return FileLock(WORKFLOW_LOCK, f"the workflow in {Path.cwd()}")
+
+
+def clear_stale_locks() -> str | None:
+    """Delete the locks of a Snakemake that was killed, before a new one looks for them.
+
+    Returns who runs the workflow when somebody does; then nothing is deleted.
+    """
+    lock = workflow_lock()
+    if lock.held():
+        return lock.holder()
+    for path in SNAKEMAKE_LOCKS.glob("*.lock"):
+        path.unlink(missing_ok=True)
+    return None
+
+
+def announce_parent() -> None:
+    """Called by the workflow: the stages it starts end when this process ends, however it ends."""
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
+
+
+def watch_parent() -> None:
+    """Called by a stage: die at once when the workflow that started it is gone, so that a new one finds no rival.
+
+    Nothing is lost that SIGKILL would not cost: every file is written beside its place and moved.
+    """
+    if parent := os.environ.get(PARENT_VARIABLE):
+        threading.Thread(target=_outlive, args=(int(parent),), name="watch-parent", daemon=True).start()
+
+
+def _outlive(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os._exit(1)
+    select.select([handle], [], [])  # readable once the process has ended
+    try:
+        print(f"the workflow (process {pid}) is gone: stopping", file=sys.stderr, flush=True)
+    finally:  # whoever read our output may be gone too
+        os._exit(1)

@@ -1,0 +1,152 @@
+"""Documents of tables and notes, as Markdown and as LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from tabulate import tabulate
+
+DASH = "\N{EN DASH}"  # stands where there is no number
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "±": r"$\pm$",
+        DASH: "--",
+        "·": r"$\cdot$",
+    }
+)
+MARKDOWN = str.maketrans({"|": r"\|", "<": "&lt;", "*": r"\*"})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``text``, perhaps bold, then ``tail`` (a spread), then ``mark`` raised."""
+
+    text: str = DASH
+    tail: str = ""
+    bold: bool = False
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    title: Cell
+    cells: tuple[Cell, ...]
+    indent: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """Columns beside each other with the same ``group`` share a heading."""
+
+    name: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: the first column holds the titles of the lines, sections have headings of their own."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    sections: tuple[tuple[str, tuple[Line, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """``notes`` are numbered from 1, as the marks in the cells are."""
+
+    title: str
+    grids: tuple[Grid, ...]
+    legend: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    footer: dict[str, str] = field(default_factory=dict)
+
+
+def markdown(document: Document) -> str:
+    """GitHub's Markdown; the first grid stands under the title, the legend after it, further grids below."""
+    first, *others = document.grids
+    parts = [f"# {_md(document.title)}", _markdown_grid(first)]
+    parts += ["\n".join(f"<sup>{i}</sup> {_md(note)}  " for i, note in enumerate(document.notes, 1))]
+    parts += ["\n".join(f"* {_md(text)}" for text in document.legend)]
+    for grid in others:
+        parts += [f"## {_md(grid.caption)}", _markdown_grid(grid)]
+    parts += ["## How it was made", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in document.footer.items())]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _md(text: str) -> str:
+    return text.translate(MARKDOWN)
+
+
+def _md_cell(cell: Cell) -> str:
+    text = f"**{_md(cell.text)}**" if cell.bold else _md(cell.text)
+    return text + _md(cell.tail) + (f"<sup>{cell.mark}</sup>" if cell.mark else "")
+
+
+def _markdown_grid(grid: Grid) -> str:
+    headers = ["Model", *(_md(f"{column.group} {column.name}".strip()) for column in grid.columns)]
+    rows: list[list[str]] = []
+    for heading, lines in grid.sections:
+        rows.append([f"***{_md(heading)}***", *[""] * len(grid.columns)])
+        for line in lines:
+            title = ("&nbsp;&nbsp;&nbsp;" if line.indent else "") + _md_cell(line.title)
+            rows.append([title, *(_md_cell(cell) for cell in line.cells)])
+    align = ["left", *["right"] * len(grid.columns)]
+    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align)
+
+
+def latex(document: Document) -> str:
+    """Floats to ``\\input``; the packages they need stand in the first line."""
+    parts = ["% needs \\usepackage{booktabs}"]
+    below = [*(f"\\textsuperscript{{{i}}} {_tex(note)}" for i, note in enumerate(document.notes, 1))]
+    below += [_tex(text) for text in document.legend]
+    below += [f"\\textbf{{{_tex(k)}:}} {_tex(v)}" for k, v in document.footer.items()]
+    for i, grid in enumerate(document.grids):
+        caption = document.title if i == 0 else grid.caption
+        parts.append(_latex_grid(grid, caption, below if i == 0 else []))
+    return "\n\n".join(parts) + "\n"
+
+
+def _tex(text: str) -> str:
+    return text.translate(LATEX)
+
+
+def _tex_cell(cell: Cell) -> str:
+    text = f"\\textbf{{{_tex(cell.text)}}}" if cell.bold else _tex(cell.text)
+    return text + _tex(cell.tail) + (f"\\textsuperscript{{{_tex(cell.mark)}}}" if cell.mark else "")
+
+
+def _latex_grid(grid: Grid, caption: str, below: Sequence[str]) -> str:
+    width = 1 + len(grid.columns)
+    lines = ["\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"]
+    lines += [f"\\caption{{{_tex(caption)}}}", f"\\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", "\\toprule"]
+    lines += _latex_headings(grid.columns)
+    for heading, rows in grid.sections:
+        lines += ["\\midrule", f"\\multicolumn{{{width}}}{{c}}{{\\textit{{{_tex(heading)}}}}} \\\\", "\\midrule"]
+        for row in rows:
+            title = ("\\quad " if row.indent else "") + _tex_cell(row.title)
+            lines.append(" & ".join([title, *(_tex_cell(cell) for cell in row.cells)]) + r" \\")
+    lines += ["\\bottomrule", "\\end{tabular}"]
+    lines += [f"\\par\\raggedright\\scriptsize {text}" for text in below]
+    return "\n".join([*lines, "\\end{table*}"])
+
+
+def _latex_headings(columns: Sequence[Column]) -> list[str]:
+    spans: list[tuple[str, int, int]] = []  # group, first and last column, counted from 1 with the titles
+    for group, members in groupby(enumerate(columns, 2), key=lambda pair: pair[1].group):
+        numbers = [number for number, _ in members]
+        spans.append((group, numbers[0], numbers[-1]))
+    names = " & ".join(["Model", *(_tex(column.name) for column in columns)]) + r" \\"
+    if not any(group for group, _, _ in spans):
+        return [names]
+    top = " & ".join(["", *(f"\\multicolumn{{{b - a + 1}}}{{c}}{{{_tex(group)}}}" for group, a, b in spans)]) + r" \\"
+    rules = " ".join(f"\\cmidrule(lr){{{a}-{b}}}" for group, a, b in spans if group)
+    return [top, rules, names]

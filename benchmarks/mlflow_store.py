@@ -1,0 +1,57 @@
+"""The MLflow store: SQLite in the results folder by default, or the server that MLFLOW_TRACKING_URI names."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+EXPERIMENT = "marcos-bench"
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # a server that is down is noticed within about a minute
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+
+def tracking_uri(results: Path) -> str:
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(results / 'mlflow.db').resolve()}"
+
+
+def connect(results: Path) -> MlflowClient:
+    """A client that gives up soon and says little. Imported late: MLflow takes seconds to load."""
+    for name, value in SETTINGS.items():  # some are read when MLflow is imported
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    results.mkdir(parents=True, exist_ok=True)
+    return MlflowClient(tracking_uri(results))
+
+
+def experiment_id(client: MlflowClient, results: Path) -> str:
+    """The one experiment that holds all studies; its artifacts lie in the results folder unless a server has them."""
+    if found := client.get_experiment_by_name(EXPERIMENT):
+        return found.experiment_id
+    local = tracking_uri(results).startswith("sqlite:")
+    return client.create_experiment(EXPERIMENT, (results / "mlartifacts").resolve().as_uri() if local else None)
+
+
+def find_runs(client: MlflowClient, experiment: str, query: str) -> list[Run]:
+    """All runs that match, the newest first."""
+    found: list[Run] = []
+    page = None
+    while True:
+        runs = client.search_runs([experiment], query, order_by=["attributes.start_time DESC"], page_token=page)
+        found += runs
+        if not (page := runs.token):
+            return found

@@ -1,0 +1,90 @@
+"""The paper's own numbers (``paper.yaml``), validated."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, model_validator
+
+from benchmarks.study import Strict
+
+PATH = Path(__file__).with_name("paper.yaml")
+
+
+class Measured(Strict):
+    """A printed number and, where the paper gives one, its spread."""
+
+    mean: float
+    spread: float | None = None
+
+
+def _measured(value: Any) -> Any:
+    """``[mean, spread]`` or a mean alone, as the file writes them."""
+    if isinstance(value, list):
+        return dict(zip(("mean", "spread"), value, strict=True))
+    return {"mean": value} if isinstance(value, (int, float)) else value
+
+
+Number = Annotated[Measured, BeforeValidator(_measured)]
+
+
+class PaperScore(Strict):
+    accuracy: Number
+    seconds: Number | None = None
+
+
+class PaperRow(Strict):
+    row: str
+    title: str
+    note: str | None = None
+    commented_out: bool = False
+    train_hours: Number | None = None
+    tests: dict[str, PaperScore]
+
+
+class PaperBlock(Strict):
+    title: str
+    rows: tuple[PaperRow, ...]
+
+    @property
+    def printed(self) -> dict[str, PaperRow]:
+        """The rows that the paper prints, by id."""
+        return {row.row: row for row in self.rows if not row.commented_out}
+
+
+class PaperTable(Strict):
+    """``label``: of the table in the LaTeX source. ``unit``: of its accuracies. ``tests``: titles by name."""
+
+    label: str
+    caption: str
+    setting: str
+    unit: Literal["percent", "share"]
+    tests: dict[str, str]
+    blocks: dict[str, PaperBlock]
+
+    @model_validator(mode="after")
+    def _known_tests(self) -> PaperTable:
+        for block in self.blocks.values():
+            for row in block.rows:
+                if unknown := row.tests.keys() - self.tests.keys():
+                    raise ValueError(f"row {row.row!r} of {self.label} names unknown tests {sorted(unknown)}")
+        return self
+
+
+@cache
+def paper_tables() -> dict[str, PaperTable]:
+    """All tables of the paper by name; those that name no tests are on the three benchmarks."""
+    content = yaml.safe_load(PATH.read_text(encoding="utf-8"))
+    shared = {"tests": content["tests"]}
+    return {name: PaperTable.model_validate(shared | table) for name, table in content["tables"].items()}
+
+
+def paper_table(name: str) -> PaperTable:
+    """One table, or an error that lists those there are."""
+    tables = paper_tables()
+    if name not in tables:
+        raise ValueError(f"{PATH.name} has no table {name!r}: a study's `paper` is one of {', '.join(tables)}")
+    return tables[name]

@@ -1,0 +1,74 @@
+"""What made a study's numbers: code, versions, hardware, seeds and data, as its records tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.results import Collected
+from benchmarks.study import Study
+
+VERSIONS = ("python", "torch", "transformers", "datasets")
+
+
+def titles(collected: Collected) -> dict[str, str]:
+    """Titles of the data sets by name, from the cards that were recorded when they were prepared."""
+    cards = {name: card for data in collected.data.values() for name, card in data.get("cards", {}).items()}
+    return {name: card["title"] for name, card in cards.items() if "title" in card}
+
+
+def environments(collected: Collected) -> list[dict[str, Any]]:
+    """The environments of all usable records."""
+    stages = [stage for run in collected.runs.values() for stage in (run.train, run.evaluate, run.time)]
+    return [stage.environment for stage in stages if stage]
+
+
+def provenance(study: Study, collected: Collected) -> dict[str, str]:
+    """Labels and texts for the foot of a table."""
+    found = environments(collected)
+    decodings = [f"{name}: {spec.seeds} where anything is drawn" for name, spec in study.evaluation.decodings.items()]
+    lines = {"Study": f"{study.name}. {study.description}".strip()}
+    if study.deviations:
+        lines["Departures from the paper"] = "; ".join(study.deviations)
+    backbone, tokenizer = study.backbone, study.tokenizer
+    trained = f"byte-level BPE of {tokenizer.trained}, trained on the training split"
+    lines |= {
+        "Model": f"{backbone.pretrained or backbone.name}; tokenizer: {tokenizer.pretrained or trained}",
+        "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
+        "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
+        "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
+        "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
+        "Threads": f"{study.threads} in training and evaluation, {study.timing_threads} in timing (CPU)",
+    }
+    for block in study.blocks:
+        lines[f"Data, {block.id}"] = "; ".join(_data(collected.data.get(block.id, {}))) or "not prepared"
+    return lines
+
+
+def hardware(environment: dict[str, Any]) -> str:
+    count = environment.get("device_count", 1)
+    device = environment.get("device", "unknown device")
+    return f"{f'{count} x ' if count > 1 else ''}{device}, {environment.get('cpu', 'unknown CPU')}"
+
+
+def _versions(environment: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {environment[name]}" for name in VERSIONS if environment.get(name))
+
+
+def _commit(environment: dict[str, Any]) -> str:
+    return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")
+
+
+def _distinct(texts: Any) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _data(record: dict[str, Any]) -> Iterator[str]:
+    """Each data set with its digest, and what a test set shares with the training data."""
+    known = {name: card.get("title", name) for name, card in record.get("cards", {}).items()}
+    for place, digest in record.get("digests", {}).items():
+        name, split = place.split("/")
+        text = f"{known.get(name, name)} ({place}, {digest[:12]})"
+        if shared := record.get("overlaps", {}).get(name) if split == "test" else None:
+            text += f": {shared['shared_with_train']} of {shared['questions']} questions also in the training data"
+        yield text

@@ -1,0 +1,136 @@
+"""What the stages of a run leave behind: the fields that the tables need, checked when a record is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from benchmarks.files import BrokenRecord, read_json
+from benchmarks.study import EvaluationSpec, RunSpec
+
+Stage = Literal["train", "evaluate", "time"]
+STAGES: tuple[Stage, ...] = ("train", "evaluate", "time")
+
+
+class Record(BaseModel):
+    """Fields that the tables need; a record may hold more."""
+
+    model_config = ConfigDict(extra="allow")
+    digest: str
+    environment: dict[str, Any]
+
+    def missing(self, asked: EvaluationSpec) -> str | None:
+        """What a record of this stage should hold and does not."""
+        return None
+
+
+class TrainRecord(Record):
+    parameters: int
+    wall_seconds: float
+    tokens_per_second: float
+
+
+class TestScores(BaseModel):
+    """Scores of one test set; lists hold one number per decoding seed."""
+
+    n: int
+    n_distinct: int
+    n_deduplicated: int
+    accuracy: list[float] = Field(min_length=1)
+    strict: list[float]
+    no_answer: list[float]
+    deduplicated: list[float] | None  # none where the training data hold every question
+    forward_passes_per_question: float
+    tokens_per_question: float
+    latent_steps: float
+
+
+class DecodingScores(BaseModel):
+    stochastic: bool
+    tests: dict[str, TestScores]
+
+
+class EvaluateRecord(Record):
+    decodings: dict[str, DecodingScores]
+    predictions: dict[str, str]  # sha256 by decoding
+
+    def missing(self, asked: EvaluationSpec) -> str | None:
+        if gone := set(asked.decodings) - (self.decodings.keys() & self.predictions.keys()):
+            return f"decodings {sorted(gone)}"
+        gone = {test for scores in self.decodings.values() for test in set(asked.tests) - scores.tests.keys()}
+        return f"tests {sorted(gone)}" if gone else None
+
+
+class TestTimes(BaseModel):
+    seconds: list[float] = Field(min_length=1)  # one per repeat
+    n: int
+    tokens_per_second: float
+    peak_memory_bytes: float | None
+
+
+class PhaseTimes(BaseModel):
+    epoch_seconds: float
+
+
+class TrainTimes(BaseModel):
+    phases: dict[str, PhaseTimes]
+    training_flops: float
+
+
+class TimeRecord(Record):
+    tests: dict[str, dict[str, TestTimes]]
+    train: TrainTimes
+
+    def missing(self, asked: EvaluationSpec) -> str | None:
+        gone = [test for test in asked.tests if "answer_only" not in self.tests.get(test, {})]
+        return f"times of {gone}" if gone else None
+
+
+RECORDS: dict[Stage, type[Record]] = {"train": TrainRecord, "evaluate": EvaluateRecord, "time": TimeRecord}
+
+
+class RunRecords(BaseModel):
+    """What the stages of a run left behind, and why a stage's record cannot be used."""
+
+    train: TrainRecord | None = None
+    evaluate: EvaluateRecord | None = None
+    time: TimeRecord | None = None
+    problems: dict[Stage, str] = {}
+
+    def fit(self, spec: RunSpec) -> bool:
+        """Whether all records come from this specification."""
+        records: dict[Stage, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
+        return all(record is None or record.digest == spec.digest(stage) for stage, record in records.items())
+
+
+def read_records(folder: Path, spec: RunSpec) -> RunRecords:
+    """The usable records of one run."""
+    records: dict[str, Any] = {}
+    problems: dict[Stage, str] = {}
+    for stage in STAGES:
+        try:
+            records[stage] = _read_record(folder / f"{stage}.json", stage, spec)
+        except BrokenRecord as error:
+            problems[stage] = str(error)
+    return RunRecords(**records, problems=problems)
+
+
+def _read_record(path: Path, stage: Stage, spec: RunSpec) -> Record:
+    if not path.exists():
+        raise BrokenRecord(f"no {path.name}")
+    try:
+        record = RECORDS[stage].model_validate(read_json(path))
+    except ValidationError as error:
+        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): delete it and run `{stage}` again") from error
+    if record.digest != spec.digest(stage):
+        raise BrokenRecord(f"stale {path.name}: made from another specification; run `{stage}` again")
+    if missing := record.missing(spec.evaluation):
+        raise BrokenRecord(f"{path} lacks {missing}: delete it and run `{stage}` again")
+    return record
+
+
+def first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    return f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"

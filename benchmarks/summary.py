@@ -1,0 +1,150 @@
+"""The frame behind every rendering of a table: one line per block, row, decoding and test set, over training seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from benchmarks import statistics
+from benchmarks.results import Collected, to_frame
+from benchmarks.study import Study
+
+KEYS = ["block", "row", "decoding", "test"]
+MEANS = [  # over training seeds; the run records' columns of the same names say what they are
+    "strict",
+    "no_answer",
+    "deduplicated",
+    "forward_passes",
+    "tokens_per_question",
+    "latent_steps",
+    "test_seconds_median",
+    "test_seconds_spread",
+    "all_steps_seconds_median",
+    "all_steps_seconds_spread",
+    "ms_per_question",
+    "tokens_per_second",
+    "peak_memory",
+    "training_flops",
+    "train_epoch_seconds",
+    "train_wall_seconds",
+    "train_tokens_per_second",
+]
+COUNTS = ["n", "n_distinct", "n_deduplicated", "timed_n", "parameters"]
+OWN = {  # what this frame adds
+    "title": "string",
+    "control": "boolean",
+    "status": "string",
+    "reason": "string",
+    "training_seeds": "Int64",  # that have an accuracy
+    "accuracy": "Float64",
+    "spread": "Float64",
+    "spread_over": "string",  # what the spread covers: N training seeds, N decoding seeds, nothing drawn, one seed
+    "low": "Float64",  # 95 % interval over questions
+    "high": "Float64",
+    "mark": "string",  # best or tie, by paired tests within the block
+}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``lines``: one per block, row, decoding and test. ``pairs``: the paired tests that the marks rest on."""
+
+    lines: pd.DataFrame
+    pairs: pd.DataFrame
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, ...], dict[str, Any]]:
+        return {tuple(line[key] for key in KEYS): line for line in self.lines.to_dict("records")}
+
+    def line(self, block: str, row: str, decoding: str, test: str) -> dict[str, Any] | None:
+        """The line of these keys, or None where that decoding is not for the row."""
+        return self._by_key.get((block, row, decoding, test))
+
+
+def summarise(study: Study, collected: Collected, results: Path) -> Summary:
+    """Aggregate the run records and test the rows of each block against each other, on every test set."""
+    frame = to_frame(study, collected)
+    frame = frame.loc[frame["shown"]]
+    controls = {row.id for row in study.rows if row.control}
+    correct: dict[tuple[str, ...], pd.Series] = {}
+    for key, group in _groups(frame, KEYS[:3]):
+        correct |= _correctness(collected, results / study.name, key, group)
+    lines = [_aggregate(group, correct.get(key)) for key, group in _groups(frame, KEYS)]
+    marks, pairs = _rank({key: series for key, series in correct.items() if key[1] not in controls})
+    for line in lines:
+        line |= {"control": line["row"] in controls, "mark": marks.get(tuple(line[key] for key in KEYS), "")}
+    columns = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
+    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs)
+
+
+def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    for key, group in frame.groupby(keys, sort=False):
+        yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
+
+
+def _correctness(
+    collected: Collected, folder: Path, key: tuple[str, ...], group: pd.DataFrame
+) -> dict[tuple[str, ...], pd.Series]:
+    """Per-question correctness of one row and decoding on each test set, over its training seeds."""
+    frames = []
+    for run in group["run"].dropna().unique():
+        if record := collected.runs[run].evaluate:
+            path = folder / "runs" / run / "predictions" / f"{key[2]}.parquet"
+            frames.append(statistics.read_predictions(path, record.predictions[key[2]]))
+    if not frames:
+        return {}
+    tests = group["test"].unique()
+    return {(*key, t): statistics.correctness([frame[frame["test"] == t] for frame in frames]) for t in tests}
+
+
+def _aggregate(group: pd.DataFrame, correct: pd.Series | None) -> dict[str, Any]:
+    first = group.to_dict("records")[0]
+    line = {key: first[key] for key in (*KEYS, "title")}
+    lacking = group.dropna(subset="reason")
+    reasons = [f"{run}: {why}" for run, why in zip(lacking["run"].fillna("skipped"), lacking["reason"], strict=True)]
+    line["status"] = first["status"] if len(set(group["status"])) == 1 else "partial"
+    line["reason"] = "; ".join(dict.fromkeys(reasons)) or None
+    line |= {name: group[name].mean() for name in MEANS} | {name: group[name].max() for name in COUNTS}
+    done = group.dropna(subset="accuracy_mean")
+    line["training_seeds"] = len(done)
+    if correct is not None:
+        line["accuracy"] = done["accuracy_mean"].mean()
+        line |= _spread(done)
+        line["low"], line["high"] = statistics.interval(correct)
+    return line
+
+
+def _spread(done: pd.DataFrame) -> dict[str, Any]:
+    """The spread over training seeds if there are several, else over decoding seeds if anything is drawn."""
+    if len(done) > 1:
+        values = done["accuracy_mean"].tolist()
+        return {"spread": statistics.spread(values), "spread_over": f"{len(done)} training seeds"}
+    only = done.to_dict("records")[0]
+    if not only["stochastic"]:
+        return {"spread_over": "nothing drawn"}
+    over = f"{only['n_seeds']} decoding seeds" if only["n_seeds"] > 1 else "one seed"
+    return {"spread": only["accuracy_std"], "spread_over": over}
+
+
+def _rank(correct: dict[tuple[str, ...], pd.Series]) -> tuple[dict[tuple[str, ...], str], pd.DataFrame]:
+    """Marks of the rows, and all paired tests, family by family: the rows of a block on one test set."""
+    marks: dict[tuple[str, ...], str] = {}
+    tables = [pd.DataFrame(columns=["block", "test"])]
+    for block, test, rows in _families(correct):
+        pairs = statistics.compare_rows(rows)
+        found = statistics.marks(rows, pairs)
+        marks |= {(block, row, "default", test): mark for row, mark in found.items()}
+        tables.append(pairs.assign(block=block, test=test))
+    return marks, pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+
+def _families(correct: dict[tuple[str, ...], pd.Series]) -> Iterator[tuple[str, str, dict[str, pd.Series]]]:
+    keys = dict.fromkeys((block, test) for block, _, decoding, test in correct if decoding == "default")
+    for block, test in keys:
+        rows = {key[1]: series for key, series in correct.items() if (key[0], *key[2:]) == (block, "default", test)}
+        yield block, test, rows

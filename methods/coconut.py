@@ -1,0 +1,236 @@
+"""Coconut: steps of the chain give way, stage by stage, to thoughts, hidden states that are fed back as inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from methods.backbone import causal_mask, label_loss, positions_of
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Cost,
+    Decoding,
+    Example,
+    Generation,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    copy_weights,
+    pad,
+)
+from methods.cot_sft import prompt, target
+from methods.decoding import Prefix, controlled, decode
+from methods.draws import key, question_keys, uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import Cache
+
+OWN = Decoding()  # training: every question keeps its own thoughts
+
+
+class CoconutOptions(MethodOptions):
+    """Stage s = 1 … ``max_stage`` replaces the first s steps by ``thoughts_per_step`` thoughts each; the final stage
+    drops all other steps too. The published run on GSM8K has three stages of 3 epochs and a final one of 13."""
+
+    thoughts_per_step: int = Field(default=2, ge=1)
+    max_stage: int = Field(default=3, ge=1)
+    stage_share: float = Field(default=3 / 22, gt=0, description="of the budget, for each stage before the final one")
+    uniform_prob: float = Field(default=0.0, ge=0, le=1, description="share of examples that draw their stage")
+    optimizer_restart: Literal["never", "stage", "epoch"] = "stage"  # the published code: each epoch; its paper: stage
+    # no_cot: answers at once, never saw a step. no_curriculum: the final stage alone. no_thoughts: steps go, nothing
+    # comes in their place. pause: a learned token in the place of every thought.
+    control: Literal["none", "no_cot", "no_curriculum", "no_thoughts", "pause"] = "none"
+    warm_start: Literal["cot_sft", "none"] = "cot_sft"
+
+    @model_validator(mode="after")
+    def _leaves_a_final_stage(self) -> CoconutOptions:
+        if self.max_stage * self.stage_share >= 1:
+            raise ValueError(f"{self.max_stage} stages of {self.stage_share:.3g} of the budget leave nothing for the "
+                             "final stage; lower stage_share")  # fmt: skip
+        return self
+
+
+@dataclass
+class Reading:
+    """What is left of a sequence that was read with its thoughts."""
+
+    hidden: Tensor  # (B, M, d) final hidden states from the last thought on
+    thoughts: Tensor  # (B, m, d) inputs at the m columns that hold thoughts
+    cache: Cache
+
+
+class Coconut(Method):
+    """``question newline <begin> thoughts <end> steps left … #### answer <eos>``, with the loss on what follows
+    ``<end>``. The thought at a position is the final hidden state of the position before it."""
+
+    name = "coconut"
+    title = "Coconut"
+    citation = """@inproceedings{hao2025coconut,
+  title={Training large language models to reason in a continuous latent space},
+  author={Hao, Shibo and Sukhbaatar, Sainbayar and Su, DiJia and Li, Xian and others},
+  booktitle={COLM}, year={2025}}"""
+    Options: ClassVar = CoconutOptions
+    has_latents = True
+    options: CoconutOptions
+
+    def __init__(self, options: CoconutOptions, setup: Setup) -> None:
+        super().__init__(options, setup)
+        self.lm = setup.backbone.causal_lm(extra_tokens=3)
+        size = self.lm.config.vocab_size
+        self.begin, self.end, self.latent = range(size - 3, size)
+        self._initialise_markers()
+
+    @torch.no_grad()
+    def _initialise_markers(self) -> None:
+        """Markers start as the token (or the mean of the tokens) that opens an equation, as published."""
+        opening = self.vocabulary.encode("<<")
+        for table in (self.lm.get_input_embeddings(), self.lm.get_output_embeddings()):
+            table.weight[self.begin :] = table.weight[opening].mean(0)
+
+    @classmethod
+    def starts_from(cls, options: CoconutOptions) -> str | None:
+        return None if options.control == "no_cot" or options.warm_start == "none" else "cot_sft"
+
+    def warm_start(self, weights: Mapping[str, Tensor]) -> None:
+        copy_weights(weights, self)
+        self._initialise_markers()
+
+    # -- curriculum
+
+    @property
+    def final_stage(self) -> int:
+        return self.options.max_stage + 1
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        first = self.final_stage if self.options.control in ("no_cot", "no_curriculum") else 1
+        shares = dict.fromkeys(range(first, self.final_stage), self.options.stage_share)
+        shares[self.final_stage] = 1 - sum(shares.values())
+        return [stage for number, share in shares.items() for stage in self._parts(number, share * budget.epochs)]
+
+    def _parts(self, number: int, epochs: float) -> list[Stage]:
+        """A stage as one, or as parts of about an epoch where the optimizer restarts each epoch. Weights are selected
+        when all steps are gone; among parts, in the last one, because a part goes on from the weights it selects."""
+        final = number == self.final_stage
+        count = max(1, round(epochs)) if self.options.optimizer_restart == "epoch" else 1
+        name = "final stage" if final else f"stage {number}"
+        return [
+            Stage(
+                name if count == 1 else f"{name}, part {part} of {count}",
+                epochs / count,
+                keep_optimizer=self.options.optimizer_restart == "never",
+                select_on=("cross_entropy",) if final and part == count else (),
+                settings={"stage": number},
+            )
+            for part in range(1, count + 1)
+        ]
+
+    def example_stages(self, examples: Sequence[Example], context: Context) -> list[int]:
+        """The stage of each example: the scheduled one, or a drawn one (``uniform_prob``)."""
+        scheduled = int(context.stage.settings["stage"])
+        if not (self.options.uniform_prob and context.training):
+            return [scheduled] * len(examples)
+        draws = uniform(torch.tensor([key(context.seed, "stage", context.epoch, e.id) for e in examples]), 2)
+        drawn = (draws[:, 1] * torch.tensor([len(e.steps) + 1 for e in examples])).long()
+        return torch.where(draws[:, 0] < self.options.uniform_prob, drawn, scheduled).tolist()
+
+    def steps_left(self, example: Example, stage: int) -> Sequence[Sequence[int]]:
+        """The steps that are still written in a stage."""
+        return [] if stage >= self.final_stage else example.steps[stage:]
+
+    # -- training
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """``prompt`` (B, P), left-padded up to the last thought's marker, and ``text`` (B, T) from there on; ``labels``
+        (B, T) is what follows each position of ``text``."""
+        prompts, texts = [], []
+        for example, stage in zip(examples, self.example_stages(examples, context), strict=True):
+            opened, closed = self._enclose(example.question, stage)
+            prompts.append(opened)
+            left = replace(example, steps=self.steps_left(example, stage))
+            texts.append([closed, *target(left, self.vocabulary)])
+        prompt_ids, real = pad(prompts, self.vocabulary.eos, side="left")
+        text, written = pad(texts, self.vocabulary.eos)
+        labels = text.masked_fill(~written, IGNORE)[:, 1:]
+        labelled = int(written.sum()) - len(examples)
+        return Batch(
+            {"prompt": prompt_ids, "real": real, "text": text[:, :-1], "labels": labels},
+            {"cross_entropy": float(labelled)},
+            tokens=int(real.sum()) + labelled,
+        )
+
+    def _enclose(self, question: Sequence[int], stage: int) -> tuple[list[int], int]:
+        """The question with markers where thoughts go, and the token that the text goes on from."""
+        asked = prompt(question, self.vocabulary)
+        if self.options.control in ("no_cot", "no_thoughts"):
+            return asked[:-1], asked[-1]
+        thoughts = self.options.thoughts_per_step * min(stage, self.options.max_stage)
+        return [*asked, self.begin, *[self.latent] * thoughts], self.end
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        return self.losses_and_latents(batch)[0]
+
+    def losses_and_latents(self, batch: Batch) -> tuple[Output, Tensor]:
+        """Loss sums, and (B, m, d) thoughts; a row with fewer than m of them has them last."""
+        text, labels = batch["text"], batch["labels"]
+        # padding behind a text is called real: causal attention keeps it from all that counts
+        real = torch.cat([batch["real"], torch.ones_like(text, dtype=torch.bool)], dim=1)
+        reading = self.read(torch.cat([batch["prompt"], text], dim=1), real)
+        hidden = reading.hidden[:, -text.shape[1] :]
+        loss = label_loss(self.lm.get_output_embeddings(), hidden, labels)
+        return Output({"cross_entropy": loss}), reading.thoughts
+
+    def read(self, ids: Tensor, real: Tensor, decoding: Decoding = OWN) -> Reading:
+        """Read (B, L) left-padded ids in one pass up to the first thought and one from every thought on.
+
+        Markers end in the same column in all rows; a row that thinks less than others still reads its question
+        while they think.
+        """
+        from transformers import DynamicCache
+
+        trunk = self.lm.base_model
+        vectors = self.lm.get_input_embeddings()(ids)
+        mask, positions = causal_mask(real), positions_of(real)
+        thinking = (ids == self.latent) & (self.options.control != "pause")
+        cache, hidden, thoughts = DynamicCache(config=self.lm.config), vectors[:, :0], []
+        columns = thinking.any(0).nonzero().squeeze(1).tolist()
+        for start, stop in pairwise([0, *columns, ids.shape[1]]):
+            inputs = vectors[:, start:stop]
+            if start:
+                own = controlled(hidden[:, -1:], decoding)
+                thoughts.append(torch.where(thinking[:, start, None, None], own, inputs[:, :1]))
+                inputs = torch.cat([thoughts[-1], inputs[:, 1:]], dim=1)
+            hidden = trunk(
+                inputs_embeds=inputs,
+                attention_mask=mask[:, :, start:stop, :stop],
+                position_ids=positions[:, start:stop],
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+        return Reading(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), cache)
+
+    # -- inference
+
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        enclosed = [self._enclose(question, self.final_stage) for question in questions]
+        ids, real = pad([[*opened, closed] for opened, closed in enclosed], self.vocabulary.eos, side="left")
+        keys = question_keys(questions, decoding.seed, "tokens")
+        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        reading = self.read(ids, real, decoding)
+        thoughts = reading.thoughts.shape[1]
+        cost = Cost(forward_passes=1 + thoughts, latent_steps=thoughts)
+        prefix = Prefix(reading.cache, reading.hidden[:, -1], real, real.sum(1), cost)
+        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        return Generation(answer, cost, trace={"thoughts": reading.thoughts} if decoding.trace else {})

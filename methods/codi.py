@@ -1,0 +1,175 @@
+"""CODI: one network is teacher and student at once; the student thinks in projected vectors and learns from its own
+hidden states with the written chain (Shen et al., 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from methods.backbone import label_loss
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Decoding,
+    Example,
+    Generation,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    pad,
+)
+from methods.cot_sft import prompt
+from methods.decoding import Prefix, controlled, decode, extend, prefill, read
+from methods.draws import question_keys
+
+ANSWER_PHRASE = "The answer is: "  # before every answer; what is distilled is the state at its last token
+MARKERS = 2  # begin and end of thought, the rows after the vocabulary's
+
+
+class CODIOptions(MethodOptions):
+    num_latents: int = Field(default=6, ge=1)
+    prj_dim: int | None = None  # width of the projection from hidden state to latent; None: the hidden size
+    distill_weight: float = 1.0  # published: 1 for GPT-2, 20 for pretrained Llama
+    teacher_weight: float = 1.0  # of the cross entropy on the written chain
+    divide_by_std: bool = True  # the distance of each layer, by the deviation of the teacher's states
+    include_last_step: bool = False  # True lets the teacher read the result off the last step
+    warm_start: Literal["none", "cot_sft"] = "none"
+
+
+class CODI(Method):
+    """Teacher: ``question newline step newline … The answer is: answer <eos>`` without its last step. Student:
+    ``question newline <begin> latent … latent <end> The answer is: answer <eos>``."""
+
+    name = "codi"
+    title = "CODI"
+    citation = """@inproceedings{shen2025codi,
+  title={CODI: Compressing Chain-of-Thought into Continuous Space via Self-Distillation},
+  author={Shen, Zhenyi and Yan, Hanqi and Zhang, Linhai and Hu, Zhanghao and Du, Yali and He, Yulan},
+  booktitle={EMNLP}, year={2025}}"""
+    Options: ClassVar = CODIOptions
+    has_latents = True
+    batch_terms = ("distillation",)
+    options: CODIOptions
+
+    def __init__(self, options: CODIOptions, setup: Setup) -> None:
+        super().__init__(options, setup)
+        self.lm = setup.backbone.causal_lm(extra_tokens=MARKERS)
+        self.begin, self.end = range(self.lm.config.vocab_size - MARKERS, self.lm.config.vocab_size)
+        width = setup.backbone.hidden_size
+        inner = options.prj_dim or width
+        self.project = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width), nn.LayerNorm(width))
+        self.phrase = self.vocabulary.encode(ANSWER_PHRASE)
+
+    @classmethod
+    def starts_from(cls, options: CODIOptions) -> str | None:
+        return None if options.warm_start == "none" else options.warm_start
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        return [Stage("distillation", budget.epochs, select_on=("student",))]
+
+    # -- training
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """``asked`` (B, n), padded on the left, is what the student reads before it thinks, ``said`` what it writes
+        afterwards, ``taught`` what the teacher reads; ``distilled`` (B,) is where in ``taught`` the answer follows."""
+        eos = self.vocabulary.eos
+        asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
+        said, said_real = pad([[self.end, *self.phrase, *e.answer, eos] for e in examples], eos)
+        prompts = [prompt(e.question, self.vocabulary) for e in examples]
+        reasons = [[*self._chain(e), *self.phrase] for e in examples]
+        rows = [[*p, *r, *e.answer, eos] for p, r, e in zip(prompts, reasons, examples, strict=True)]
+        taught, taught_real = pad(rows, eos)
+        unlabelled = torch.arange(taught.shape[1]) < torch.tensor([len(p) for p in prompts])[:, None]
+        labels = {
+            "said_labels": said.masked_fill(~said_real, IGNORE)[:, 1:],
+            "taught_labels": taught.masked_fill(~taught_real | unlabelled, IGNORE)[:, 1:],
+        }
+        count = {name: float((label != IGNORE).sum()) for name, label in labels.items()}
+        return Batch(
+            {
+                "asked": asked,
+                "asked_real": asked_real,
+                "said": said[:, :-1],
+                "taught": taught[:, :-1],
+                "distilled": torch.tensor([len(p) + len(r) - 1 for p, r in zip(prompts, reasons, strict=True)]),
+                **labels,
+            },
+            {"student": count["said_labels"], "teacher": count["taught_labels"], "distillation": float(len(examples))},
+            tokens=int(asked_real.sum() + said_real.sum() + taught_real.sum())
+            + (self.options.num_latents - 2) * len(examples),  # the last token of said and taught is only predicted
+        )
+
+    def _prompt(self, question: Sequence[int]) -> list[int]:
+        return [*prompt(question, self.vocabulary), self.begin]
+
+    def _chain(self, example: Example) -> list[int]:
+        """The teacher's steps, a line each."""
+        steps = example.steps if self.options.include_last_step else example.steps[:-1]
+        return [token for step in steps for token in (*step, *self.vocabulary.newline)]
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        return self.losses_and_latents(batch)[0]
+
+    def losses_and_latents(self, batch: Batch) -> tuple[Output, Tensor]:
+        """Loss sums, and (B, num_latents + 1, d) projected states: the latents, and the one that is not fed back.
+
+        Three passes that hold whole texts and one for each latent. The teacher's one pass gives both its own loss, with
+        gradient, and the states that the student is to reach, without.
+        """
+        trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
+        teacher = trunk(input_ids=batch["taught"], output_hidden_states=True, use_cache=False)
+        prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch["asked_real"]), Decoding())
+        student = read(trunk, prefix, embed(batch["said"]), output_hidden_states=True)
+        rows = torch.arange(len(batch["distilled"]), device=self.device)
+        wanted = torch.stack([states[rows, batch["distilled"]] for states in teacher.hidden_states]).detach()
+        reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])
+        distance = layer_distance(reached, wanted, self.options.divide_by_std)
+        taught = label_loss(head, teacher.last_hidden_state, batch["taught_labels"])
+        losses = {
+            "student": label_loss(head, student.last_hidden_state, batch["said_labels"]),
+            "teacher": self.options.teacher_weight * taught,
+            "distillation": self.options.distill_weight * distance,
+        }
+        return Output(losses), torch.cat([latents, self.project(prefix.hidden)[:, None]], dim=1)
+
+    def think(self, prefix: Prefix, decoding: Decoding) -> tuple[Prefix, Tensor]:
+        """Feed the projection of each last state back, in one pass each; the latents are (B, num_latents, d)."""
+        latents = []
+        for _ in range(self.options.num_latents):
+            latents.append(controlled(self.project(prefix.hidden), decoding))
+            prefix = extend(self.lm.base_model, prefix, latents[-1])
+        return prefix, torch.stack(latents, dim=1)
+
+    # -- inference
+
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        ids, real = pad([self._prompt(question) for question in questions], self.vocabulary.eos, side="left")
+        keys = question_keys(questions, decoding.seed, "tokens")
+        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        trunk, embed = self.lm.base_model, self.lm.get_input_embeddings()
+        prefix, latents = self.think(prefill(trunk, embed(ids), real), decoding)
+        prefix = extend(trunk, prefix, embed(torch.full_like(keys, self.end)))
+        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        cost.latent_steps += self.options.num_latents
+        return Generation(answer, cost, trace={"latents": latents} if decoding.trace else {})
+
+
+def layer_distance(student: Tensor, teacher: Tensor, divide_by_std: bool) -> Tensor:
+    """Smooth L1 distance of (layers, B, d) states, mean over d and layers, sum over B.
+
+    The deviation is that of all the teacher's numbers in a layer, so it depends on the other rows of a *micro-batch*:
+    accumulation changes it a little. It is taken in float32, whatever the states' precision.
+    """
+    distance = F.smooth_l1_loss(student, teacher, reduction="none").mean(-1)
+    if divide_by_std:
+        distance = distance / teacher.float().std(dim=(1, 2))[:, None]
+    return distance.mean(0).sum()

@@ -1,0 +1,117 @@
+"""iCoT-SI (stepwise internalisation): CoT-SFT whose written chain loses tokens from its left until none is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from methods.base import IGNORE, Batch, Budget, Context, Example, MethodOptions, Stage
+from methods.cot_sft import CoTSFT, prompt
+from methods.draws import key, uniform
+
+PUBLISHED_CUTOFF = 39  # tokens of GPT-2 or Mistral on GSM8K's equations
+
+
+class ICoTSIOptions(MethodOptions):
+    """The published run removes 8 tokens per epoch, and all from 39 on; both depend on the tokenizer and the budget."""
+
+    tokens_per_epoch: float | None = Field(default=None, gt=0, description="removed; null: by removal_share")
+    removal_share: float = Field(default=0.4, gt=0, lt=1, description="of the budget, until all tokens are removed")
+    cutoff: int | None = Field(default=None, ge=1, description="count from which on all go; null: cutoff_quantile")
+    cutoff_quantile: float = Field(default=0.9, gt=0, le=1, description="of the lengths of the training data's chains")
+    smoothing: float | None = Field(default=4.0, gt=0, description="lambda: P(o) ~ exp(-lambda o); null: o = 0")
+    optimizer_restart: bool = True  # whenever the count of removed tokens grows
+    warm_start: Literal["none", "cot_sft"] = "none"
+    steps: ClassVar[bool] = True  # CoT-SFT's option: chains are written before they are shortened
+
+
+class ICoTSI(CoTSFT):
+    """CoT-SFT with a curriculum: the chain's first tokens are left out, more and more of them."""
+
+    name = "icot_si"
+    title = "iCoT-SI"
+    citation = """@misc{deng2024explicit,
+  title={From explicit {CoT} to implicit {CoT}: learning to internalize {CoT} step by step},
+  author={Deng, Yuntian and Choi, Yejin and Shieber, Stuart}, year={2024}, eprint={2405.14838}}"""
+    Options: ClassVar = ICoTSIOptions
+    options: ICoTSIOptions
+
+    @classmethod
+    def starts_from(cls, options: ICoTSIOptions) -> str | None:
+        return None if options.warm_start == "none" else options.warm_start
+
+    # -- curriculum
+
+    def cutoff(self, budget: Budget) -> int:
+        """How many tokens are removed one by one: a constant, or as many as most chains have."""
+        if self.options.cutoff is not None:
+            return self.options.cutoff
+        lengths = sorted(budget.chain_lengths) or [PUBLISHED_CUTOFF]
+        return int(lengths[math.ceil(self.options.cutoff_quantile * len(lengths)) - 1])
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        """One stage for each count of removed tokens (counts that a budget has no optimizer step for are passed over),
+        then one without any chain, whose weights are selected."""
+        cutoff, options = self.cutoff(budget), self.options
+        rate = options.tokens_per_epoch or cutoff / (options.removal_share * budget.epochs)
+        if cutoff >= rate * budget.epochs:
+            raise ValueError(
+                f"icot_si: {budget.epochs:g} epochs end before {cutoff} tokens are removed at {rate:g} per epoch; "
+                "raise tokens_per_epoch, or leave it out so that it follows from removal_share"
+            )
+        starts = [int(count / rate * budget.steps_per_epoch) for count in range(cutoff + 1)]
+        stages = [
+            self._stage(count, (stop - start) / budget.steps_per_epoch)
+            for count, (start, stop) in enumerate(pairwise(starts))
+            if stop > start
+        ]
+        return [*stages, self._stage(math.inf, budget.epochs - starts[-1] / budget.steps_per_epoch)]
+
+    def _stage(self, removed: float, epochs: float) -> Stage:
+        internalised = math.isinf(removed)
+        return Stage(
+            "all removed" if internalised else f"{removed} removed",
+            epochs,
+            keep_optimizer=not self.options.optimizer_restart,
+            select_on=("cross_entropy",) if internalised else (),
+            settings={"removed": removed},
+        )
+
+    # -- training
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """CoT-SFT's batch without the first tokens of each chain."""
+        whole = super().collate(examples, context)
+        removed = self._removed(examples, context)
+        starts = torch.tensor([len(prompt(example.question, self.vocabulary)) for example in examples])
+        ids = cut(whole["ids"], starts, removed, self.vocabulary.eos)
+        labels = cut(whole["labels"], starts - 1, removed, IGNORE)  # a token's label stands one position to its left
+        width = int((labels != IGNORE).nonzero()[:, 1].max()) + 1
+        total = int(removed.sum())
+        return Batch(
+            {"ids": ids[:, :width], "labels": labels[:, :width]},
+            {"cross_entropy": whole.denominators["cross_entropy"] - total},
+            tokens=whole.tokens - total,
+        )
+
+    def _removed(self, examples: Sequence[Example], context: Context) -> Tensor:
+        """(B,) tokens to remove: the stage's count and each example's own offset, at most the whole chain."""
+        line_end = len(self.vocabulary.newline)
+        chains = torch.tensor([sum(len(step) + line_end for step in example.steps) for example in examples])
+        keys = torch.tensor([key(context.seed, "removal", context.epoch, example.id) for example in examples])
+        offsets = (-torch.log1p(-uniform(keys, 1).squeeze(1)) / (self.options.smoothing or math.inf)).floor()
+        return torch.minimum(context.stage.settings["removed"] + offsets, chains).long()
+
+
+def cut(rows: Tensor, starts: Tensor, counts: Tensor, fill: int) -> Tensor:
+    """Rows (B, L) without ``counts`` (B,) entries from ``starts`` (B,) on: what follows moves up, then ``fill``."""
+    columns = torch.arange(rows.shape[1])
+    source = columns + torch.where(columns >= starts[:, None], counts[:, None], 0)
+    behind = source >= rows.shape[1]
+    return rows.gather(1, source.masked_fill(behind, 0)).masked_fill(behind, fill)

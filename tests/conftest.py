@@ -1,0 +1,43 @@
+"""What tests share: real inputs where variables name them, and a vocabulary that needs no training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported: tests run side by side
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+
+from methods.base import Vocabulary
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _folder(variable: str, content: str) -> Path:
+    value = os.environ.get(variable)
+    if not value:
+        pytest.skip(f"{variable} names no folder with {content}")
+    return Path(value)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    return _folder("MARCOS_BENCH_DATA", "the published data sets")
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    return _folder("MARCOS_BENCH_GOLDEN", "golden cases")
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir() -> Path:
+    return _folder("MARCOS_BENCH_TOKENIZER", "the tokenizer of Qwen2.5")
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    """One token per ASCII character; end-of-text is 0."""
+    return Vocabulary(size=128, eos=0, encode=lambda text: list(text.encode("ascii")))

@@ -1,0 +1,170 @@
+"""A complete results folder of a small study, written without training anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.files import sha256, write_json, write_text
+from benchmarks.study import RunSpec, Study, parse_study
+
+N = 200  # questions of each test set
+ENVIRONMENT = {
+    "commit": "0123456789abcdef0123456789abcdef01234567",
+    "dirty": False,
+    "python": "3.11.9",
+    "torch": "2.13.0",
+    "transformers": "5.23.0",
+    "datasets": "5.2.0",
+    "device": "cpu",
+    "device_count": 0,
+    "cpu": "Example CPU",
+    "threads": 1,
+    "started": "2026-01-02T03:04:05+00:00",
+    "finished": "2026-01-02T03:09:05+00:00",
+}
+WITHOUT_R = {"randomness": False}
+TITLES = {"alpha": "Alpha & Co 100%", "beta": "Beta_set", "corpus": "Corpus"}
+# share of right answers, by row and test set
+ACCURACY = {"cot": (0.3, 0.5), "marcos": (0.8, 0.5), "marcos_wo_r": (0.45, 0.5), "oracle": (1.0, 1.0)}
+
+
+def study(**changes: Any) -> Study:
+    """Two blocks, four rows (one a control), two test sets, three decoding seeds."""
+    content: dict[str, Any] = {
+        "name": "fake",
+        "title": "A fabricated study",
+        "description": "Nothing was trained.",
+        "tokenizer": {"trained": 512},
+        "blocks": [
+            {"id": "text", "title": "Training data: text", "data": {"train": "corpus", "form": "text"}},
+            {"id": "equation", "title": "Training data: equation", "data": {"train": "corpus"}},
+        ],
+        "rows": [
+            {"id": "cot", "method": "cot_sft"},
+            {"id": "marcos", "method": "marcos"},
+            {"id": "marcos_wo_r", "method": "marcos", "title": "w/o R", "indent": True, "options": WITHOUT_R},
+            {"id": "oracle", "method": "cot_sft", "title": "Gold answers", "control": True},
+        ],
+        "training": {"epochs": 1},
+        "evaluation": {
+            "tests": ["alpha", "beta"],
+            "decodings": {
+                "default": {"seeds": 3},
+                "mean_r": {"latents": "mean", "seeds": 1, "only": ["marcos"]},
+            },
+        },
+    }
+    return parse_study(content | changes, "tests/fabricate.py")
+
+
+def fabricate(study: Study, results: Path, accuracy: Mapping[str, tuple[float, ...]] = ACCURACY) -> None:
+    """Records, logs and predictions of every run of ``study``."""
+    folder = results / study.name
+    for block in study.blocks:
+        write_json(folder / "data" / block.id / "done.json", data_record(study, block.id))
+    for spec in study.runs.values():
+        fabricate_run(spec, folder, accuracy.get(spec.row, (0.2,) * len(spec.evaluation.tests)))
+
+
+def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> None:
+    run = folder / "runs" / spec.id
+    digests, decodings = {}, {}
+    for name, decoding in spec.evaluation.decodings.items():
+        drawn = spec.method == "marcos" and spec.options["randomness"] and name == "default"
+        frame = predictions(spec, accuracy, decoding.seeds if drawn else 1)
+        path = run / "predictions" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(path, index=False)
+        digests[name] = sha256(path)
+        tests = {str(test): scores(part) for test, part in frame.groupby("test")}
+        decodings[name] = {"stochastic": drawn, "seeds": sorted(set(frame["seed"].tolist())), "tests": tests}
+    write_json(run / "train.json", train_record(spec))
+    write_json(run / "evaluate.json", _record(spec, "evaluate") | {"decodings": decodings, "predictions": digests})
+    write_json(run / "time.json", time_record(spec))
+    write_text(run / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log_lines()))
+
+
+def predictions(spec: RunSpec, accuracy: tuple[float, ...], seeds: int) -> pd.DataFrame:
+    """Right and wrong answers at the rates asked for; a row's answers depend on its id and on nothing else."""
+    draw = np.random.default_rng(list(spec.id.encode()))
+    frames = []
+    for test, share in zip(spec.evaluation.tests, accuracy, strict=True):
+        for seed in range(seeds):
+            correct = draw.random(N) < share
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "test": test,
+                        "id": [f"{test}-{i}" for i in range(N)],
+                        "seed": seed,
+                        "text": np.where(correct, "#### 7", f"#### 3 by {spec.row}"),
+                        "extracted": np.where(correct, "7", "3"),
+                        "gold": "7",
+                        "correct": correct,
+                        "strict": correct,
+                        "overlap": np.arange(N) % 10 == 0,
+                        "tokens": 4,
+                        "n_steps": 2,
+                    }
+                )
+            )
+    return pd.concat(frames, ignore_index=True)
+
+
+def scores(frame: pd.DataFrame) -> dict[str, Any]:
+    by_seed = [float(np.mean(part["correct"])) for _, part in frame.groupby("seed")]
+    clean = frame[~frame["overlap"]]
+    return {
+        "n": N,
+        "n_distinct": N,
+        "n_deduplicated": len(set(clean["id"])),
+        "accuracy": by_seed,
+        "strict": by_seed,
+        "no_answer": [0.0] * len(by_seed),
+        "deduplicated": [float(np.mean(part["correct"])) for _, part in clean.groupby("seed")],
+        "forward_passes_per_question": 0.25,
+        "tokens_per_question": 4.0,
+        "latent_steps": 3,
+    }
+
+
+def train_record(spec: RunSpec) -> dict[str, Any]:
+    return _record(spec, "train") | {"parameters": 240_000, "wall_seconds": 60.0, "tokens_per_second": 5_000.0}
+
+
+def time_record(spec: RunSpec) -> dict[str, Any]:
+    measured = {"seconds": [1.9, 2.0, 2.1], "n": N, "n_total": N, "tokens_per_second": 400.0}
+    measured |= {"peak_memory_bytes": 100 * 2**20, "forward_passes_per_question": 0.25, "latent_steps": 3}
+    modes = {"answer_only": measured}
+    if spec.method == "marcos":
+        modes["all_steps"] = measured | {"seconds": [3.0, 4.0, 5.0]}
+    phases = {"phase 1": {"epoch_seconds": 10.0}, "phase 2": {"epoch_seconds": 2.5}}
+    train = {"phases": phases, "epoch_seconds": 12.5, "training_flops": 3e12}
+    return _record(spec, "time") | {"tests": dict.fromkeys(spec.evaluation.tests, modes), "train": train}
+
+
+def log_lines() -> list[dict[str, Any]]:
+    steps = [
+        {"kind": "step", "step": i, "stage": "main", "epoch": i / 20, "loss": 2 / i, "kl": 0.1 * i, "seconds": 0.5 * i}
+        for i in range(1, 21)
+    ]
+    validation = {"kind": "validation", "step": 20, "stage": "main", "epoch": 1.0, "answer": 0.5, "selected_step": 20}
+    return [*steps, validation, {"kind": "warning", "step": 20, "stage": "main", "epoch": 1.0, "message": "R is dead"}]
+
+
+def data_record(study: Study, block: str) -> dict[str, Any]:
+    cards = {name: {"title": title, "source": "made up", "revision": "1"} for name, title in TITLES.items()}
+    places = ["corpus/train", *(f"{test}/test" for test in study.evaluation.tests)]
+    overlaps = {test: {"questions": N, "shared_with_train": 20, "distinct": N} for test in study.evaluation.tests}
+    digests = {place: f"{i:x}" * 64 for i, place in enumerate(places, 10)}
+    return {"block": block, "cards": cards, "digests": digests, "overlaps": overlaps}
+
+
+def _record(spec: RunSpec, stage: Any) -> dict[str, Any]:
+    return {"run": spec.id, "digest": spec.digest(stage), "environment": ENVIRONMENT}

@@ -1,0 +1,40 @@
+"""Golden cases: tiny models with their inputs, and what the authors' own code computed from them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig
+
+FOLDER = "MARCOS_BENCH_GOLDEN"
+
+
+def cases(method: str) -> list[Path]:
+    """Every case of a method in the folder that the environment names; none without it."""
+    folder = os.environ.get(FOLDER)
+    return sorted(Path(folder).glob(f"{method}_*.safetensors")) if folder else []
+
+
+def load_case(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors by name, and the metadata."""
+    with safe_open(path, "pt") as file:
+        return load_file(path), file.metadata()
+
+
+def backbone_config(metadata: dict[str, str], **changes: int) -> PreTrainedConfig:
+    """The Hugging Face configuration of a case, with fields changed."""
+    fields = json.loads(metadata["backbone_config"]) | changes
+    fields.pop("torch_dtype", None)
+    return AutoConfig.for_model(fields.pop("model_type"), **fields)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Equal to 1e-5 of the largest magnitude."""
+    scale = expected.abs().max().item()
+    torch.testing.assert_close(actual.to(expected), expected, rtol=1e-5, atol=1e-5 * max(scale, 1e-12))

@@ -1,0 +1,32 @@
+"""A study small enough that a test can train it: a two-layer model of width 32 on a few hundred embedded examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.study import Study, parse_study
+
+MARCOS = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
+
+
+def small_study(rows: list[dict[str, Any]], **changes: Any) -> Study:
+    """A one-block study with the given rows; ``changes`` replace top-level keys, and merge into `training`."""
+    content: dict[str, Any] = {
+        "name": "small",
+        "title": "Small",
+        "backbone": {
+            "name": "qwen2-tiny",
+            "overrides": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2},
+        },
+        "tokenizer": {"trained": 400},
+        "blocks": [
+            {"id": "equation", "title": "Equation", "data": {"train": "embedded", "validation": 32, "limit": 320}}
+        ],
+        "rows": rows,
+        "evaluation": {"tests": ["embedded_in_domain", "embedded_multistep"], "max_new_tokens": 24},
+        "timing": {"repeats": 2, "questions": 64, "train_steps": 3},
+        "timing_threads": 1,
+    }
+    training = {"epochs": 2, "batch_size": 32, "learning_rate": 1e-3, "checkpoint_seconds": 0, "validations": 2}
+    content["training"] = training | changes.pop("training", {})
+    return parse_study(content | changes, "the test's study")

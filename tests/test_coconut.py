@@ -1,0 +1,229 @@
+"""Coconut: the layout of every stage, the curriculum, and that batching and caching change no number."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from torch.nn import functional as F
+
+from golden import close
+from methods.base import IGNORE, Batch, Budget, Decoding, Example
+from methods.coconut import Coconut, CoconutOptions
+from tiny import EOS, context, examples, ids, make, passes, questions, text
+
+CONTROLS = ("none", "no_cot", "no_curriculum", "no_thoughts", "pause")
+
+
+def coconut(options: dict[str, Any] | None = None, **overrides: int) -> Coconut:
+    method = make("coconut", options, **overrides)
+    assert isinstance(method, Coconut)
+    return method
+
+
+def written(method: Coconut, stage: int, row: int) -> str:
+    """What a model reads of an example, with || before the first predicted token."""
+    batch = method.collate([examples()[row]], context(stage=stage))
+    final = batch["labels"][0, -1:].tolist()
+    sequence = [*batch["prompt"][0].tolist(), *batch["text"][0].tolist(), *final]
+    shown = text(sequence, begin=method.begin, latent=method.latent, end=method.end)
+    said = text(batch["labels"][0].tolist())
+    assert shown.endswith(said)
+    return shown.removesuffix(said) + "||" + said
+
+
+# -- layout and curriculum
+
+
+def test_worked_example_of_every_stage() -> None:
+    method, question = coconut(), "2 + 2, twice, less 1, halved\n"
+    steps = ["<<2+2=4>>\n", "<<4*2=8>>\n", "<<8-1=7>>\n", "<<7/2=3.5>>\n"]
+    for stage in (1, 2, 3):
+        thoughts = "[latent]" * 2 * stage
+        left = "".join(steps[stage:])
+        assert written(method, stage, 2) == f"{question}[begin]{thoughts}[end]||{left}#### 3.5$"
+    assert written(method, 4, 2) == f"{question}[begin]{'[latent]' * 6}[end]||#### 3.5$"
+    assert written(method, 3, 0) == f"Ann has 3 + 4\n[begin]{'[latent]' * 6}[end]||#### 7$"
+
+
+def test_worked_examples_of_the_controls() -> None:
+    assert written(coconut({"control": "no_cot"}), 4, 0) == "Ann has 3 + 4\n||#### 7$"
+    assert written(coconut({"control": "no_thoughts"}), 1, 1) == "9 of 12 go, then 2 more\n||<<3-2=1>>\n#### 1$"
+    paused = written(coconut({"control": "pause"}), 1, 1)
+    assert paused == "9 of 12 go, then 2 more\n[begin][latent][latent][end]||<<3-2=1>>\n#### 1$"
+
+
+def test_published_schedule_on_gsm8k() -> None:
+    stages = coconut().stages(Budget(22, 100))
+    assert [stage.epochs for stage in stages] == pytest.approx([3, 3, 3, 13])
+    assert [stage.settings["stage"] for stage in stages] == [1, 2, 3, 4]
+    assert [bool(stage.select_on) for stage in stages] == [False, False, False, True]
+    assert {stage.phase for stage in stages} == {"train"}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("restart", ["never", "stage", "epoch"])
+@pytest.mark.parametrize("epochs", [0.3, 7.5])
+def test_stages_spend_any_budget(control: str, restart: str, epochs: float) -> None:
+    stages = coconut({"control": control, "optimizer_restart": restart}).stages(Budget(epochs, 10))
+    assert sum(stage.epochs for stage in stages) == pytest.approx(epochs)
+    assert [stage.select_on for stage in stages if stage.select_on] == [("cross_entropy",)]
+    assert stages[-1].select_on and stages[-1].settings["stage"] == 4
+    assert {stage.keep_optimizer for stage in stages} == {restart == "never"}
+    assert len({stage.name for stage in stages}) == len(stages)
+    if control in ("no_cot", "no_curriculum"):
+        assert {stage.settings["stage"] for stage in stages} == {4}
+
+
+def test_optimizer_may_restart_every_epoch() -> None:
+    stages = coconut({"optimizer_restart": "epoch"}).stages(Budget(22, 100))
+    assert [stage.epochs for stage in stages] == pytest.approx([1.0] * 22)
+
+
+def test_a_schedule_without_a_final_stage_is_refused() -> None:
+    with pytest.raises(ValidationError, match="lower stage_share"):
+        CoconutOptions(max_stage=5, stage_share=0.2)
+
+
+def test_starts_from_a_chain_of_thought() -> None:
+    starts = {control: Coconut.starts_from(CoconutOptions(control=control)) for control in CONTROLS}  # type: ignore
+    assert starts == {**dict.fromkeys(CONTROLS, "cot_sft"), "no_cot": None}
+    assert Coconut.starts_from(CoconutOptions(warm_start="none")) is None
+
+
+def test_warm_start_keeps_markers_of_their_own() -> None:
+    method, parent = coconut(), make("cot_sft")
+    weights = {name: tensor + 1 for name, tensor in parent.state_dict().items() if name != "lm.lm_head.weight"}
+    method.warm_start(weights)
+    table = method.lm.get_input_embeddings().weight
+    assert torch.equal(table[:128], weights["lm.model.embed_tokens.weight"])
+    assert torch.equal(method.lm.model.norm.weight, weights["lm.model.norm.weight"])
+    for marker in (method.begin, method.end, method.latent):
+        torch.testing.assert_close(table[marker], table[ids("<")[0]])  # both tokens of << are that
+
+
+def test_stages_drawn_at_random() -> None:
+    method = coconut({"uniform_prob": 0.3})
+    rows = [Example(f"{i}", ids("1"), [ids("2")] * 4, ids("3")) for i in range(2000)]
+    drawn = method.example_stages(rows, context(stage=2))
+    assert drawn == method.example_stages(rows, context(stage=2))
+    shares = torch.bincount(torch.tensor(drawn), minlength=5) / len(rows)
+    torch.testing.assert_close(shares, torch.tensor([0.06, 0.06, 0.76, 0.06, 0.06]), atol=0.02, rtol=0)
+    assert set(method.example_stages(rows, context(training=False, stage=2))) == {2}
+
+
+# -- the same numbers as one row at a time, without a cache
+
+
+def naive_inputs(method: Coconut, sequence: list[int]) -> Tensor:
+    """(L, d) inputs of one row: the whole row is read again for every thought."""
+    vectors = method.lm.get_input_embeddings()(torch.tensor(sequence))
+    for place in [i for i, token in enumerate(sequence) if token == method.latent]:
+        hidden = method.lm.base_model(inputs_embeds=vectors[None, :place], use_cache=False).last_hidden_state[0, -1]
+        vectors = torch.cat([vectors[:place], hidden[None], vectors[place + 1 :]])
+    return vectors
+
+
+def naive_loss(method: Coconut, batch: Batch, rows: int | None = None) -> Tensor:
+    """The loss sum, row by row, of all rows or the first ones."""
+    total = torch.zeros(())
+    for row in range(rows or len(batch["text"])):
+        prompt, said, labels = batch["prompt"][row][batch["real"][row]], batch["text"][row], batch["labels"][row]
+        vectors = naive_inputs(method, [*prompt.tolist(), *said.tolist()])
+        logits = method.lm(inputs_embeds=vectors[None], use_cache=False).logits[0, -len(said) :]
+        total = total + F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+    return total
+
+
+def gradients(method: Coconut, loss: Tensor) -> dict[str, Tensor]:
+    method.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 4])
+@pytest.mark.parametrize("drawn", [0.0, 0.7])
+def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float) -> None:
+    """Also where rows of one batch have unequal numbers of thoughts."""
+    method = coconut({"uniform_prob": drawn}).double()
+    batch = method.collate(examples(), context(stage=stage))
+    if drawn:
+        assert len(set((batch["prompt"] == method.latent).sum(1).tolist())) > 1
+    loss, expected = method(batch, context(stage=stage)).losses["cross_entropy"], naive_loss(method, batch)
+    close(loss, expected)
+    ours, theirs = gradients(method, loss), gradients(method, expected)
+    assert ours.keys() == theirs.keys()
+    for name, gradient in ours.items():
+        close(gradient, theirs[name])
+
+
+@torch.no_grad()
+def test_answers_equal_those_of_one_question_at_a_time_without_cache() -> None:
+    method, limit = coconut(hidden_size=48), 8
+    asked = questions()
+    answers = method.generate(asked, Decoding(max_new_tokens=limit)).answer
+    for question, answer in zip(asked, answers, strict=True):
+        vectors = naive_inputs(method, [*question, *ids("\n"), method.begin, *[method.latent] * 6, method.end])
+        tokens: list[int] = []
+        while len(tokens) < limit and EOS not in tokens:
+            tokens.append(int(method.lm(inputs_embeds=vectors[None]).logits[0, -1].argmax()))
+            vectors = torch.cat([vectors, method.lm.get_input_embeddings()(torch.tensor(tokens[-1:]))])
+        assert answer[: len(tokens)].tolist() == tokens
+        assert not answer[len(tokens) :].any()
+
+
+# -- costs and controls
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@torch.no_grad()
+def test_costs(control: str) -> None:
+    """One pass up to the thoughts and one from each thought on, the last of which reads all that follows."""
+    method = coconut({"control": control})
+    thoughts = 6 if control in ("none", "no_curriculum") else 0
+    with passes(method) as read:
+        generation = method.generate(questions(), Decoding(max_new_tokens=5, trace=True))
+    assert generation.cost.forward_passes == len(read) == 1 + thoughts + generation.answer.shape[1] - 1
+    assert generation.cost.latent_steps == thoughts
+    assert generation.trace["thoughts"].shape == (4, thoughts, 32)
+    with passes(method) as read:
+        batch = method.collate(examples(), context(stage=4))
+        method(batch, context(stage=4))
+    assert len(read) == 1 + thoughts
+    assert sum(shape[1] for shape in read) == batch["prompt"].shape[1] + batch["text"].shape[1]
+    assert batch.tokens == batch["real"].sum() + (batch["labels"] != IGNORE).sum()
+
+
+@torch.no_grad()
+def test_thoughts_of_others() -> None:
+    method = coconut()
+
+    def thoughts(asked: list[list[int]], whose: str) -> Tensor:
+        return method.generate(asked, Decoding(max_new_tokens=1, trace=True, thoughts=whose)).trace["thoughts"]  # type: ignore
+
+    own, exchanged, mean = (thoughts(questions(), whose) for whose in ("own", "exchanged", "mean"))
+    torch.testing.assert_close(exchanged[:, 0], own[:, 0].roll(1, 0))
+    torch.testing.assert_close(mean[:, 0], own[:, 0].mean(0).expand(4, -1))
+    twice = [questions()[0]] * 2
+    torch.testing.assert_close(thoughts(twice, "own"), thoughts(twice, "exchanged"))
+
+
+def test_a_training_step_takes_a_fifth_of_the_naive_time() -> None:
+    """Batch 64, 70 tokens, 6 thoughts; the naive step is linear in rows, so that 8 of them say what 64 take."""
+    method = coconut(hidden_size=96)
+    rows = [Example(f"{i}", ids("q" * 45), [ids("<<1+1=2>>")] * 3, ids("123456")) for i in range(64)]
+    batch = method.collate(rows, context(stage=4))
+    assert batch["prompt"].shape[1] + batch["text"].shape[1] >= 65
+
+    def seconds(loss: Any) -> float:
+        began = time.perf_counter()
+        gradients(method, loss())
+        return time.perf_counter() - began
+
+    ours = min(seconds(lambda: method(batch, context(stage=4)).losses["cross_entropy"]) for _ in range(3))
+    naive = min(seconds(lambda: naive_loss(method, batch, rows=8)) for _ in range(2)) * 8
+    assert ours < naive / 5

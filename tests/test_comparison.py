@@ -1,0 +1,98 @@
+"""Comparing two tracked runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import results, tracking
+from benchmarks.comparison import Comparison, ComparisonError, compare, render
+from benchmarks.files import read_json
+from fabricate import fabricate, study
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        fabricate(study(), path)
+        results.collect(study(), path)
+        tracking.track(study(), path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def compared(folder: Path) -> Comparison:
+    return compare("equation/marcos/s0", "fake:equation/cot/s0", folder)
+
+
+def test_metrics_that_both_have(compared: Comparison) -> None:
+    metrics = compared.metrics.set_index("metric")
+    assert metrics.loc["accuracy/alpha", "a - b"] == pytest.approx(0.5, abs=0.1)
+    assert metrics.loc["test_seconds/beta", "a - b"] == 0
+    assert not any(name.startswith(("train/", "validation/")) for name in metrics.index)
+    assert "all_steps_seconds/alpha" not in metrics.index  # only one of the two has it
+
+
+def test_paired_tests(compared: Comparison) -> None:
+    tests = compared.tests.set_index("test")
+    assert list(tests.index) == ["alpha", "beta"] and set(tests["n"]) == {200}
+    assert tests.loc["alpha", "p_holm"] < 0.001 < tests.loc["beta", "p_holm"]
+    assert (tests["p_holm"] >= tests["p"]).tolist() == [True, True]
+
+
+def test_differing_questions(compared: Comparison) -> None:
+    questions = compared.questions
+    apart = (questions["correct_a"] - questions["correct_b"]).abs()
+    assert (apart > 0).tolist() == [True] * len(questions)
+    alpha = questions.loc[questions["test"] == "alpha"]
+    assert alpha["correct_a"].iloc[0] == 1 and alpha["correct_b"].iloc[0] == 0
+    assert (alpha["gold"].iloc[0], alpha["text_a"].iloc[0], alpha["text_b"].iloc[0]) == ("7", "#### 7", "#### 3 by cot")
+
+
+def test_rendering_is_limited_and_counts(compared: Comparison) -> None:
+    text = render(compared, limit=3)
+    assert text.count("by cot") <= 6 and "3 of them" in text
+    count = len(compared.questions.loc[compared.questions["test"] == "alpha"])
+    assert f"alpha: the runs differ on {count} questions" in text
+    assert "fake:equation/marcos/s0" in text and "p_holm" in text and "accuracy/beta" in text
+
+
+def test_runs_by_id_and_one_test(folder: Path) -> None:
+    runs = read_json(folder / "fake" / "track.json")["runs"]
+    result = compare(runs["text/cot/s0"], runs["text/oracle/s0"], folder, test="beta")
+    assert result.tests["test"].tolist() == ["beta"] and set(result.questions["test"]) == {"beta"}
+    assert result.tests["kind"].tolist() == ["mcnemar"]
+
+
+def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:
+    result = compare("text/marcos/s0", "text/marcos/s0", folder)
+    assert result.questions.empty and result.tests["p"].tolist() == [1.0, 1.0]
+    assert "the runs differ on" not in render(result)
+
+
+def test_other_decodings(folder: Path) -> None:
+    assert compare("text/marcos/s0", "equation/marcos/s0", folder, decoding="mean_r").decoding == "mean_r"
+    with pytest.raises(ComparisonError, match="no predictions of decoding 'mean_r'; it has"):
+        compare("text/marcos/s0", "text/cot/s0", folder, decoding="mean_r")
+
+
+@pytest.mark.parametrize(
+    ("a", "test", "message"),
+    [
+        ("text/nobody/s0", None, "MLflow has no run 'text/nobody/s0'"),
+        ("a'b", None, "no quotation marks"),
+        ("text/cot/s0", "gamma", "no test set gamma"),
+        ("0" * 32, None, "MLflow has no run"),
+    ],
+)
+def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: str) -> None:
+    with pytest.raises(ComparisonError, match=message):
+        compare(a, "text/cot/s0", folder, test=test)

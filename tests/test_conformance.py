@@ -1,0 +1,186 @@
+"""What every method must hold to, whoever wrote it: these tests run over all that the registry finds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from methods.backbone import load_backbone
+from methods.base import Budget, Context, Decoding, Example, Method, Setup, Vocabulary, available, build, get_method
+from methods.cot_sft import CoTSFT
+
+EOS, WORDS = 1, 60
+OPTIONS = {"marcos": {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}}  # the paper's widths are slow here
+BUDGET = Budget(epochs=8.0, steps_per_epoch=4, chain_lengths=(9,) * 12)
+
+
+def encode(text: str) -> list[int]:
+    return [2 + (ord(letter) * 7 + i) % 20 for i, letter in enumerate(text)]
+
+
+def setup() -> Setup:
+    backbone = load_backbone("qwen2-tiny", WORDS, overrides={"hidden_size": 32, "intermediate_size": 64})
+    return Setup(backbone, Vocabulary(WORDS, EOS, encode))
+
+
+def make(name: str) -> Method:
+    return build(name, OPTIONS.get(name, {}), setup(), seed=0)
+
+
+def examples(count: int = 12) -> list[Example]:
+    """Questions of unequal length whose answer is a token of theirs."""
+    rows = []
+    for i in range(count):
+        question = [22 + (i * 5 + j) % 30 for j in range(4 + i % 5)]
+        steps = [[52, question[0], 53 + k, 55] for k in range(i % 4)]
+        rows.append(Example(f"row-{i}", question, steps, [question[-1], 56 + i % 3]))
+    return rows
+
+
+def questions() -> list[Sequence[int]]:
+    return [example.question for example in examples()]
+
+
+def say(method: Method, asked: list[Sequence[int]], **decoding: object) -> list[list[int]]:
+    """Answers without their padding."""
+    with torch.no_grad():
+        answer = method.generate(asked, Decoding(max_new_tokens=12, **decoding)).answer  # type: ignore[arg-type]
+    return [[token for token in row if token != EOS] for row in answer.tolist()]
+
+
+@pytest.fixture(params=available())
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def method(name: str) -> Method:
+    return make(name).eval()
+
+
+def contexts(method: Method) -> list[Context]:
+    return [Context(stage, epoch=0, step=3, seed=0) for stage in method.stages(BUDGET)]
+
+
+def test_describes_itself(name: str) -> None:
+    cls = get_method(name)
+    assert cls.title and cls.__doc__ and "@" in cls.citation
+    assert "question" not in inspect.signature(cls.__init__).parameters
+
+
+def test_options_round_trip_and_unknown_ones_are_refused(name: str) -> None:
+    options = get_method(name).Options.model_validate(OPTIONS.get(name, {}))
+    assert type(options).model_validate_json(options.model_dump_json()) == options
+    with pytest.raises(ValidationError, match="no_such_option"):
+        type(options).model_validate({"no_such_option": 1})
+
+
+def test_skip_gives_a_reason(name: str) -> None:
+    cls = get_method(name)
+    for form in ("equation", "text"):
+        setting = {"form": form, "pretrained": False, "backbone": "qwen2-tiny"}
+        reason = cls.skip(cls.Options.model_validate(OPTIONS.get(name, {})), setting)
+        assert reason is None or len(reason) > 10
+
+
+def test_stages_spend_the_budget(method: Method) -> None:
+    stages = method.stages(BUDGET)
+    assert sum(stage.epochs for stage in stages) == pytest.approx(BUDGET.epochs)
+    assert stages[-1].select_on
+    names = [name for name, _ in method.named_parameters()]
+    assert all(any(n.startswith(stage.trainable) for n in names) for stage in stages)
+
+
+def test_loss_falls(name: str) -> None:
+    """In every stage, over some steps on the same examples."""
+    method = make(name)
+    for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
+        for parameter_name, parameter in method.named_parameters():
+            parameter.requires_grad_(parameter_name.startswith(context.stage.trainable))
+        trained = [p for p in method.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=3e-3)
+        batch = method.collate(examples(), context)
+        if context.stage.cached:
+            with torch.no_grad():
+                batch = method.collate_features(method.features(batch, context))
+        history = []
+        for _ in range(12):
+            output = method(batch, context)
+            assert output.losses.keys() <= batch.denominators.keys()
+            loss = torch.stack([v / batch.denominators[k] for k, v in output.losses.items()]).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            history.append(float(loss))
+        assert history[-1] < history[0]
+
+
+def test_batch_size_changes_no_answer(method: Method) -> None:
+    for decoding in ({}, {"tokens": "sample", "latents": "sample", "seed": 3}):
+        together = say(method, questions(), **decoding)
+        alone = [say(method, [question], **decoding)[0] for question in questions()]
+        assert together == alone
+
+
+def test_a_question_asked_twice_gets_one_answer(method: Method) -> None:
+    first = questions()[3]
+    answers = say(method, [first, questions()[7], first], tokens="sample", latents="sample")
+    assert answers[0] == answers[2]
+
+
+def test_draws_depend_on_the_seed_only_if_declared(method: Method) -> None:
+    for tokens in ("greedy", "sample"):
+        decoding = Decoding(tokens=tokens)
+        answers = [say(method, questions(), tokens=tokens, seed=seed) for seed in range(3)]
+        assert (answers[0] == answers[1] == answers[2]) is not method.stochastic(decoding) or tokens == "greedy"
+        if not method.stochastic(decoding):
+            assert answers[0] == answers[1] == answers[2]
+
+
+def test_padding_and_batch_mates_change_no_loss(method: Method) -> None:
+    """A batch's loss sums are those of its rows alone."""
+    for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
+        if context.stage.cached:
+            continue
+        with torch.no_grad():
+            together = method(method.collate(examples(), context), context).losses
+            alone = [method(method.collate([example], context), context).losses for example in examples()]
+        for term, value in together.items():
+            if term in method.batch_terms:
+                continue
+            torch.testing.assert_close(value, torch.stack([row[term] for row in alone]).sum(), rtol=1e-4, atol=1e-4)
+
+
+def test_forward_passes_are_counted_right(method: Method) -> None:
+    from transformers import PreTrainedModel
+
+    calls = []
+    for module in method.modules():
+        if isinstance(module, PreTrainedModel) and module.base_model is module:
+            module.register_forward_hook(lambda *_: calls.append(1))
+    for answer_only in (True, False):
+        calls.clear()
+        with torch.no_grad():
+            cost = method.generate(questions(), Decoding(max_new_tokens=6, answer_only=answer_only)).cost
+        assert cost.forward_passes == len(calls) > 0
+        assert 0 < cost.tokens
+
+
+def test_latents_are_traced_and_controlled(method: Method) -> None:
+    if not method.has_latents:
+        pytest.skip(f"{method.title} has no latents")
+    with torch.no_grad():
+        trace = method.generate(questions(), Decoding(trace=True, max_new_tokens=4)).trace
+    assert trace and all(len(tensor) == len(questions()) for tensor in trace.values())
+    single = [say(method, [question], thoughts=thoughts) for question in questions() for thoughts in ("own", "mean")]
+    assert single[::2] == single[1::2]  # alone, a question's mean latents are its own
+
+
+def test_generate_takes_questions_alone() -> None:
+    """No gold text can get there: its only inputs are token ids of questions, and settings without text."""
+    for cls in (*available().values(), CoTSFT):
+        assert list(inspect.signature(cls.generate).parameters) == ["self", "questions", "decoding"]

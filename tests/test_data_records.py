@@ -1,0 +1,81 @@
+"""Steps, answers and the normalisation that decides what is the same question."""
+
+import pytest
+
+from benchmarks.data.loading import shared, split_validation, to_records
+from benchmarks.data.records import DataError, Raw, Record, equations, normalise, number_text, sentences
+
+
+def test_equation_steps_keep_their_marks():
+    assert equations("She has 48/2 = <<48/2=24>>24 clips.\n<<24+.5=24.5>>") == ("<<48/2=24>>", "<<24+.5=24.5>>")
+
+
+@pytest.mark.parametrize(
+    ("solution", "steps"),
+    [
+        ("He pays 0.5 of it. Then 3.25 more.", ("He pays 0.5 of it.", "Then 3.25 more.")),
+        ("12/60 = $<<12/60=0.2>>0.2 a minute\nSo 50*0.2=10.", ("12/60 = $0.2 a minute", "So 50*0.2=10.")),
+        ("It costs $5.\n\n", ("It costs $5.",)),
+        ("", ()),
+    ],
+)
+def test_a_period_ends_a_sentence_and_a_decimal_point_does_not(solution: str, steps: tuple[str, ...]):
+    assert sentences(solution) == steps
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("51.0", "51"), (" 1,234 ", "1234"), ("0.50", "0.50"), ("100", "100"), ("-3.0", "-3"), ("2/5", "2/5")],
+)
+def test_integral_answers_lose_their_point(text: str, number: str):
+    assert number_text(text) == number
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Bill 's dog ate 5 bones .", "bill's dog ate 5.0 bones."),
+        ("It costs $ 1,200 in total", "It costs $1200 in total?"),
+        ("He did n't go", "He didn't go."),
+    ],
+)
+def test_spelling_does_not_make_another_question(one: str, other: str):
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("3 5", "35"), ("0.5 kg", "5 kg"), ("2 cats", "3 cats")])
+def test_other_numbers_make_another_question(one: str, other: str):
+    assert normalise(one) != normalise(other)
+
+
+def records(count: int) -> list[Record]:
+    return [Record(str(i), f"What is {i} and 1?", (f"<<{i}+1={i + 1}>>",), str(i + 1)) for i in range(count)]
+
+
+def test_validation_rows_do_not_depend_on_the_order():
+    rows = records(50)
+    train, validation = split_validation(rows, 10)
+    assert len(train) == 40
+    assert len(validation) == 10
+    again = split_validation(rows[::-1], 10)[1]
+    assert {row.id for row in again} == {row.id for row in validation}
+
+
+def test_copies_of_a_question_stay_on_one_side():
+    rows = records(30)
+    copies = [Record(f"copy{row.id}", row.question.upper(), row.steps, row.answer) for row in rows]
+    train, validation = split_validation(rows + copies, 7)
+    assert not any(shared(validation, {normalise(row.question) for row in train}))
+    assert len(validation) == 8  # seven smallest hashes cut a pair, which goes over whole
+
+
+def test_too_large_a_validation_split_is_refused():
+    with pytest.raises(DataError, match="ask fewer"):
+        split_validation(records(5), 5)
+
+
+def test_training_rows_without_steps_are_left_out_and_test_rows_are_not():
+    rows = [Raw("0", "q", "<<1+1=2>>", "2"), Raw("1", "r", "two", "2"), Raw("2", "s", "<<2/5=0.4>>", "2/5")]
+    assert [row.id for row in to_records("x", "equation", "train", rows)] == ["x-train-0"]
+    assert [row.id for row in to_records("x", "text", "train", rows)] == ["x-train-1"]
+    assert len(to_records("x", "equation", "test", rows)) == 3

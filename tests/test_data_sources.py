@@ -1,0 +1,217 @@
+"""Reading published files and the hub, and refusing what is not as published."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.data import DATASETS, cards, load_records, normalise, sources
+from benchmarks.data.records import DataError
+from benchmarks.data.sources import FOLDER, DataSet
+
+DATA = os.environ.get(FOLDER)
+real = pytest.mark.skipif(not DATA, reason=f"{FOLDER} names no folder with the published files")
+
+GOOD = json.dumps({"question": "How many?", "answer": "It is 1+1=<<1+1=2>>2.\n#### 2"})
+
+
+def small_gsm8k(**changes: Any) -> DataSet:
+    """GSM8K's reader with a card that expects one row and knows no checksum."""
+    content = {"counts": {"train": 1}, "records": {"train": None}}
+    files = {"files": {"train": (cards.File(path="gsm8k/train.jsonl", sha256=None),)}}
+    return DataSet(cards.GSM8K.model_copy(update=content | files | changes), sources.lines, sources.gsm8k)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    (tmp_path / "gsm8k").mkdir()
+    return tmp_path
+
+
+def test_a_row_is_read_from_the_folder(folder: Path):
+    (folder / "gsm8k/train.jsonl").write_text(GOOD + "\n")
+    (row,) = small_gsm8k().rows("train")
+    assert (row.question, row.solution, row.answer) == ("How many?", "It is 1+1=<<1+1=2>>2.", "2")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GOOD + '\n{"question": "cut\n', "line 2: broken JSON"),
+        (GOOD + '\n{"question": "no answer"}\n', "line 2: field 'answer' is missing"),
+        ('{"question": "q", "answer": "so\\n#### many"}', "line 1: .*'many' is no number"),
+        ('{"question": "q", "answer": "no mark"}', "line 1: .*####"),
+        ('{"question": "q", "answer": 3}', "line 1: cannot be read"),
+        ("", "is empty"),
+        (GOOD + "\n" + GOOD, "has 2 rows instead of 1"),
+    ],
+)
+def test_bad_input_names_file_line_and_mend(folder: Path, content: str, message: str):
+    (folder / "gsm8k/train.jsonl").write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        small_gsm8k().rows("train")
+    assert "again" in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_named(folder: Path):
+    (folder / "gsm8k/train.jsonl").write_bytes(GOOD.encode() + b"\n\xff\xfe")
+    with pytest.raises(DataError, match="line 2: not UTF-8"):
+        small_gsm8k().rows("train")
+
+
+def test_a_missing_file_is_named(folder: Path):
+    with pytest.raises(DataError, match=f"{FOLDER} must name a folder that holds gsm8k/test.jsonl"):
+        load_records("gsm8k", "equation", "test")
+
+
+def test_a_wrong_checksum_is_refused(folder: Path):
+    (folder / "gsm8k/train.jsonl").write_text(GOOD)
+    with pytest.raises(DataError, match="wrong checksum"):
+        load_records("gsm8k", "equation", "train")
+
+
+def test_other_content_under_the_same_name_is_refused(folder: Path):
+    (folder / "gsm8k/train.jsonl").write_text(GOOD)
+    with pytest.raises(DataError, match="other content than version 1"):
+        small_gsm8k(records={"train": "0" * 64}).rows("train")
+
+
+def test_an_answer_that_is_no_number_is_left_out_where_the_published_set_has_some(folder: Path):
+    (folder / "gsm8k_aug").mkdir()
+    (folder / "gsm8k_aug/train.txt").write_text("How much?||<<2/5=0.4>> #### 2/5\nHow many?||<<1+1=2>> #### 2\n")
+    file = cards.File(path="gsm8k_aug/train.txt", sha256=None)
+    card = cards.GSM8K_AUG.model_copy(update={"counts": {"train": 2}, "files": {"train": (file,)}})
+    rows = DataSet(card, sources.aug_lines, sources.gsm8k_aug).rows("train")
+    assert [row.answer for row in rows] == ["2/5", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "split", "message"),
+    [
+        ("gsm9k", "text", "train", "known: .*gsm8k"),
+        ("svamp", "text", "train", "no train split; it has: test"),
+        ("gsm8k_aug", "text", "train", "no steps as text"),
+    ],
+)
+def test_unknown_requests_say_what_there_is(name: str, form: Any, split: str, message: str):
+    with pytest.raises(DataError, match=message):
+        load_records(name, form, split)
+
+
+def test_the_hub_is_asked_for_a_pinned_revision(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def load(name: str, config: str | None, **options: str) -> list[dict[str, str]]:
+        asked.append((name, config, options))
+        return [json.loads(GOOD)]
+
+    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.setattr(sources, "load_dataset", load)
+    (row,) = small_gsm8k().rows("train")
+    assert row.answer == "2"
+    assert asked == [
+        ("openai/gsm8k", "main", {"split": "train", "revision": cards.GSM8K.hub and cards.GSM8K.hub.revision})
+    ]
+
+
+def test_without_a_pinned_revision_the_hub_is_never_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.setattr(sources, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
+    with pytest.raises(DataError, match=f"no pinned revision.*set {FOLDER} .*gsm8k_aug/train.txt"):
+        load_records("gsm8k_aug", "equation", "train")
+
+
+def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    def load(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.setattr(sources, "load_dataset", load)
+    with pytest.raises(DataError, match=f"no route.*set {FOLDER} to a folder with gsm8k/test.jsonl"):
+        load_records("gsm8k", "text", "test")
+
+
+def test_every_card_is_complete():
+    for name, entry in DATASETS.items():
+        card = entry.card
+        assert card.name == name
+        assert card.licence
+        assert card.source
+        assert card.counts.keys() == card.records.keys()
+        assert not isinstance(entry, DataSet) or card.files.keys() == card.counts.keys()
+        assert card.hub is None or card.hub.revision is None or len(card.hub.revision) == 40
+
+
+def test_masked_numbers_are_put_back():
+    numbers = " ".join(f"{n}.0" for n in range(20, 31)) + " 0.5"
+    row = {"Question": "number0 , number1 and number10 or number11 ?", "Numbers": numbers, "Answer": "7.0"}
+    raw = sources.svamp_masked(row)
+    assert (raw.question, raw.answer) == ("20 , 21 and 30 or 0.5 ?", "7")
+
+
+@pytest.mark.parametrize(
+    ("body", "joined"),
+    [
+        ("He has 3 .", "He has 3 . How many?"),
+        ("He has 3. If he buys 2", "He has 3. If he buys 2, how many?"),
+        ("He has 3", "He has 3. How many?"),
+    ],
+)
+def test_svamp_body_and_question_make_one_text(body: str, joined: str):
+    row = {"ID": "chal-7", "Body": body, "Question": "How many?", "Answer": 5.0}
+    assert sources.svamp(row).question == joined
+
+
+def as_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A published row as the hub's copy has it: other names and types of fields."""
+    if name == "svamp":
+        return row | {"Answer": str(int(row["Answer"]))}
+    return {"question": row["sQuestion"], "final_ans": str(int(row["lSolutions"][0]))}
+
+
+@real
+@pytest.mark.parametrize("name", ["gsm8k", "svamp", "multiarith"])
+def test_hub_and_folder_give_the_same_records(name: str, monkeypatch: pytest.MonkeyPatch):
+    local = load_records(name, "text", "test")
+    path = Path(str(DATA)) / DATASETS[name].card.files["test"][0].path
+    if name == "gsm8k":
+        parts = {"test": [json.loads(line) for line in path.read_text().splitlines()]}
+    else:  # the hub's copies are split in two and shuffled
+        rows = [as_hub(name, row) for row in json.loads(path.read_text())][::-1]
+        parts = {"train": rows[:300], "test": rows[300:]}
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.setattr(sources, "load_dataset", lambda *_, split, **__: parts[split])
+    assert load_records(name, "text", "test") == local
+
+
+@real
+def test_real_counts_and_overlaps():
+    tests = {
+        name: load_records(name, "equation", "test") for name in ("gsm8k", "svamp", "svamp_paper4138", "multiarith")
+    }
+    known = {name: {normalise(row.question) for row in rows} for name, rows in tests.items()}
+    assert {name: len(rows) for name, rows in tests.items()} == {
+        "gsm8k": 1319, "svamp": 1000, "svamp_paper4138": 4138, "multiarith": 600,
+    }  # fmt: skip
+    assert len(known["multiarith"]) == 580
+    first = {normalise(row.question) for row in tests["svamp_paper4138"][:3138]}
+    assert known["multiarith"] <= first
+    assert sum("." in row.answer for row in tests["svamp_paper4138"]) == 246
+    assert sum(not row.steps for row in tests["gsm8k"]) == 18
+
+
+@real
+def test_real_training_data():
+    equations, text = (load_records("gsm8k", form, "train") for form in ("equation", "text"))
+    assert (len(equations), len(text)) == (7473 - 95, 7473)
+    assert equations[0].steps == ("<<48/2=24>>", "<<48+24=72>>")
+    assert text[0].steps[0] == "Natalia sold 48/2 = 24 clips in May."
+    questions = {normalise(row.question) for row in text}
+    for name in ("gsm8k", "svamp", "svamp_paper4138", "multiarith"):
+        assert not any(normalise(row.question) in questions for row in load_records(name, "text", "test"))
+    assert len(load_records("gsm8k_aug_first3000", "equation", "train")) == 2998
+    assert len(load_records("gsm8k_aug", "equation", "validation")) == 500

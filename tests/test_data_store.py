@@ -1,0 +1,127 @@
+"""Preparing a block, and reading what was prepared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.data import load_records, load_tokenizer, normalise, open_corpus, open_test, prepare, store, vocabulary
+from benchmarks.data.records import DataError, Record
+from benchmarks.study import Study
+
+TESTS = ("embedded_in_domain", "embedded_reworded")
+
+
+def make_study(**data: Any) -> Study:
+    defaults = {"train": "embedded", "validation": 20, "limit": 300}
+    return Study.model_validate(
+        {
+            "name": "tiny",
+            "title": "tiny",
+            "tokenizer": {"trained": 400},
+            "blocks": [{"id": "equation", "title": "Equation", "data": defaults | data}],
+            "rows": [{"id": "a", "method": "any"}],
+            "training": {"epochs": 1},
+            "evaluation": {"tests": TESTS},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    study = make_study()
+    return prepare(study, study.blocks[0], tmp_path_factory.mktemp("results"))
+
+
+def test_examples_are_the_records(prepared: Path):
+    corpus = open_corpus(prepared, "train")
+    words = vocabulary(load_tokenizer(prepared))
+    records = {record.id: record for record in load_records("embedded", "equation", "train")}
+    assert len(corpus) == 300
+    for example in corpus.examples(np.array([7, 0, 299])):
+        record = records[example.id]
+        assert example.question == words.encode(record.question)
+        assert example.steps == [words.encode(step) for step in record.steps]
+        assert example.answer == words.encode(record.answer)
+
+
+def test_lengths_count_question_steps_and_answer(prepared: Path):
+    corpus = open_corpus(prepared, "train")
+    counted = [len(e.question) + sum(map(len, e.steps)) + len(e.answer) for e in corpus.examples(range(len(corpus)))]
+    assert corpus.lengths.tolist() == counted
+    assert json.loads((prepared / "done.json").read_text())["tokens_per_epoch"] == sum(counted)
+
+
+def test_validation_is_apart_from_training(prepared: Path):
+    train, validation = (open_corpus(prepared, split) for split in ("train", "validation"))
+    assert len(validation) == 20
+    assert {e.id for e in train.examples(range(300))}.isdisjoint(e.id for e in validation.examples(range(20)))
+
+
+def test_a_test_set_holds_text_ids_and_gold(prepared: Path):
+    tests = open_test(prepared, "embedded_reworded")
+    records = load_records("embedded_reworded", "equation", "test")
+    assert tests.texts == [record.question for record in records]
+    assert tests.answers == [record.answer for record in records]
+    assert tests.n_steps == [len(record.steps) for record in records]
+    assert tests.questions[3] == vocabulary(load_tokenizer(prepared)).encode(tests.texts[3])
+    assert not any(tests.overlap)
+    assert len(tests) == 500
+
+
+def test_done_says_what_was_used(prepared: Path):
+    done = json.loads((prepared / "done.json").read_text())
+    assert done["counts"] == {"published": 20_000, "usable": 20_000, "train": 300, "validation": 20, "too_long": 0}
+    assert done["overlaps"][TESTS[0]] == {"questions": 500, "shared_with_train": 0, "distinct": 500}
+    assert done["cards"]["embedded"]["records"]["train"] == done["digests"]["embedded/train"]
+
+
+def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = make_study()
+    folder = prepare(study, study.blocks[0], tmp_path)
+    before = (folder / "done.json").stat().st_mtime_ns
+    prepare(study, study.blocks[0], tmp_path)
+    assert (folder / "done.json").stat().st_mtime_ns == before
+    other = make_study(limit=30, max_question_tokens=28)
+    prepare(other, other.blocks[0], tmp_path)
+    done = json.loads((folder / "done.json").read_text())
+    assert 0 < done["counts"]["train"] < 30
+    assert done["counts"]["too_long"] > 0
+    assert [path.name for path in folder.parent.iterdir()] == ["equation"]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = make_study()
+    monkeypatch.setattr(store, "_store_test", lambda *_: (_ for _ in ()).throw(DataError("stop")))
+    with pytest.raises(DataError, match="stop"):
+        prepare(study, study.blocks[0], tmp_path)
+    assert list((tmp_path / "tiny/data").iterdir()) == []
+    with pytest.raises(DataError, match="marcos-bench data"):
+        open_corpus(tmp_path / "tiny/data/equation", "train")
+
+
+def test_a_test_question_seen_in_training_is_flagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = make_study()
+    leaked = load_records("embedded", "equation", "train")[:40]
+    convert = store.to_records
+
+    def leak(name: str, form: Any, split: str, rows: Any) -> list[Record]:
+        records = convert(name, form, split, rows)
+        return [*leaked, *records] if name == TESTS[0] else records
+
+    monkeypatch.setattr(store, "to_records", leak)
+    folder = prepare(study, study.blocks[0], tmp_path)
+    tests = open_test(folder, TESTS[0])
+    shared = json.loads((folder / "done.json").read_text())["overlaps"][TESTS[0]]["shared_with_train"]
+    held_back = {e.id for e in open_corpus(folder, "validation").examples(range(20))}
+    assert shared == sum(tests.overlap) == sum(record.id not in held_back for record in leaked) > 30
+    flagged = {normalise(text) for text, flag in zip(tests.texts, tests.overlap, strict=True) if flag}
+    assert flagged <= {normalise(record.question) for record in leaked}
+
+
+def test_no_question_short_enough_is_an_error(tmp_path: Path):
+    study = make_study(max_question_tokens=3)
+    with pytest.raises(DataError, match="max_question_tokens"):
+        prepare(study, study.blocks[0], tmp_path)

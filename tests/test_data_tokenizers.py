@@ -1,0 +1,59 @@
+"""Trained and published tokenizers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.data import decode, load_records, make_tokenizer, vocabulary
+from benchmarks.data.records import DataError
+from benchmarks.data.tokenizers import FOLDER, PreTrainedTokenizerFast
+from benchmarks.study import TokenizerSpec
+
+RECORDS = load_records("embedded_in_domain", "equation", "test")
+
+
+@pytest.fixture(scope="module")
+def trained() -> PreTrainedTokenizerFast:
+    return make_tokenizer(TokenizerSpec.model_validate({"trained": 500}), RECORDS)
+
+
+def test_digits_are_single_tokens_and_text_comes_back(trained: PreTrainedTokenizerFast):
+    words = vocabulary(trained)
+    text = "Tom has 12 apples.\n<<12+305=317>> Größe ✓"
+    ids = words.encode(text)
+    assert [trained.decode([i]) for i in words.encode("317")] == ["3", "1", "7"]
+    assert decode(trained, ids) == text
+    assert words.eos not in ids
+    assert max(ids) < words.size == len(trained)
+    assert len(words.newline) == 1
+
+
+def test_decoding_stops_at_the_first_end(trained: PreTrainedTokenizerFast):
+    words = vocabulary(trained)
+    assert decode(trained, [*words.encode("7 ."), words.eos, *words.encode("8"), words.eos]) == "7 ."
+
+
+def test_training_repeats(trained: PreTrainedTokenizerFast):
+    again = make_tokenizer(TokenizerSpec.model_validate({"trained": 500}), RECORDS)
+    assert again.backend_tokenizer.to_str() == trained.backend_tokenizer.to_str()
+
+
+def test_a_missing_folder_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(FOLDER, "/nowhere")
+    with pytest.raises(DataError, match=f"{FOLDER} names /nowhere"):
+        make_tokenizer(TokenizerSpec.model_validate({"pretrained": "qwen2.5"}), [])
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path):
+    with pytest.raises(DataError, match="no tokenizer can be read from"):
+        make_tokenizer(TokenizerSpec.model_validate({"pretrained": str(tmp_path)}), [])
+
+
+@pytest.mark.skipif(FOLDER not in os.environ, reason=f"{FOLDER} names no folder")
+def test_qwen():
+    tokenizer = make_tokenizer(TokenizerSpec.model_validate({"pretrained": "qwen2.5"}), [])
+    words = vocabulary(tokenizer)
+    assert words.eos == 151_643
+    assert decode(tokenizer, words.encode("<<48/2=24>> a .")) == "<<48/2=24>> a ."
+    assert len(words.encode("2048")) == 4

@@ -1,0 +1,104 @@
+"""Locks die with their holder, name it while it lives, and orphans of a workflow end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.locks import (
+    PARENT_VARIABLE,
+    SNAKEMAKE_LOCKS,
+    WORKFLOW_LOCK,
+    RunLock,
+    RunLocked,
+    clear_stale_locks,
+    workflow_lock,
+)
+from conftest import ROOT
+
+START = "import sys, time; from pathlib import Path; from benchmarks.locks import *; "
+HOLD_RUN = START + "lock = RunLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
+HOLD_WORKFLOW = START + "lock = workflow_lock(); lock.acquire(); print('held', flush=True); time.sleep(60)"
+WATCH = (
+    "import time; from benchmarks.locks import watch_parent; watch_parent(); print('on', flush=True); time.sleep(60)"
+)
+
+
+@contextmanager
+def process(code: str, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that has printed its first line."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout
+    started.stdout.readline()
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
+    with process(HOLD_RUN, str(tmp_path)) as holder, pytest.raises(RunLocked, match=f"process {holder.pid} on .*stop"):
+        RunLock(tmp_path).acquire()
+
+
+def test_lock_is_free_after_release_and_after_sigkill(tmp_path: Path) -> None:
+    with RunLock(tmp_path):
+        pass
+    with process(HOLD_RUN, str(tmp_path)) as holder:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        with RunLock(tmp_path):
+            assert RunLock(tmp_path).held()
+    assert not RunLock(tmp_path).held()
+
+
+def test_jobs_of_the_holder_do_not_hold_the_lock(tmp_path: Path) -> None:
+    with RunLock(tmp_path):
+        job = subprocess.Popen(["sleep", "60"])
+    try:
+        assert not RunLock(tmp_path).held()
+    finally:
+        job.kill()
+        job.wait()
+
+
+def test_only_locks_without_a_live_holder_are_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    SNAKEMAKE_LOCKS.mkdir(parents=True)
+    (stale := SNAKEMAKE_LOCKS / "0.output.lock").write_text("results/table_main.md\n")
+    with process(HOLD_WORKFLOW) as holder:
+        assert f"process {holder.pid}" in str(clear_stale_locks())
+        assert stale.exists()
+    assert clear_stale_locks() is None
+    assert not stale.exists()
+    with workflow_lock():
+        assert f'"pid": {os.getpid()}' in WORKFLOW_LOCK.read_text()
+
+
+def test_stage_ends_with_the_workflow_that_started_it() -> None:
+    workflow = subprocess.Popen(["sleep", "60"])
+    with process(WATCH, **{PARENT_VARIABLE: str(workflow.pid)}) as stage:
+        assert stage.poll() is None
+        workflow.kill()
+        workflow.wait()
+        assert stage.wait(timeout=5) == 1
+
+
+def test_stage_without_a_workflow_goes_on() -> None:
+    with process(WATCH, **{PARENT_VARIABLE: ""}) as stage:
+        time.sleep(0.2)
+        assert stage.poll() is None

@@ -1,0 +1,134 @@
+"""Collecting run records: what is missing, broken or stale stays visible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from benchmarks import results
+from benchmarks.files import BrokenRecord, read_json, write_json, write_text
+from benchmarks.study import Study
+from fabricate import N, fabricate, study, time_record, train_record
+from methods import base
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> tuple[Study, Path]:
+    made = study()
+    fabricate(made, tmp_path)
+    return made, tmp_path
+
+
+def line(frame: pd.DataFrame, run: str, decoding: str = "default", test: str = "alpha") -> Any:
+    found = frame[(frame["run"] == run) & (frame["decoding"] == decoding) & (frame["test"] == test)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_one_row_per_run_decoding_and_test(fake: tuple[Study, Path]) -> None:
+    frame = results.collect(*fake)
+    # per block and test: 4 rows with the default decoding, and mean R for both rows of MarCos
+    assert len(frame) == 2 * 2 * (4 + 2)
+    assert not frame.duplicated(["run", "decoding", "test"]).any()
+    assert set(frame["status"]) == {"done"} and frame["reason"].dropna().empty
+    assert list(frame.columns) == list(results.COLUMNS)
+
+
+def test_values_of_a_sampled_row(fake: tuple[Study, Path]) -> None:
+    marcos = line(results.collect(*fake), "equation/marcos/s0")
+    recorded = read_json(fake[1] / "fake/runs/equation/marcos/s0/evaluate.json")
+    accuracy = pd.Series(recorded["decodings"]["default"]["tests"]["alpha"]["accuracy"])
+    assert marcos["accuracy_mean"] == pytest.approx(accuracy.mean())
+    assert marcos["accuracy_std"] == pytest.approx(accuracy.std())
+    assert (marcos["n"], marcos["n_seeds"], marcos["stochastic"]) == (N, 3, True)
+    assert marcos["test_seconds_median"] == 2.0 and marcos["test_seconds_spread"] == pytest.approx(0.05)
+    assert marcos["all_steps_seconds_median"] == 4.0 and marcos["all_steps_seconds_spread"] == 0.5
+    assert marcos["ms_per_question"] == pytest.approx(10.0)
+    assert marcos["train_epoch_seconds"] == 12.5 and marcos["training_flops"] == 3e12
+
+
+def test_a_deterministic_row_has_no_spread_and_other_decodings_no_times(fake: tuple[Study, Path]) -> None:
+    frame = results.collect(*fake)
+    assert pd.isna(line(frame, "equation/marcos_wo_r/s0")["accuracy_std"])
+    assert pd.isna(line(frame, "equation/cot/s0")["all_steps_seconds_median"])
+    assert pd.isna(line(frame, "equation/marcos/s0", "mean_r")["test_seconds_median"])
+
+
+def test_missing_broken_and_stale_records_are_rows_with_a_reason(fake: tuple[Study, Path]) -> None:
+    made, folder = fake
+    runs = folder / "fake" / "runs" / "text"
+    (runs / "cot/s0/time.json").unlink()
+    write_text(runs / "marcos/s0/evaluate.json", "{\n oops")
+    stale = train_record(made.runs["text/marcos_wo_r/s0"]) | {"digest": "0" * 16}
+    write_json(runs / "marcos_wo_r/s0/train.json", stale)
+    lacking = time_record(made.runs["text/oracle/s0"])
+    del lacking["tests"]["beta"]
+    write_json(runs / "oracle/s0/time.json", lacking)
+    write_json(folder / "fake/runs/equation/cot/s0/train.json", {"digest": "?"})
+    frame = results.collect(made, folder)
+    assert len(frame) == 24
+    reasons = {run: line(frame, run)["reason"] for run in frame["run"].unique()}
+    assert reasons["text/cot/s0"] == "no time.json"
+    assert "line 2: broken JSON" in reasons["text/marcos/s0"]
+    assert reasons["text/marcos_wo_r/s0"].startswith("stale train.json")
+    assert "lacks times of ['beta']" in reasons["text/oracle/s0"]
+    assert "is broken (environment" in reasons["equation/cot/s0"]
+    partial = frame[frame["reason"].notna()]
+    assert set(partial["status"]) == {"partial"}
+    assert pd.isna(line(frame, "text/cot/s0")["train_epoch_seconds"])
+    assert line(frame, "text/cot/s0")["accuracy_mean"] > 0  # what is there is shown
+
+
+def test_a_run_without_any_record_has_not_run(tmp_path: Path) -> None:
+    frame = results.collect(study(), tmp_path)
+    assert len(frame) == 24 and set(frame["status"]) == {"not run"}
+    assert frame["reason"].iloc[0] == "no train.json; no evaluate.json; no time.json"
+    assert frame["accuracy_mean"].dropna().empty
+
+
+def test_skipped_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base.get_method("cot_sft"), "skip", classmethod(lambda cls, options, setting: "not for this"))
+    frame = results.collect(study(), tmp_path)
+    skipped = frame[frame["row"] == "cot"]
+    assert set(skipped["status"]) == {"skipped"} and set(skipped["reason"]) == {"not for this"}
+    assert len(skipped) == 4
+
+
+def test_warm_starts_count_in_training_and_are_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = classmethod(lambda cls, options: "cot_sft")
+    monkeypatch.setattr(base.get_method("marcos"), "starts_from", start)
+    rows = [{"id": "marcos", "method": "marcos"}]
+    made = study(rows=rows)
+    fabricate(made, tmp_path)
+    frame = results.collect(made, tmp_path)
+    own, warm = line(frame, "text/marcos/s0"), line(frame, "text/cot_sft/s0")
+    assert (own["shown"], warm["shown"]) == (True, False)
+    assert own["train_epoch_seconds"] == 25.0 and own["training_flops"] == 6e12 and own["train_wall_seconds"] == 120.0
+    assert warm["train_epoch_seconds"] == 12.5
+    (tmp_path / "fake/runs/text/cot_sft/s0/evaluate.json").unlink()  # its own accuracy does not matter
+    assert line(results.collect(made, tmp_path), "text/marcos/s0")["status"] == "done"
+    (tmp_path / "fake/runs/text/cot_sft/s0/time.json").unlink()
+    own = line(results.collect(made, tmp_path), "text/marcos/s0")
+    assert pd.isna(own["train_epoch_seconds"]) and "warm start text/cot_sft/s0: no time.json" in own["reason"]
+
+
+def test_written_files(fake: tuple[Study, Path]) -> None:
+    made, folder = fake
+    frame = results.collect(made, folder)
+    assert len(pd.read_csv(folder / "fake" / "frame.csv")) == len(frame)
+    loaded = results.load_collected(made, folder)
+    pd.testing.assert_frame_equal(results.to_frame(made, loaded), frame)
+    assert loaded.runs["text/cot/s0"].train is not None
+    assert loaded.data["text"]["overlaps"]["alpha"]["shared_with_train"] == 20
+
+
+def test_a_collection_of_another_study_is_refused(fake: tuple[Study, Path]) -> None:
+    made, folder = fake
+    with pytest.raises(BrokenRecord, match="does not exist"):
+        results.load_collected(made, folder)
+    results.collect(made, folder)
+    with pytest.raises(BrokenRecord, match="another version of the study"):
+        results.load_collected(study(threads=2), folder)

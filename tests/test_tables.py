@@ -1,0 +1,218 @@
+"""The rendered main table, in all four formats."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from benchmarks import results, tables
+from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
+from benchmarks.paper import paper_table, paper_tables
+from benchmarks.study import Study
+from fabricate import ACCURACY, fabricate, study
+from methods.base import get_method
+
+PAPER_TESTS = {"tests": ["gsm8k", "multiarith"], "decodings": {"default": {"seeds": 2}}}
+
+
+def render(made: Study, folder: Path, accuracy: Any = ACCURACY) -> dict[str, str]:
+    fabricate(made, folder, accuracy)
+    results.collect(made, folder)
+    return tables.main_table(made, folder)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The table of a study where one run is missing and one was not timed."""
+    made, folder = study(), tmp_path_factory.mktemp("results")
+    fabricate(made, folder)
+    (folder / "fake/runs/equation/cot/s0/time.json").unlink()
+    for name in ("train", "evaluate", "time"):
+        (folder / f"fake/runs/text/marcos/s0/{name}.json").unlink()
+    results.collect(made, folder)
+    return tables.main_table(made, folder)
+
+
+def cells(text: str, title: str, heading: str | None = None) -> list[str]:
+    """The cells of the first Markdown line with this title, after a section's heading."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    start = 0 if heading is None else next(i for i, line in enumerate(lines) if line[0] == f"***{heading}***")
+    return next(line[1:] for line in lines[start:] if line[0].removeprefix("&nbsp;&nbsp;&nbsp;") == title)
+
+
+def test_all_formats_are_written(tmp_path: Path) -> None:
+    made = study()
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    paths = tables.render_main(made, tmp_path)
+    assert [path.name for path in paths] == [f"table_main.{end}" for end in ("md", "tex", "csv", "json")]
+    assert all(path.parent == tmp_path / "fake" and path.stat().st_size for path in paths)
+
+
+def test_layout_is_the_papers(files: dict[str, str]) -> None:
+    text = files["table_main.md"]
+    header = [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")]
+    assert header[:3] == ["Model", "Train (s)", "Alpha & Co 100% Acc (%)"]
+    assert header[-2:] == ["Params", "Training FLOPs"]
+    order = ["***Training data: text***", "CoT-SFT", "MarCos", "w/o R", "(controls", "***Training data: equation***"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "&nbsp;w/o R" in text  # an ablation stands under its row
+
+
+def test_bold_only_where_the_test_separates(files: dict[str, str]) -> None:
+    text = files["table_main.md"]
+    marcos, cot = (cells(text, title, "Training data: equation") for title in ("MarCos", "CoT-SFT"))
+    assert re.fullmatch(r"\*\*\d\d\.\d\d\*\* ± \d\.\d\d", marcos[1])  # 80 % against 30 %: separated, over 3 seeds
+    assert all(row[3].endswith("<sup>=</sup>") for row in (marcos, cot))  # 50 % each: tied
+    assert "**" not in marcos[3]
+    controls = cells(text, "Gold answers", "Training data: equation (controls, never ranked)")
+    assert controls[1] == "100.00 (det.)"  # more accurate, yet neither bold nor in the way of MarCos
+
+
+def test_a_deterministic_row_has_no_spread(files: dict[str, str]) -> None:
+    row = cells(files["table_main.md"], "w/o R", "Training data: equation")
+    assert row[1].endswith("(det.)") and "± 0.00" not in files["table_main.md"]
+
+
+def test_what_has_not_run_says_why(files: dict[str, str]) -> None:
+    text = files["table_main.md"]
+    missing = cells(text, "MarCos", "Training data: text")
+    assert re.fullmatch(r"not run<sup>\d</sup>", missing[0]) and set(missing[1:]) == {"–"}  # noqa: RUF001
+    number = missing[0][12]
+    assert f"<sup>{number}</sup> text/marcos/s0: no train.json; no evaluate.json; no time.json" in text
+    untimed = cells(text, "CoT-SFT", "Training data: equation")
+    assert untimed[0].startswith("–<sup>") and "(det.)" in untimed[1]  # noqa: RUF001
+    assert "equation/cot/s0: no time.json" in text
+
+
+def test_details(files: dict[str, str]) -> None:
+    text = files["table_main.md"].split("## Details by test set")[1]
+    row = cells(text, "MarCos", "Training data: equation · Alpha & Co 100%")
+    assert row[0] == "200" and row[1].endswith("(n=180)") and row[5] == "3 decoding seeds"
+    low, high = (float(part) for part in row[4].split(" to "))
+    assert 70 < low < 80 < high < 90
+    assert row[6:] == ["10.00", "0.25", "4.0", "400", "100", "4.00 ± 0.50"]
+    assert re.search(r"\| MarCos \(mean r\): \d\d\.\d\d %", text)  # further decodings
+
+
+def test_footer(files: dict[str, str]) -> None:
+    text = files["table_main.md"]
+    for part in (
+        "Example CPU",
+        "torch 2.13.0",
+        "0123456789abcdef",
+        "decoding default: 3",
+        "fake. Nothing was trained.",
+    ):
+        assert part in text
+    assert "Alpha & Co 100% (alpha/test, bbbbbbbbbbbb): 20 of 200 questions also in the training data" in text
+    assert "benchmarks/paper.yaml" in text and "For reference" not in text
+
+
+def test_latex_is_booktabs(files: dict[str, str]) -> None:
+    text = files["table_main.tex"]
+    for rule in ("\\toprule", "\\midrule", "\\cmidrule(lr){3-4}", "\\bottomrule"):
+        assert rule in text
+    assert "\\textbf{" in text and "Alpha \\& Co 100\\%" in text and "Beta\\_set" in text
+    assert not re.search(r"(?<!\\)[%#_]", text.split("\n", 1)[1])
+    assert not re.search("[^\x00-\x7f]", text)
+    assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
+    for name in ("table*", "tabular"):
+        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 3
+    for tabular in re.findall(r"\\begin{tabular}{l(r+)}(.*?)\\end{tabular}", text, re.DOTALL):
+        rows = [row for row in tabular[1].splitlines() if row.endswith(r"\\") and "multicolumn" not in row]
+        assert rows and all(len(re.findall(r"(?<!\\)&", row)) == len(tabular[0]) for row in rows)
+
+
+def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
+    table = pd.read_csv(io.StringIO(files["table_main.csv"]))
+    keys = ["block", "row", "decoding", "test"]
+    content = json.loads(files["table_main.json"])
+    assert len(table) == len(content["lines"]) == 24
+    line = next(e for e in content["lines"] if [e[key] for key in keys] == ["equation", "marcos", "default", "alpha"])
+    assert line["mark"] == "best" and line["low"] < line["accuracy"] < line["high"]
+    assert table.set_index(keys).loc[("equation", "marcos", "default", "alpha"), "accuracy"] == line["accuracy"]
+    pairs = [pair for pair in content["paired_tests"] if (pair["block"], pair["test"]) == ("equation", "alpha")]
+    assert len(pairs) == 3 and all(pair["n"] == 200 for pair in pairs)  # controls apart
+
+
+def test_several_training_seeds(tmp_path: Path) -> None:
+    made = study(seeds=[0, 1])
+    fabricate(made, tmp_path)
+    (tmp_path / "fake/runs/text/cot/s1/evaluate.json").unlink()
+    results.collect(made, tmp_path)
+    text = tables.main_table(made, tmp_path)["table_main.md"]
+    assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, two trainings
+    lacking = cells(text, "CoT-SFT", "Training data: text")[1]
+    assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text
+    assert "over the 2 training seeds" in text
+
+
+def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: Path) -> None:
+    rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
+    made = study(paper="main_0.5b", rows=rows, evaluation=PAPER_TESTS, deviations=["one GPU, not eight"])
+    text = render(made, tmp_path)["table_main.md"]
+    assert cells(text, "paper", "Training data: text")[:3] == ["0.31 ± 0.01", "13.27 ± 0.59", "80.95 ± 5.78"]
+    assert "Train (h)" in text and "table tabel:main of the paper" in text and "one GPU, not eight" in text
+    assert "For reference" not in text
+
+
+def test_a_study_on_real_tests_has_the_papers_numbers_apart(tmp_path: Path) -> None:
+    text = render(study(evaluation=PAPER_TESTS), tmp_path)["table_main.md"]
+    main, reference = text.split("## For reference")
+    assert "(0.5B, 385,620 samples, 8 GPUs), not this study's" in reference.splitlines()[0]
+    assert cells(reference, "MarCos", "Training data: equation")[1] == "24.11 ± 0.97"
+    assert "24.11" not in main and "sparsity" not in reference
+
+
+def test_a_study_that_has_not_run_is_a_table_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_method("cot_sft"), "skip", classmethod(lambda cls, options, setting: "not for this"))
+    results.collect(study(), tmp_path)
+    text = tables.main_table(study(), tmp_path)["table_main.md"]
+    assert cells(text, "CoT-SFT")[0].startswith("skipped<sup>") and "skipped: not for this" in text
+    assert cells(text, "MarCos")[0].startswith("not run<sup>") and "not prepared" in text
+
+
+def test_times_of_a_column_have_one_unit(tmp_path: Path) -> None:
+    made = study()
+    fabricate(made, tmp_path)
+    path = tmp_path / "fake/runs/text/marcos/s0/time.json"
+    record = json.loads(path.read_text())
+    record["train"]["phases"]["phase 1"]["epoch_seconds"] = 7200.0
+    path.write_text(json.dumps(record))
+    results.collect(made, tmp_path)
+    text = tables.main_table(made, tmp_path)["table_main.md"]
+    assert "Train (h)" in text and cells(text, "MarCos", "Training data: text")[0] == "2.00"
+    assert cells(text, "CoT-SFT", "Training data: text")[0] == "0.0035"
+
+
+def test_special_characters_are_escaped() -> None:
+    grid = Grid("c", (Column("50 % & more"),), (("s_1", (Line(Cell("a|b*"), (Cell("<1 ± {2}^~\\"),)),)),))
+    document = Document("T", (grid,), footer={"x#": "$y$"})
+    assert r"a\|b\*" in markdown(document) and "&lt;1" in markdown(document)
+    text = latex(document)
+    for part in (r"50 \% \& more", r"s\_1", r"\textless{}1 $\pm$ \{2\}\textasciicircum{}", r"x\#", r"\$y\$"):
+        assert part in text
+
+
+def test_the_papers_tables_are_complete() -> None:
+    known = paper_tables()
+    assert set(known) == {"main_0.5b", "main_3b", "pretrained", "synthetic", "ablation", "one_shot", "long_range"}
+    assert [len(block.printed) for block in known["main_0.5b"].blocks.values()] == [4, 8]
+    hidden = [row for row in known["main_3b"].blocks["equation"].rows if row.commented_out]
+    assert [row.row for row in hidden] == ["codi", "codi"]
+    marcos = known["main_0.5b"].blocks["equation"].printed["marcos"].tests["svamp_paper4138"]
+    assert (marcos.accuracy.mean, marcos.accuracy.spread) == (27.77, 0.32)
+    assert marcos.seconds is not None and marcos.seconds.mean == 34.02
+    for table in known.values():
+        for row in (row for block in table.blocks.values() for row in block.rows):
+            assert row.tests.keys() == table.tests.keys()
+    with pytest.raises(ValueError, match="no table 'main'"):
+        paper_table("main")

@@ -1,0 +1,173 @@
+"""Import into MLflow: complete, idempotent, by one writer, and patient with a server that is down."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from requests import RequestException
+
+from benchmarks import results, tracking
+from benchmarks.files import read_json, write_json, write_text
+from benchmarks.mlflow_store import connect, experiment_id, find_runs
+from fabricate import ENVIRONMENT, fabricate, study
+
+UNREACHABLE = "http://127.0.0.1:9"  # the discard port: refuses at once
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A results folder with everything imported, and the state that was left; creating the database takes seconds."""
+    folder = tmp_path_factory.mktemp("tracked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        fabricate(study(), folder)
+        results.collect(study(), folder)
+        return folder, tracking.track(study(), folder)
+
+
+@pytest.fixture(autouse=True)
+def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def all_runs(folder: Path) -> dict[str, Any]:
+    client = connect(folder)
+    found = find_runs(client, experiment_id(client, folder), "tags.study = 'fake'")
+    assert len({run.info.run_name for run in found}) == len(found)
+    return {str(run.info.run_name): run for run in found}
+
+
+def test_one_parent_and_one_child_per_run(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, state = tracked
+    runs = all_runs(folder)
+    assert set(runs) == {"fake", *study().runs}
+    parent = runs.pop("fake").info.run_id
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent} == {state["parent"]}
+    assert state["status"] == "done" and state["runs"] == {name: run.info.run_id for name, run in runs.items()}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert read_json(folder / "fake" / "track.json") == state
+
+
+def test_what_a_run_holds(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, state = tracked
+    client = connect(folder)
+    run = client.get_run(state["runs"]["equation/marcos/s0"])
+    params, metrics, tags = run.data.params, run.data.metrics, run.data.tags
+    assert (params["method"], params["training.batch_size"], params["options.tau"]) == ("marcos", "256", "16")
+    assert metrics["accuracy/alpha"] == pytest.approx(0.8, abs=0.1) and "accuracy_mean_r/beta" in metrics
+    assert metrics["test_seconds/alpha"] == 2.0 and metrics["all_steps_seconds/beta"] == 4.0
+    assert metrics["train_epoch_seconds"] == 12.5 and metrics["parameters"] == 240_000
+    assert tags["mlflow.source.git.commit"] == ENVIRONMENT["commit"] and "Example CPU" in tags["hardware"]
+    losses = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(point.step, point.value) for point in losses] == [(i, pytest.approx(2 / i)) for i in range(1, 21)]
+    assert metrics["validation/answer"] == 0.5 and "train/step" not in metrics
+    inputs = {entry.dataset.name: entry for entry in run.inputs.dataset_inputs} if run.inputs else {}
+    assert set(inputs) == {"corpus/train", "alpha/test", "beta/test"}
+    assert inputs["corpus/train"].dataset.digest == "a" * 36 and inputs["corpus/train"].tags[0].value == "train"
+    names = {file.path for path in (None, "predictions") for file in client.list_artifacts(run.info.run_id, path)}
+    assert names >= {"train.json", "evaluate.json", "time.json", "predictions/default.parquet"}
+    assert (folder / "mlartifacts").is_dir()
+
+
+def test_importing_again_does_nothing(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, state = tracked
+    began = time.monotonic()
+    assert tracking.track(study(), folder) == state
+    assert time.monotonic() - began < 3
+    assert len(all_runs(folder)) == 9
+
+
+def test_a_lost_state_file_duplicates_nothing(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, state = tracked
+    path = folder / "fake" / "track.json"
+    path.unlink()
+    again = tracking.track(study(), folder)
+    assert again["runs"] == state["runs"] and again["parent"] == state["parent"]
+    write_json(path, state)
+
+
+def test_a_changed_record_replaces_its_run(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = tracked
+    before = tracking.track(study(), folder)
+    path = folder / "fake/runs/text/cot/s0/train.json"
+    write_json(path, read_json(path) | {"wall_seconds": 61.0})
+    results.collect(study(), folder)
+    (folder / "fake" / "track.json").unlink()  # as Snakemake does before it runs the rule again
+    after = tracking.track(study(), folder)
+    changed = {name for name in after["runs"] if after["runs"][name] != before["runs"][name]}
+    assert changed == {"text/cot/s0"}
+    assert all_runs(folder)["text/cot/s0"].data.metrics["train_wall_seconds"] == 61.0
+
+
+def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = tracked
+    path = folder / "fake/runs/text/cot/s0/train.json"
+    write_json(path, read_json(path) | {"wall_seconds": 62.0})
+    results.collect(study(), folder)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(tracking._Importer, "_inputs", Mock(side_effect=KeyboardInterrupt))
+        tracking.track(study(), folder)
+    tracking.track(study(), folder)
+    assert "record_digest" in all_runs(folder)["text/cot/s0"].data.tags  # which also finds no half-imported one
+
+
+def test_tables_are_attached_to_the_parent(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, state = tracked
+    write_text(folder / "fake" / "table_main.md", "# a table\n")
+    tracking.attach_table(study(), folder, [folder / "fake" / "table_main.md"])
+    files = connect(folder).list_artifacts(state["parent"], "tables")
+    assert [file.path for file in files] == ["tables/table_main.md"]
+
+
+def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = tracked
+    other = study(name="other")
+    fabricate(other, folder)
+    results.collect(other, folder)
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(tracking.track, made, folder) for made in (other, study())]
+        readers = [pool.submit(all_runs, folder) for _ in range(6)]
+        assert [writer.result()["status"] for writer in writers] == ["done", "done"]
+        assert all(len(reader.result()) == 9 for reader in readers)
+
+
+def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", UNREACHABLE.replace("//", "//user:secret@"))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    made = study(name="patient", blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    state = tracking.track(made, tmp_path)
+    assert state["status"] == "pending" and "127.0.0.1" in state["reason"]
+    assert read_json(tmp_path / "patient" / "track.json") == state and "secret" not in str(state)
+    tracking.attach_table(made, tmp_path, [])  # nothing to attach to yet, and no error
+
+
+def test_the_next_call_catches_up(
+    tracked: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, _ = tracked
+    table = folder / "fake" / "table_late.md"
+    write_text(table, "# late\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.MlflowClient.log_artifact", Mock(side_effect=RequestException("the server went away")))
+        tracking.attach_table(study(), folder, [table])
+    assert read_json(folder / "fake" / "track.json")["status"] == "pending" and "catch up" in caplog.text
+    state = tracking.track(study(), folder)
+    files = {file.path for file in connect(folder).list_artifacts(state["parent"], "tables")}
+    assert state["status"] == "done" and "tables/table_late.md" in files
+
+
+def test_a_database_without_the_parent_fails_no_table(tracked: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = tracked
+    path = folder / "fake" / "track.json"
+    state = read_json(path)
+    write_json(path, state | {"parent": "0" * 32})
+    tracking.attach_table(study(), folder, [folder / "fake" / "table_main.md"])
+    assert read_json(path)["status"] == "pending"
+    assert tracking.track(study(), folder)["parent"] == state["parent"]

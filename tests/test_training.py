@@ -1,0 +1,172 @@
+"""Training is a function of its specification: killed, resumed or accumulated, it ends with the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from benchmarks import checkpoints, training
+from benchmarks.data import prepare
+from benchmarks.models import Paths
+from benchmarks.study import RunSpec, Study
+from methods.base import Stage
+from small import MARCOS, small_study
+
+ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with the small study's data."""
+    results = tmp_path_factory.mktemp("results")
+    study = small_study(ROWS)
+    prepare(study, study.blocks[0], results)
+    return results
+
+
+def fresh(prepared: Path, folder: Path) -> Path:
+    """A results folder that shares the prepared data and has no runs."""
+    (folder / "small").mkdir(parents=True)
+    (folder / "small" / "data").symlink_to(prepared / "small" / "data")
+    return folder
+
+
+def final_weights(spec: RunSpec, results: Path) -> dict[str, torch.Tensor]:
+    return load_file(Paths(results, spec).weights)
+
+
+def run_of(study: Study, row: str) -> RunSpec:
+    return study.runs[f"equation/{row}/s0"]
+
+
+@pytest.fixture(scope="module", params=["cot_sft", "marcos"])
+def trained(request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: pytest.TempPathFactory):
+    """A run that nothing disturbed."""
+    spec = run_of(small_study(ROWS), request.param)
+    results = fresh(prepared, tmp_path_factory.mktemp("trained"))
+    return spec, results, training.train(spec, results)
+
+
+def test_record_and_log_agree(trained) -> None:
+    spec, results, record = trained
+    lines = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
+    assert record["steps"] == 20 == sum(stage["steps"] for stage in record["stages"])
+    assert record["examples"] == 2 * 320
+    assert [line["step"] for line in lines if line["kind"] == "step"] == [10, 20]
+    assert record["weights_sha256"] == checkpoints.digest(final_weights(spec, results))
+    assert not list(Paths(results, spec).checkpoints.glob("step-*"))
+
+
+def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(trained, prepared: Path, tmp_path: Path) -> None:
+    spec, results, record = trained
+    again = training.train(spec, fresh(prepared, tmp_path / "again"))
+    assert again["weights_sha256"] == record["weights_sha256"]
+    assert training.train(spec, results) == record
+
+
+def test_sigkill_and_resume_end_with_the_same_weights(trained, prepared: Path, tmp_path: Path) -> None:
+    """The process is killed again and again, each time once it has written a checkpoint more."""
+    spec, results, record = trained
+    killed = fresh(prepared, tmp_path / "killed")
+    study = tmp_path / "small.yaml"
+    content = small_study(ROWS).model_dump(mode="json", exclude_unset=True)
+    study.write_text(yaml.safe_dump(content))
+    command = [sys.executable, "-m", "benchmarks.cli", "train", str(study), spec.id, "--results", str(killed)]
+    folder, kills = Paths(killed, spec).checkpoints, 0
+    while kills < 3:
+        before = set(folder.glob("step-*"))
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while process.poll() is None and set(folder.glob("step-*")) <= before:
+            time.sleep(0.002)
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills >= 1
+    assert training.train(spec, killed)["weights_sha256"] == record["weights_sha256"]
+    logs = [(Paths(place, spec).run / "log.jsonl").read_text().splitlines() for place in (results, killed)]
+    steps = [[_without_clock(line) for line in log] for log in logs]
+    assert steps[0] == steps[1]
+
+
+def _without_clock(line: str) -> dict:
+    clocks = ("seconds", "end_seconds")
+    return {name: value for name, value in json.loads(line).items() if name not in clocks}
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (1, 2, 3):
+        entry = checkpoints.Checkpoint({"w": torch.tensor([step])}, {}, {"key": "k", "step": step})
+        checkpoints.save(tmp_path, f"step-{step}", entry)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-3"]
+    damaged = tmp_path / "step-3" / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    found = checkpoints.load_latest(tmp_path, "k")
+    assert found is not None and found.state["step"] == 2 and "step-3" in caplog.text
+    assert checkpoints.load_latest(tmp_path, "other settings") is None
+
+
+def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
+    trainer = training.Trainer(spec, results)
+    stage = stage or trainer.stages[0]
+    engine = training.Engine(trainer.method, stage, trainer.training, 10)
+    return trainer, engine, training.StageData(trainer.method, trainer.train, stage, spec.seed, None)
+
+
+@pytest.mark.parametrize("row", ["cot_sft", "marcos"])
+def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
+    terms, weights = [], []
+    for micro in (None, 5):
+        spec = run_of(small_study(ROWS, training={"micro_batch_size": micro}), row)
+        trainer, engine, data = stepper(spec, prepared)
+        for step in range(3):
+            context = data.context(0, step)
+            sums = training.optimizer_step(engine, data, np.arange(32) + 32 * step, context, step)
+        terms.append(torch.tensor(list(sums.terms().values())))
+        weights.append(checkpoints.weights(trainer.method))
+    torch.testing.assert_close(terms[0], terms[1], rtol=1e-5, atol=1e-6)
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(tensor, weights[1][name], rtol=1e-3, atol=1e-5)
+
+
+def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Path) -> None:
+    """Phase 2 of MarCos on stored features gives the loss and gradient that features computed on the spot give."""
+    spec = run_of(small_study(ROWS), "marcos")
+    trainer, engine, data = stepper(spec, prepared)
+    second = trainer.stages[1]
+    assert second.cached
+    engine = training.Engine(trainer.method, second, trainer.training, 10)
+    context = data.context(0, 0)
+    store = training.FeatureStore(tmp_path / "features", "test")
+    store.fill(trainer.method, engine, trainer.train, np.arange(len(trainer.train)), context, 32)
+    rows = np.array([5, 300, 17, 2])
+    gradients, losses = [], []
+    fresh_features = trainer.method.features(data.batch(rows, context), context)
+    for batch in (store.batch(trainer.method, rows), trainer.method.collate_features(fresh_features)):
+        loss = trainer.method(batch, training.StageData(trainer.method, trainer.train, second, 0, store).context(0, 0))
+        loss.losses["kl"].backward()
+        losses.append(loss.losses["kl"].detach())
+        gradients.append([p.grad.clone() for p in trainer.method.prior.parameters()])
+        trainer.method.zero_grad()
+    torch.testing.assert_close(losses[0], losses[1])
+    for first, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-4)
+
+
+def test_a_loss_that_is_not_finite_stops_with_place_and_examples(prepared: Path) -> None:
+    trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
+    next(trainer.method.parameters()).data.fill_(float("nan"))
+    with pytest.raises(training.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
+        training.optimizer_step(engine, data, np.arange(4), data.context(0, 0), 0)

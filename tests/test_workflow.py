@@ -1,0 +1,204 @@
+"""The workflow: what it plans, what an edit reruns, what it says about bad input, and that it survives SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.study import load_study
+from conftest import ROOT
+
+SMOKE = list(load_study("smoke").runs)
+TARGET = "results/table_main.md"
+# A stage that only writes the file it is asked for, at once
+STAND_IN = """
+import os, sys
+from pathlib import Path
+
+verb, study, *rest = sys.argv[1:]
+results = Path("results", Path(study).stem)
+names = {
+    "data": [f"data/{rest[-1]}/done.json"] if rest else [],
+    "collect": ["collect.json", "frame.csv"],
+    "track": ["track.json"],
+    "table": [f"table_main.{kind}" for kind in ("md", "tex", "csv", "json")],
+}
+for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
+    (results / name).parent.mkdir(parents=True, exist_ok=True)
+    (results / name).write_text(f"{verb} {rest}")
+"""
+
+
+def copy_suite(folder: Path) -> Path:
+    """The suite's source in a folder of its own, where it may be edited and run."""
+    skip = shutil.ignore_patterns("__pycache__")
+    for name in ("benchmarks", "methods", "profiles", "workflows"):
+        shutil.copytree(ROOT / name, folder / name, ignore=skip)
+    shutil.copy(ROOT / "Snakefile", folder)
+    return folder
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The copy comes before an installed suite, and nothing is imported into a database outside of it."""
+    outside = ("MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE")
+    return {name: value for name, value in os.environ.items() if name not in outside} | {"PYTHONPATH": str(folder)}
+
+
+def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
+    """What Snakemake prints; it must fail, or must not."""
+    done = subprocess.run(command(*arguments), cwd=folder, env=environment(folder), text=True, capture_output=True)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def planned(output: str) -> Counter[str]:
+    """Jobs of a dry run by rule and run: ``train equation/marcos/s0``."""
+    rules = re.findall(r"^(?:local)?rule (\w+):\n(.*?)(?:\n\n|\Z)", output, re.M | re.S)
+    runs = [(rule, re.search(r"wildcards: run=(\S+)", text)) for rule, text in rules]
+    return Counter(f"{rule} {run[1]}" if run else rule for rule, run in runs)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy whose smoke study has been run by a stand-in for the stages."""
+    folder = copy_suite(tmp_path_factory.mktemp("finished"))
+    (folder / "benchmarks/cli.py").write_text(STAND_IN)
+    snakemake(folder, "--config", "study=smoke", "--", TARGET)
+    assert (folder / TARGET).is_file()
+    return folder
+
+
+@pytest.fixture
+def edit(finished: Path) -> Callable[[str, str], None]:
+    """Append text to a file of the finished copy, for one test."""
+    before: dict[Path, bytes | None] = {}
+
+    def append(name: str, text: str) -> None:
+        path = finished / name
+        before[path] = path.read_bytes() if path.exists() else None
+        path.write_bytes((before[path] or b"") + text.encode())
+
+    yield append  # type: ignore[misc]
+    for path, content in before.items():
+        path.unlink() if content is None else path.write_bytes(content)
+
+
+def test_lint_is_clean() -> None:
+    assert "good condition" in snakemake(ROOT, "--lint")
+
+
+def test_dry_run_of_the_default_study_says_what_would_run_and_why(tmp_path: Path) -> None:
+    output = snakemake(copy_suite(tmp_path), "--dry-run", TARGET)
+    jobs = Counter(job.split()[0] for job in planned(output).elements())
+    assert jobs["train"] == jobs["evaluate"] == jobs["time"] == 8  # four rows, two blocks
+    assert jobs["data"] == 2
+    assert jobs["collect"] == jobs["track"] == jobs["table_main"] == jobs["latest_table"] == 1
+    assert output.count("reason: Missing output files") == sum(jobs.values())
+
+
+def test_second_call_does_nothing_however_the_study_is_named(finished: Path) -> None:
+    assert "Nothing to be done" in snakemake(finished, "--configfile", "workflows/config/smoke.yaml", "--", TARGET)
+
+
+def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:
+    edit("methods/cot_sft.py", "\n# edited\n")
+    edit("methods/other.py", '"""A new method\'s file."""\n')
+    jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
+    rows = [run for run in SMOKE if "/cot_sft/" in run]
+    assert {job for job in jobs if " " in job} == {
+        f"{stage} {r}" for stage in ("train", "evaluate", "time") for r in rows
+    }
+    assert "data" not in jobs
+
+
+def test_edited_part_of_a_package_reruns_its_method(finished: Path, edit: Callable[[str, str], None]) -> None:
+    edit("methods/marcos/randomness.py", "\n# edited\n")
+    jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
+    assert {job for job in jobs if job.startswith("train")} == {f"train {run}" for run in SMOKE if "/marcos" in run}
+
+
+def test_one_test_set_more_trains_nothing_anew(finished: Path, edit: Callable[[str, str], None]) -> None:
+    study = finished / "workflows/config/smoke.yaml"
+    edit("workflows/config/smoke.yaml", "")  # put back when the test ends
+    study.write_text(study.read_text().replace("tests: [", "tests: [multiarith, "))
+    jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
+    assert not any(job.startswith("train") for job in jobs)
+    assert {job for job in jobs if job.startswith("evaluate")} == {f"evaluate {run}" for run in SMOKE}
+    assert jobs["data"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config", "stduy=smoke"], r"unknown keys \['stduy'\]"),
+        (["--configfile", "bad.yaml"], "bad.yaml is no valid study:\n.*sedes: Extra inputs"),
+        (["--configfile", "workflows/config/smoke.yaml", "--config", "threads=2"], "a study is one file"),
+    ],
+)
+def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments: list[str], message: str) -> None:
+    (finished / "bad.yaml").write_text((finished / "workflows/config/smoke.yaml").read_text() + "sedes: [0]\n")
+    output = snakemake(finished, "--dry-run", *arguments, "--", TARGET, fails=True)
+    assert re.search(message, output), output
+
+
+def _wait_for(ready: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert process.poll() is None, "the workflow ended early"
+        assert time.monotonic() < deadline, "the workflow is stuck"
+        time.sleep(0.05)
+
+
+def _writers(folder: Path) -> list[str]:
+    """Command lines of live stages that work in a folder."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").resolve() == folder and b"benchmarks.cli" in (entry / "cmdline").read_bytes():
+                lines.append((entry / "cmdline").read_text())
+        except OSError:  # it has ended
+            continue
+    return [line for line in lines if not line.startswith("/bin/bash") and "bash\0-c" not in line]
+
+
+def test_killed_workflow_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    folder = copy_suite(tmp_path)
+    arguments = ("--config", "study=smoke", "--", TARGET)
+    runs = folder / "results/smoke/runs"
+    with (folder / "first.log").open("w") as log:
+        first = subprocess.Popen(
+            command(*arguments), cwd=folder, env=environment(folder), stdout=log, stderr=log, text=True
+        )
+        try:
+            _wait_for(lambda: any(runs.glob("*/*/s0/checkpoints/*")), first)
+            assert f"is being run by process {first.pid}" in snakemake(folder, "--dry-run", *arguments)
+        finally:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+    done = {path: path.read_bytes() for path in runs.rglob("train.json")}
+    time.sleep(2)
+    assert not _writers(folder), "orphans go on writing"
+
+    output = snakemake(folder, *arguments)
+    assert "is being run by" not in output
+    assert all(path.read_bytes() == content for path, content in done.items()), "finished runs were run again"
+    assert {json.loads(path.read_text())["run"] for path in runs.rglob("train.json")} == set(SMOKE)
+    table = (folder / TARGET).read_text()
+    assert "MarCos" in table
+    assert "not run" not in table
+    assert "Nothing to be done" in snakemake(folder, *arguments)

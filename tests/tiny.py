@@ -1,0 +1,73 @@
+"""A model, a vocabulary and problems so small that every number of a method can be computed again in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from methods.backbone import load_backbone
+from methods.base import Context, Example, Method, Setup, Stage, Vocabulary, build
+
+EOS = 0
+PROBLEMS = {  # question -> steps and answer
+    "Ann has 3 + 4": (["<<3+4=7>>"], "7"),
+    "9 of 12 go, then 2 more": (["<<12-9=3>>", "<<3-2=1>>"], "1"),
+    "2 + 2, twice, less 1, halved": (["<<2+2=4>>", "<<4*2=8>>", "<<8-1=7>>", "<<7/2=3.5>>"], "3.5"),
+    "5": ([], "5"),
+}
+
+
+def ids(text: str) -> list[int]:
+    """One token per ASCII character."""
+    return list(text.encode("ascii"))
+
+
+def text(tokens: Sequence[int], **names: int) -> str:
+    """The opposite of ids; end-of-text is $, and tokens that are no characters go by their names."""
+    special = {EOS: "$", **{token: f"[{name}]" for name, token in names.items()}}
+    return "".join(special.get(int(token)) or chr(token) for token in tokens)
+
+
+def setup(**overrides: int) -> Setup:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, **overrides}
+    return Setup(load_backbone("qwen2-tiny", 128, overrides=sizes), Vocabulary(128, EOS, ids))
+
+
+def make(name: str, options: Mapping[str, Any] | None = None, **overrides: int) -> Method:
+    return build(name, options or {}, setup(**overrides), seed=0)
+
+
+def examples() -> list[Example]:
+    return [
+        Example(f"row-{i}", ids(question), [ids(step) for step in steps], ids(answer))
+        for i, (question, (steps, answer)) in enumerate(PROBLEMS.items())
+    ]
+
+
+def questions() -> list[list[int]]:
+    return [ids(question) for question in PROBLEMS]
+
+
+def context(training: bool = True, **settings: float) -> Context:
+    """In a stage with these settings."""
+    return Context(Stage("a stage", 1.0, settings=settings), epoch=0, step=0, seed=0, training=training)
+
+
+@contextmanager
+def passes(method: Method) -> Iterator[list[torch.Size]]:
+    """The shapes of what transformer trunks of a method read meanwhile, one entry for every call."""
+    shapes: list[torch.Size] = []
+
+    def note(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        read = kwargs.get("inputs_embeds")
+        shapes.append(kwargs["input_ids"].shape if read is None else read.shape[:2])
+
+    trunks = [m for m in method.modules() if isinstance(m, PreTrainedModel) and m.base_model is m]
+    hooks = [trunk.register_forward_pre_hook(note, with_kwargs=True) for trunk in trunks]
+    yield shapes
+    for hook in hooks:
+        hook.remove()
