@@ -45,5 +45,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and was not found; name it: make PYTHON=/path/to/python3.11'; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(PYTHON) is older than Python 3.11'; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo 'On Debian and Ubuntu, venv is a package of its own: apt install python3-venv'; exit 1; }
+	@echo 'Installing the pinned packages: about two minutes with the CPU build of torch, longer with CUDA libraries.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -21,4 +21,4 @@ include: "workflows/rules/table.smk"
 rule all:
     default_target: True
     input:
-        "results/table_main.md",
+        expand("results/table_{table}.md", table=list(Table)),

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.locks import watch_parent
-from benchmarks.study import RunSpec, Study, StudyError, load_study, shipped
+from benchmarks.study import RunSpec, StudyError, load_study, shipped
+from benchmarks.tables import Table
 
 app = typer.Typer(
     help="Reproducible benchmark of continuous (latent) reasoning.",
@@ -22,10 +23,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-StudyArgument = Annotated[str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")]
+StudyArgument = Annotated[
+    str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")
+]
 RunArgument = Annotated[str, typer.Argument(help="A run's id: BLOCK/ROW/sSEED, e.g. equation/marcos/s0.")]
 Results = Annotated[Path, typer.Option(help="Folder that everything is written to.")]
 RESULTS = Path("results")
+METHODS = Path("methods")
+MAIN = Table.main
 
 
 @app.callback()
@@ -130,13 +135,18 @@ def track(study: StudyArgument, results: Results = RESULTS) -> None:
 
 
 @app.command()
-def table(study: StudyArgument, results: Results = RESULTS) -> None:
-    """Render the main table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
+def table(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    table: Annotated[Table, typer.Option(help="Accuracy and costs; greedy against sampled; latents exchanged.")] = MAIN,
+) -> None:
+    """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
     with clear_errors():
-        loaded: Study = load_study(study)
-        from benchmarks import tables, tracking
+        loaded = load_study(study)
+        from benchmarks import tracking
+        from benchmarks.tables.render import render
 
-        files = tables.render_main(loaded, results)
+        files = render(loaded, results, table)
         tracking.attach_table(loaded, results, files)
     typer.echo(next(path for path in files if path.suffix == ".md").read_text())
 
@@ -146,12 +156,13 @@ def compare(
     a: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY:RUN, e.g. quick:equation/marcos/s0.")],
     b: Annotated[str, typer.Argument(help="The run that it is compared with.")],
     results: Results = RESULTS,
+    test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
 ) -> None:
     """Metric differences of two tracked runs, a paired test, and the questions where they differ."""
     with clear_errors():
         from benchmarks import comparison
 
-        typer.echo(comparison.render(comparison.compare(a, b, results)))
+        typer.echo(comparison.render(comparison.compare(a, b, results, test)))
 
 
 @app.command()
@@ -161,6 +172,19 @@ def methods() -> None:
 
     for name, cls in available().items():
         typer.echo(f"{name:12} {cls.title:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
+
+
+@app.command()
+def new_method(
+    name: Annotated[str, typer.Argument(help="Small letters, digits and _, as in my_method.")],
+    folder: Annotated[Path, typer.Option(help="Where the file goes.")] = METHODS,
+) -> None:
+    """Write a new method's file: it works as it stands, and its comments say what to change."""
+    with clear_errors():
+        from benchmarks import scaffold
+
+        path = scaffold.new_method(name, folder)
+    typer.echo(f"{path} is written; test it: pytest -k {name} tests/test_conformance.py", err=True)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,13 +29,21 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
+@dataclass(frozen=True)
+class Phase:
+    """Where a stage lies in its phase, in optimizer steps: one learning rate schedule spans all stages of a phase."""
+
+    before: int
+    steps: int
+
+
 class Engine:
     """One stage's optimizer over the stage's trainable parameters: fused AdamW, gradient clipping, learning rate."""
 
     rank, world = 0, 1
 
-    def __init__(self, method: Method, stage: Stage, training: TrainingSpec, steps: int) -> None:
-        self.method, self.training, self.steps = method, training, max(steps, 1)
+    def __init__(self, method: Method, stage: Stage, training: TrainingSpec, phase: Phase) -> None:
+        self.method, self.training, self.phase = method, training, phase
         self.peak = training.learning_rate * stage.learning_rate_scale
         for name, parameter in method.named_parameters():
             parameter.requires_grad_(name.startswith(stage.trainable))
@@ -67,13 +76,13 @@ class Engine:
         return float(norm)
 
     def learning_rate(self, step: int) -> float:
-        """Linear warm-up, then constant or cosine over the rest of the stage."""
-        warmup = self.training.warmup_steps
+        """At step ``step`` of the stage: linear warm-up, then constant or cosine, over the whole phase."""
+        step, warmup = self.phase.before + step, self.training.warmup_steps
         if step < warmup:
             return self.peak * (step + 1) / warmup
         if self.training.schedule == "constant":
             return self.peak
-        done = (step - warmup) / max(self.steps - warmup, 1)
+        done = (step - warmup) / max(self.phase.steps - warmup, 1)
         floor = self.training.final_learning_rate_share
         return self.peak * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
 

@@ -59,7 +59,7 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
 
 
 @torch.no_grad()
-def generate(method: Method, questions: list[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
+def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
     with autocast(method.device, precision):
         return method.generate(questions, decoding)
 
@@ -114,7 +114,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
                 "decoding": decoding.model_dump(mode="json"),
                 "stochastic": stochastic,
                 "seeds": seeds,
-                "tests": {test: summary(frame[frame.test == test], place[test], costs) for test in tests},
+                "tests": {test: summary(frame.loc[frame.test == test], place[test], costs) for test in tests},
             }
         record = {
             "run": spec.id,
@@ -157,7 +157,7 @@ def scored(tests: dict[str, TestSet], place: dict[str, np.ndarray], answers: Ans
 
 def summary(frame: pd.DataFrame, place: np.ndarray, costs: list[Answers]) -> dict[str, Any]:
     """Scores of one test set under one decoding, a number per seed, and mean costs per question."""
-    new = frame[~frame.overlap.astype(bool)]
+    new = frame.loc[~frame.overlap.astype(bool)]
 
     def per_seed(rows: pd.DataFrame, column: pd.Series) -> list[float]:
         return [float(value) for value in column.loc[rows.index].groupby(rows.seed).mean()]

@@ -58,7 +58,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise BrokenRecord(f"{path} does not exist: run the stage that writes it") from error
     except json.JSONDecodeError as error:
-        raise BrokenRecord(f"{path}, line {error.lineno}: broken JSON ({error.msg}); delete it and run again") from error
+        raise BrokenRecord(
+            f"{path}, line {error.lineno}: broken JSON ({error.msg}); delete it and run again"
+        ) from error
 
 
 def sha256(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,33 +43,52 @@ OWN = {  # what this frame adds
     "training_seeds": "Int64",  # that have an accuracy
     "accuracy": "Float64",
     "spread": "Float64",
+    "stochastic": "boolean",  # whether anything is drawn
+    "decoding_spread": "Float64",  # over decoding seeds; its mean over training seeds
     "spread_over": "string",  # what the spread covers: N training seeds, N decoding seeds, nothing drawn, one seed
     "low": "Float64",  # 95 % interval over questions
     "high": "Float64",
     "mark": "string",  # best or tie, by paired tests within the block
 }
 
+TESTED = {  # a row as it is against the same row under a control
+    **dict.fromkeys(KEYS, "string"),
+    "n": "Int64",
+    "difference": "Float64",  # of accuracy, as it is minus control
+    "p_value": "Float64",
+    "p_holm": "Float64",
+    "kind": "string",
+}
+
 
 @dataclass(frozen=True)
 class Summary:
-    """``lines``: one per block, row, decoding and test. ``pairs``: the paired tests that the marks rest on."""
+    """``lines``: one per block, row, decoding and test. ``pairs``: the paired tests that the marks rest on.
+    ``controls``: paired tests of each row as it is against the same row with latents that are not its own."""
 
     lines: pd.DataFrame
     pairs: pd.DataFrame
+    controls: pd.DataFrame
+
+    @cached_property
+    def tested(self) -> pd.DataFrame:
+        """The lines, each control's with its paired test."""
+        return self.lines.merge(self.controls.drop(columns="n"), how="left", on=KEYS)
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, ...], dict[str, Any]]:
-        return {tuple(line[key] for key in KEYS): line for line in self.lines.to_dict("records")}
+        return {tuple(line[key] for key in KEYS): line for line in self.tested.to_dict("records")}
 
     def line(self, block: str, row: str, decoding: str, test: str) -> dict[str, Any] | None:
         """The line of these keys, or None where that decoding is not for the row."""
         return self._by_key.get((block, row, decoding, test))
 
 
-def summarise(study: Study, collected: Collected, results: Path) -> Summary:
-    """Aggregate the run records and test the rows of each block against each other, on every test set."""
+def summarise(study: Study, collected: Collected, results: Path, decodings: Sequence[str]) -> Summary:
+    """Aggregate the run records of some decodings, and test the rows of each block against each other, on every test
+    set."""
     frame = to_frame(study, collected)
-    frame = frame.loc[frame["shown"]]
+    frame = frame.loc[frame["shown"] & frame["decoding"].isin(list(decodings))]
     controls = {row.id for row in study.rows if row.control}
     correct: dict[tuple[str, ...], pd.Series] = {}
     for key, group in _groups(frame, KEYS[:3]):
@@ -79,7 +98,9 @@ def summarise(study: Study, collected: Collected, results: Path) -> Summary:
     for line in lines:
         line |= {"control": line["row"] in controls, "mark": marks.get(tuple(line[key] for key in KEYS), "")}
     columns = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
-    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs)
+    swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
+    tests = _against_own({key: series for key, series in correct.items() if key[2] in swapped}, correct)
+    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests)
 
 
 def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
@@ -113,6 +134,7 @@ def _aggregate(group: pd.DataFrame, correct: pd.Series | None) -> dict[str, Any]
     done = group.dropna(subset="accuracy_mean")
     line["training_seeds"] = len(done)
     if correct is not None:
+        line |= {"stochastic": done["stochastic"].any(), "decoding_spread": done["accuracy_std"].mean()}
         line["accuracy"] = done["accuracy_mean"].mean()
         line |= _spread(done)
         line["low"], line["high"] = statistics.interval(correct)
@@ -148,3 +170,17 @@ def _families(correct: dict[tuple[str, ...], pd.Series]) -> Iterator[tuple[str, 
     for block, test in keys:
         rows = {key[1]: series for key, series in correct.items() if (key[0], *key[2:]) == (block, "default", test)}
         yield block, test, rows
+
+
+def _against_own(
+    swapped: Mapping[tuple[str, ...], pd.Series], correct: Mapping[tuple[str, ...], pd.Series]
+) -> pd.DataFrame:
+    """Each row's default decoding against its controls, the p-values corrected within a block's test set."""
+    lines = []
+    for block, test in dict.fromkeys((key[0], key[3]) for key in swapped):
+        family = {key: series for key, series in swapped.items() if (key[0], key[3]) == (block, test)}
+        tests = [statistics.paired_test(correct[(*key[:2], "default", test)], other) for key, other in family.items()]
+        adjusted = statistics.holm([found.p_value for found in tests])
+        for key, found, p in zip(family, tests, adjusted, strict=True):
+            lines.append(dict(zip(KEYS, key, strict=True)) | vars(found) | {"p_holm": p})
+    return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
-from benchmarks.engine import Engine, pick_device, synchronize
+from benchmarks.engine import Engine, Phase, pick_device, synchronize
 from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
@@ -62,8 +62,9 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
 
 
 def spread_over(length: int, count: int) -> np.ndarray:
-    """``count`` indices spread evenly over ``range(length)``, or all of them."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))
+    """``count`` indices spread evenly over ``range(length)``, from the middle of each part; or all of them."""
+    count = min(count, length)
+    return ((np.arange(count) + 0.5) * length / count).astype(int)
 
 
 def time_test(method: Method, spec: RunSpec, questions: list[list[int]], answer_only: bool) -> dict[str, Any]:
@@ -123,12 +124,13 @@ def time_training(method: Method, spec: RunSpec, paths: Paths) -> dict[str, Any]
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus)
     stages = method.stages(budget)
-    share = max(3, spec.timing.train_steps // max(len(stages), 1))
     phases: dict[str, dict[str, Any]] = {}
     weights: dict[str, float] = defaultdict(float)
     training_flops = 0.0
+    sizes = Counter(stage.phase for stage in stages)
     for stage in stages:
-        measured = time_stage(method, spec, corpus, stage, share, paths.checkpoints)
+        steps = max(1, spec.timing.train_steps // sizes[stage.phase])
+        measured = time_stage(method, spec, corpus, stage, steps, paths.checkpoints)
         phase = phases.setdefault(stage.phase, defaultdict(float))
         for name in ("step_seconds_median", "flops_per_step"):
             phase[name] += stage.epochs * measured[name]
@@ -153,7 +155,7 @@ def time_stage(
 ) -> dict[str, float]:
     """Median seconds and mean FLOPs of an optimizer step over batches of all lengths, and what is done once."""
     device = method.device
-    engine = Engine(method, stage, spec.training, steps + WARMUP_STEPS)
+    engine = Engine(method, stage, spec.training, Phase(0, 1))
     data = StageData(method, corpus, stage, spec.seed, None)
     batches = sorted(epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, 0), key=_mean_length(corpus))
     chosen = [batches[i] for i in spread_over(len(batches), steps)]
@@ -163,7 +165,7 @@ def time_stage(
         chosen = [np.arange(len(chosen[0]))] * steps
     method.train()
     with FlopCounterMode(display=False) as counter:
-        warm = [chosen[i] for i in spread_over(len(chosen), WARMUP_STEPS)]
+        warm = [chosen[i] for i in spread_over(len(chosen), min(WARMUP_STEPS, steps))]
         for number, indices in enumerate(warm):
             optimizer_step(engine, data, indices, data.context(0, number), number)
     seconds = []

@@ -22,7 +22,7 @@ import torch
 
 from benchmarks import checkpoints
 from benchmarks.data import Corpus, epoch_batches, open_corpus
-from benchmarks.engine import Engine, pick_device
+from benchmarks.engine import Engine, Phase, pick_device
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, sync, write_json
@@ -33,7 +33,10 @@ from benchmarks.study import RunSpec, TrainingSpec
 from methods.base import Batch, Budget, Context, Method, Output, Stage, code_digest
 
 log = logging.getLogger(__name__)
-CODE = ("benchmarks.training", "benchmarks.engine", "benchmarks.features", "benchmarks.study", "benchmarks.data.batching")
+CODE = (  # besides the method's own: what a run's weights depend on
+    *(f"benchmarks.{part}" for part in ("training", "engine", "features", "study")),
+    *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers", "batching")),
+)
 
 
 class NonFiniteLoss(RuntimeError):
@@ -122,11 +125,14 @@ def steps_of(stage: Stage, steps_per_epoch: int) -> int:
 
 def budget_of(training: TrainingSpec, corpus: Corpus) -> Budget:
     """Epochs over the corpus; a token budget counts question, steps and answer of the examples seen."""
-    steps_per_epoch = math.ceil(len(corpus) / training.batch_size)
-    if training.epochs is not None:
-        return Budget(training.epochs, steps_per_epoch)
-    assert training.tokens is not None
-    return Budget(training.tokens / float(corpus.lengths.sum()), steps_per_epoch)
+    epochs = training.epochs or (training.tokens or 0) / float(corpus.lengths.sum())
+    return Budget(epochs, math.ceil(len(corpus) / training.batch_size), tuple(corpus.chain_lengths.tolist()))
+
+
+def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> Phase:
+    """Where the stage of that index lies in its phase."""
+    steps = [steps_of(stage, steps_per_epoch) * (stage.phase == stages[index].phase) for stage in stages]
+    return Phase(before=sum(steps[:index]), steps=sum(steps))
 
 
 @dataclass
@@ -169,7 +175,7 @@ class Trainer:
     def _key(self) -> str:
         """What a checkpoint must have been made from to be resumed."""
         parent = checkpoints.digest(self.parent) if self.parent else None
-        data = read_json(self.paths.data / "done.json")["digests"]
+        data = read_json(self.paths.data / "done.json")["digests"][f"{self.spec.data.train}/train"]
         parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE), data, parent]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -199,7 +205,7 @@ class Trainer:
 
     def _run_stage(self, stage: Stage) -> None:
         at, steps = self.position, steps_of(stage, self.budget.steps_per_epoch)
-        engine = Engine(self.method, stage, self.training, steps)
+        engine = Engine(self.method, stage, self.training, phase_of(self.stages, at.stage, self.budget.steps_per_epoch))
         if self.optimizer and (at.stage_step > 0 or stage.keep_optimizer):
             engine.load_optimizer_state(self.optimizer)
         train, held_out = (self._data(stage, engine, corpus) for corpus in (self.train, self.held_out))
@@ -213,7 +219,7 @@ class Trainer:
                 if stage.select_on and (at.stage_step % every == 0 or at.stage_step == steps):
                     self._validate(stage, engine, held_out)
                 progress.advance(note=f"loss {sum(self.position.final.values()):.3g}")
-                if at.stage_step < steps and time.monotonic() - self.saved >= self.training.checkpoint_seconds:
+                if at.stage_step < steps and self._checkpoint_is_due():
                     self._checkpoint(engine)
         self.optimizer = engine.optimizer_state()
         for data in (train, held_out):
@@ -293,7 +299,11 @@ class Trainer:
         )
         self._log("stage", at.stages[-1])
         at.stage, at.stage_step, at.best, at.best_step = at.stage + 1, 0, None, None
-        self._checkpoint(None)
+        if self._checkpoint_is_due() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
+            self._checkpoint(None)
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self.saved >= self.training.checkpoint_seconds
 
     def _checkpoint(self, engine: Engine | None) -> None:
         self._flush()
@@ -357,6 +367,7 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Train a run unless it is trained already; returns its record."""
     torch.set_num_threads(spec.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a check for bugs that costs a pass over memory
     paths = Paths(results, spec)
     with RunLock(paths.run):
         trainer = Trainer(spec, results)

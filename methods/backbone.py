@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from methods.base import IGNORE
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig
 
 _TINY = {
-    "hidden_size": 128,
-    "intermediate_size": 352,
+    "hidden_size": 64,
+    "intermediate_size": 176,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -88,6 +88,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 class Backbone:
     """A recipe for transformers of one architecture; every call builds a new one.
 
+    What is built is a ``PreTrainedModel``, typed ``Any``: transformers types the parts of one too loosely to use.
     ``vocab_size`` counts the embedding rows that the tokenizer needs; a named architecture may bring more.
     """
 
@@ -99,7 +100,7 @@ class Backbone:
     def hidden_size(self) -> int:
         return self.config.hidden_size
 
-    def causal_lm(self, extra_tokens: int = 0, pretrained: bool = True) -> PreTrainedModel:
+    def causal_lm(self, extra_tokens: int = 0, pretrained: bool = True) -> Any:
         """A language model with its head. ``extra_tokens`` rows are added after the vocabulary for markers."""
         from transformers import AutoModelForCausalLM
 
@@ -108,7 +109,7 @@ class Backbone:
             model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
         return model
 
-    def trunk(self, embeddings: bool = True, pretrained: bool = True) -> PreTrainedModel:
+    def trunk(self, embeddings: bool = True, pretrained: bool = True) -> Any:
         """A transformer without head; without its token table too when it is only fed vectors."""
         from transformers import AutoModel
 
@@ -117,7 +118,7 @@ class Backbone:
             model.embed_tokens = None
         return model
 
-    def _build(self, factory: Any, pretrained: bool) -> PreTrainedModel:
+    def _build(self, factory: Any, pretrained: bool) -> Any:
         if self.checkpoint and pretrained:
             return factory.from_pretrained(
                 self.checkpoint, revision=self.revision, dtype=torch.float32, attn_implementation="sdpa"

@@ -157,7 +157,9 @@ class Decoding:
     latents: Literal["default", "sample", "mean"] = "default"
     temperature: float = 1.0
     top_p: float = 1.0
-    thoughts: Literal["own", "exchanged", "mean"] = "own"  # a control: latents of the batch's next question, or its mean
+    thoughts: Literal["own", "exchanged", "mean"] = (
+        "own"  # a control: latents of the batch's next question, or its mean
+    )
     seed: int = 0
     max_new_tokens: int = 128
     answer_only: bool = True  # methods that can skip the steps do so; False: say them too
@@ -183,7 +185,7 @@ class Cost:
 
 @dataclass
 class Generation:
-    """``answer``: (B, L) token ids, end-of-text from the first end on. ``steps``: (B, K, L), when asked and possible."""
+    """``answer``: (B, L) ids, end-of-text from the first end on. ``steps``: (B, K, L), when asked and possible."""
 
     answer: Tensor
     cost: Cost
@@ -328,13 +330,21 @@ def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Met
 
 
 def code_digest(name: str, *modules: str) -> str:
-    """A digest of the source that decides a method's numbers: its own module or package, this package's shared
-    modules, and the ``modules`` named (dotted)."""
-    own = get_method(name).__module__
-    shared = ("methods.base", "methods.backbone", "methods.decoding", "methods.draws")
+    """A digest of the source that decides a method's numbers: its module or package, all of this package that it
+    builds on, and the ``modules`` named (dotted)."""
     digest = hashlib.sha256()
-    for module in (own, *shared, *modules):
+    for module in sorted({*_builds_on(get_method(name).__module__, set()), *modules}):
         origin = Path(inspect.getfile(importlib.import_module(module)))
         for path in sorted(origin.parent.glob("*.py")) if origin.name == "__init__.py" else [origin]:
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _builds_on(module: str, seen: set[str]) -> set[str]:
+    """A module and the modules of this package that it takes something from, and so on."""
+    seen.add(module)
+    for value in vars(importlib.import_module(module)).values():
+        origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or ""
+        if origin.startswith("methods.") and origin not in seen:
+            _builds_on(origin, seen)
+    return seen

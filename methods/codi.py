@@ -27,7 +27,7 @@ from methods.base import (
     Stage,
     pad,
 )
-from methods.cot_sft import prompt
+from methods.cot_sft import lines, prompt
 from methods.decoding import Prefix, controlled, decode, extend, prefill, read
 from methods.draws import question_keys
 
@@ -112,9 +112,8 @@ class CODI(Method):
         return [*prompt(question, self.vocabulary), self.begin]
 
     def _chain(self, example: Example) -> list[int]:
-        """The teacher's steps, a line each."""
         steps = example.steps if self.options.include_last_step else example.steps[:-1]
-        return [token for step in steps for token in (*step, *self.vocabulary.newline)]
+        return lines(steps, self.vocabulary)
 
     def forward(self, batch: Batch, context: Context) -> Output:
         return self.losses_and_latents(batch)[0]

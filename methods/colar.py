@@ -32,7 +32,7 @@ from methods.base import (
     Stage,
     pad,
 )
-from methods.cot_sft import prompt, target
+from methods.cot_sft import lines, prompt, target
 from methods.decoding import Prefix, choose, controlled, decode, extend, prefill
 from methods.draws import generator, key, normal, question_keys, uniform
 
@@ -127,7 +127,7 @@ class CoLaR(Method):
         """
         factor = self._draw_factor(context)
         before = [self._prompt(example.question, factor) for example in examples]
-        chains = [self._chain(example) for example in examples]
+        chains = [lines(example.steps, self.vocabulary) for example in examples]
         after = [[self.separator, *target(example, self.vocabulary, steps=False)] for example in examples]
         ids, real = pad([[*b, *c, *a] for b, c, a in zip(before, chains, after, strict=True)], self.vocabulary.eos)
         start, length = (torch.tensor([len(piece) for piece in pieces])[:, None] for pieces in (before, chains))
@@ -162,9 +162,6 @@ class CoLaR(Method):
         """Up to the separator that opens the chain, which is a block of its own."""
         return [*prompt([*question, *self.speed_prompts[factor]], self.vocabulary), self.separator]
 
-    def _chain(self, example: Example) -> list[int]:
-        return [token for step in example.steps for token in (*step, *self.vocabulary.newline)]
-
     def _share(self, size: Tensor, merged: Tensor, factor: int) -> Tensor:
         """What each token's embedding is multiplied by, (B, L), before the ``size`` of them in its place are summed."""
         if factor == 1:
@@ -182,7 +179,7 @@ class CoLaR(Method):
         latent = self._latent_loss(mean, log_deviation, wanted, batch)
         statistics = {}
         if log_deviation is not None:
-            entropy = (log_deviation.detach() + HALF_LOG_TAU + 0.5).mean(-1).sum()
+            entropy = (log_deviation.detach().float() + HALF_LOG_TAU + 0.5).mean(-1).sum()
             statistics = {"entropy": entropy, "vectors": thinks.sum()}
         return Output({"cross_entropy": labels, "latent": self.options.latent_weight * latent}, statistics)
 

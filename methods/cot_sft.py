@@ -81,9 +81,12 @@ def prompt(question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
     return [*question, *vocabulary.newline]
 
 
+def lines(steps: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[int]:
+    """Steps, a line each."""
+    return [token for step in steps for token in (*step, *vocabulary.newline)]
+
+
 def target(example: Example, vocabulary: Vocabulary, steps: bool = True) -> list[int]:
     """What is to be written after the prompt: steps a line each, the marked answer, end-of-text."""
-    chain = [token for step in example.steps for token in (*step, *vocabulary.newline)] if steps else []
+    chain = lines(example.steps, vocabulary) if steps else []
     return [*chain, *vocabulary.answer_marker, *example.answer, vocabulary.eos]
-
-

@@ -78,7 +78,7 @@ def read(trunk: PreTrainedModel, prefix: Prefix, embeddings: Tensor, **settings:
 
 
 def decode(
-    lm: PreTrainedModel, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int, max_new_tokens: int | None = None
+    lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int, max_new_tokens: int | None = None
 ) -> tuple[Tensor, Cost]:
     """Tokens after a prefix, (B, L) with ``eos`` from each row's end on, and what the prefix and they cost.
 

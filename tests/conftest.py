@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported: tests run side by side
@@ -20,6 +21,13 @@ def _folder(variable: str, content: str) -> Path:
     if not value:
         pytest.skip(f"{variable} names no folder with {content}")
     return Path(value)
+
+
+def bibtex_fields(citation: str) -> set[str]:
+    """The names of an entry's fields; fails where the text is no entry."""
+    entry = re.fullmatch(r"@\w+\{[^\s,{}]+,(.*)\}\s*", citation, re.DOTALL)
+    assert entry and citation.count("{") == citation.count("}"), f"no BibTeX: {citation}"
+    return set(re.findall(r"(\w+)\s*=\s*\{", entry[1]))
 
 
 @pytest.fixture(scope="session")

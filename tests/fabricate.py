@@ -33,6 +33,8 @@ TITLES = {"alpha": "Alpha & Co 100%", "beta": "Beta_set", "corpus": "Corpus"}
 # share of right answers, by row and test set
 ACCURACY = {"cot": (0.3, 0.5), "marcos": (0.8, 0.5), "marcos_wo_r": (0.45, 0.5), "oracle": (1.0, 1.0)}
 
+CARRIED = 0.5  # what is left of a row's accuracy when its latents are not its own
+
 
 def study(**changes: Any) -> Study:
     """Two blocks, four rows (one a control), two test sets, three decoding seeds."""
@@ -76,8 +78,10 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
     run = folder / "runs" / spec.id
     digests, decodings = {}, {}
     for name, decoding in spec.evaluation.decodings.items():
-        drawn = spec.method == "marcos" and spec.options["randomness"] and name == "default"
-        frame = predictions(spec, accuracy, decoding.seeds if drawn else 1)
+        randomness = spec.method == "marcos" and spec.options["randomness"] and decoding.latents != "mean"
+        drawn = randomness or decoding.tokens == "sample"
+        shares = tuple(share * (1 if decoding.thoughts == "own" else CARRIED) for share in accuracy)
+        frame = predictions(spec, shares, decoding.seeds if drawn else 1)
         path = run / "predictions" / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.to_parquet(path, index=False)

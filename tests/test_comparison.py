@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks import results, tracking
+from benchmarks.cli import app
 from benchmarks.comparison import Comparison, ComparisonError, compare, render
 from benchmarks.files import read_json
 from fabricate import fabricate, study
@@ -70,6 +72,14 @@ def test_runs_by_id_and_one_test(folder: Path) -> None:
     result = compare(runs["text/cot/s0"], runs["text/oracle/s0"], folder, test="beta")
     assert result.tests["test"].tolist() == ["beta"] and set(result.questions["test"]) == {"beta"}
     assert result.tests["kind"].tolist() == ["mcnemar"]
+
+
+def test_one_test_set_on_the_command_line(folder: Path) -> None:
+    arguments = ["compare", "text/cot/s0", "text/oracle/s0", "--results", str(folder), "--test"]
+    shown = CliRunner().invoke(app, [*arguments, "beta"])
+    assert shown.exit_code == 0 and "beta: the runs differ on" in shown.output
+    assert "alpha: the runs differ on" not in shown.output
+    assert CliRunner().invoke(app, [*arguments, "gamma"]).exit_code == 2
 
 
 def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:

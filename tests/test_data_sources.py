@@ -10,6 +10,7 @@ import pytest
 from benchmarks.data import DATASETS, cards, load_records, normalise, sources
 from benchmarks.data.records import DataError
 from benchmarks.data.sources import FOLDER, DataSet
+from conftest import bibtex_fields
 
 DATA = os.environ.get(FOLDER)
 real = pytest.mark.skipif(not DATA, reason=f"{FOLDER} names no folder with the published files")
@@ -141,6 +142,7 @@ def test_every_card_is_complete():
         assert card.name == name
         assert card.licence
         assert card.source
+        assert not card.citation or {"title", "author", "year"} <= bibtex_fields(card.citation)
         assert card.counts.keys() == card.records.keys()
         assert not isinstance(entry, DataSet) or card.files.keys() == card.counts.keys()
         assert card.hub is None or card.hub.revision is None or len(card.hub.revision) == 40

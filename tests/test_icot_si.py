@@ -52,9 +52,8 @@ def test_worked_examples_of_removal() -> None:
 def test_nothing_removed_is_cot_sft_and_all_removed_its_answer_only_control() -> None:
     method = icot(BARE)
     for removed, steps in ((0, True), (math.inf, False)):
-        ours, theirs = method.collate(examples(), context(removed=removed)), None
-        parent = make("cot_sft", {"steps": steps})
-        theirs = parent.collate(examples(), context())
+        ours = method.collate(examples(), context(removed=removed))
+        theirs = make("cot_sft", {"steps": steps}).collate(examples(), context())
         assert torch.equal(ours["ids"], theirs["ids"])
         assert torch.equal(ours["labels"], theirs["labels"])
         assert ours.denominators == theirs.denominators

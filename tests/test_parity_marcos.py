@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
-from transformers import AutoConfig
 
+from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
 from methods.base import Batch, Budget, Context, Decoding, Setup, Stage, Vocabulary
 from methods.decoding import decode, prefill
 from methods.marcos.method import MarCos
 from methods.marcos.options import MarCosOptions, SparsityOptions
 
-GOLDEN = os.environ.get("MARCOS_BENCH_GOLDEN")
-CASES = sorted(Path(GOLDEN).glob("marcos_*.safetensors")) if GOLDEN else []
+CASES = cases("marcos")
 OURS = {  # published prefix -> ours
     "encoder.": "understanding.",
     "think_model.": "thinking.",
@@ -29,11 +24,6 @@ OURS = {  # published prefix -> ours
     "projection_mlp2.": "inject.",
 }
 pytestmark = pytest.mark.skipif(not CASES, reason="MARCOS_BENCH_GOLDEN names no folder with marcos_*.safetensors")
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    scale = expected.abs().max().item()
-    torch.testing.assert_close(actual.to(expected), expected, rtol=1e-5, atol=1e-5 * max(scale, 1e-12))
 
 
 def our_name(name: str) -> str:
@@ -47,11 +37,8 @@ class Golden:
     """One case: the model with its weights, and the batch."""
 
     def __init__(self, path: Path) -> None:
-        self.tensors = load_file(path)
-        with safe_open(path, "pt") as file:
-            self.meta = file.metadata()
-        config = json.loads(self.meta["backbone_config"])
-        config = AutoConfig.for_model(config.pop("model_type"), **{k: v for k, v in config.items() if k != "torch_dtype"})
+        self.tensors, self.meta = load_case(path)
+        config = backbone_config(self.meta)
         self.steps, self.eos, newline = (int(self.meta[k]) for k in ("K", "eos", "newline"))
         options = MarCosOptions(
             steps=self.steps,
@@ -108,8 +95,8 @@ def test_losses_and_gradients(golden: Golden) -> None:
     weight = float(golden.meta["lambda"])
     close(losses["reconstruction"], golden.tensors["out.reconstruction_nll_sum"])
     close(losses["sparsity"], weight * golden.tensors["out.sparsity_l1_sum"])
-    sum(losses.values()).backward()
-    gradients = {name: p.grad for name, p in golden.model.named_parameters()}
+    torch.stack(list(losses.values())).sum().backward()
+    gradients = {name: p.grad for name, p in golden.model.named_parameters() if p.grad is not None}
     compared = 0
     for name, expected in golden.tensors.items():
         if not name.startswith("grad."):
@@ -160,4 +147,3 @@ def test_greedy_tokens(golden: Golden) -> None:
 
 def test_budget_is_split_between_phases(golden: Golden) -> None:
     assert [stage.epochs for stage in golden.model.stages(Budget(20, 1))] == [10, 10]
-

@@ -11,20 +11,21 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import results, tables
+from benchmarks import results
 from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
 from benchmarks.paper import paper_table, paper_tables
 from benchmarks.study import Study
+from benchmarks.tables.render import contents, render
 from fabricate import ACCURACY, fabricate, study
 from methods.base import get_method
 
 PAPER_TESTS = {"tests": ["gsm8k", "multiarith"], "decodings": {"default": {"seeds": 2}}}
 
 
-def render(made: Study, folder: Path, accuracy: Any = ACCURACY) -> dict[str, str]:
+def rendered(made: Study, folder: Path, accuracy: Any = ACCURACY) -> dict[str, str]:
     fabricate(made, folder, accuracy)
     results.collect(made, folder)
-    return tables.main_table(made, folder)
+    return contents(made, folder)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name in ("train", "evaluate", "time"):
         (folder / f"fake/runs/text/marcos/s0/{name}.json").unlink()
     results.collect(made, folder)
-    return tables.main_table(made, folder)
+    return contents(made, folder)
 
 
 def cells(text: str, title: str, heading: str | None = None) -> list[str]:
@@ -50,13 +51,13 @@ def test_all_formats_are_written(tmp_path: Path) -> None:
     made = study()
     fabricate(made, tmp_path)
     results.collect(made, tmp_path)
-    paths = tables.render_main(made, tmp_path)
+    paths = render(made, tmp_path)
     assert [path.name for path in paths] == [f"table_main.{end}" for end in ("md", "tex", "csv", "json")]
     assert all(path.parent == tmp_path / "fake" and path.stat().st_size for path in paths)
 
 
 def test_layout_is_the_papers(files: dict[str, str]) -> None:
-    text = files["table_main.md"]
+    text = files["md"]
     header = [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")]
     assert header[:3] == ["Model", "Train (s)", "Alpha & Co 100% Acc (%)"]
     assert header[-2:] == ["Params", "Training FLOPs"]
@@ -67,7 +68,7 @@ def test_layout_is_the_papers(files: dict[str, str]) -> None:
 
 
 def test_bold_only_where_the_test_separates(files: dict[str, str]) -> None:
-    text = files["table_main.md"]
+    text = files["md"]
     marcos, cot = (cells(text, title, "Training data: equation") for title in ("MarCos", "CoT-SFT"))
     assert re.fullmatch(r"\*\*\d\d\.\d\d\*\* ± \d\.\d\d", marcos[1])  # 80 % against 30 %: separated, over 3 seeds
     assert all(row[3].endswith("<sup>=</sup>") for row in (marcos, cot))  # 50 % each: tied
@@ -77,12 +78,12 @@ def test_bold_only_where_the_test_separates(files: dict[str, str]) -> None:
 
 
 def test_a_deterministic_row_has_no_spread(files: dict[str, str]) -> None:
-    row = cells(files["table_main.md"], "w/o R", "Training data: equation")
-    assert row[1].endswith("(det.)") and "± 0.00" not in files["table_main.md"]
+    row = cells(files["md"], "w/o R", "Training data: equation")
+    assert row[1].endswith("(det.)") and "± 0.00" not in files["md"]
 
 
 def test_what_has_not_run_says_why(files: dict[str, str]) -> None:
-    text = files["table_main.md"]
+    text = files["md"]
     missing = cells(text, "MarCos", "Training data: text")
     assert re.fullmatch(r"not run<sup>\d</sup>", missing[0]) and set(missing[1:]) == {"–"}  # noqa: RUF001
     number = missing[0][12]
@@ -93,7 +94,7 @@ def test_what_has_not_run_says_why(files: dict[str, str]) -> None:
 
 
 def test_details(files: dict[str, str]) -> None:
-    text = files["table_main.md"].split("## Details by test set")[1]
+    text = files["md"].split("## Details by test set")[1]
     row = cells(text, "MarCos", "Training data: equation · Alpha & Co 100%")
     assert row[0] == "200" and row[1].endswith("(n=180)") and row[5] == "3 decoding seeds"
     low, high = (float(part) for part in row[4].split(" to "))
@@ -103,7 +104,7 @@ def test_details(files: dict[str, str]) -> None:
 
 
 def test_footer(files: dict[str, str]) -> None:
-    text = files["table_main.md"]
+    text = files["md"]
     for part in (
         "Example CPU",
         "torch 2.13.0",
@@ -117,7 +118,7 @@ def test_footer(files: dict[str, str]) -> None:
 
 
 def test_latex_is_booktabs(files: dict[str, str]) -> None:
-    text = files["table_main.tex"]
+    text = files["tex"]
     for rule in ("\\toprule", "\\midrule", "\\cmidrule(lr){3-4}", "\\bottomrule"):
         assert rule in text
     assert "\\textbf{" in text and "Alpha \\& Co 100\\%" in text and "Beta\\_set" in text
@@ -132,9 +133,9 @@ def test_latex_is_booktabs(files: dict[str, str]) -> None:
 
 
 def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
-    table = pd.read_csv(io.StringIO(files["table_main.csv"]))
+    table = pd.read_csv(io.StringIO(files["csv"]))
     keys = ["block", "row", "decoding", "test"]
-    content = json.loads(files["table_main.json"])
+    content = json.loads(files["json"])
     assert len(table) == len(content["lines"]) == 24
     line = next(e for e in content["lines"] if [e[key] for key in keys] == ["equation", "marcos", "default", "alpha"])
     assert line["mark"] == "best" and line["low"] < line["accuracy"] < line["high"]
@@ -148,7 +149,7 @@ def test_several_training_seeds(tmp_path: Path) -> None:
     fabricate(made, tmp_path)
     (tmp_path / "fake/runs/text/cot/s1/evaluate.json").unlink()
     results.collect(made, tmp_path)
-    text = tables.main_table(made, tmp_path)["table_main.md"]
+    text = contents(made, tmp_path)["md"]
     assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, two trainings
     lacking = cells(text, "CoT-SFT", "Training data: text")[1]
     assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text
@@ -158,14 +159,14 @@ def test_several_training_seeds(tmp_path: Path) -> None:
 def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: Path) -> None:
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
     made = study(paper="main_0.5b", rows=rows, evaluation=PAPER_TESTS, deviations=["one GPU, not eight"])
-    text = render(made, tmp_path)["table_main.md"]
+    text = rendered(made, tmp_path)["md"]
     assert cells(text, "paper", "Training data: text")[:3] == ["0.31 ± 0.01", "13.27 ± 0.59", "80.95 ± 5.78"]
     assert "Train (h)" in text and "table tabel:main of the paper" in text and "one GPU, not eight" in text
     assert "For reference" not in text
 
 
 def test_a_study_on_real_tests_has_the_papers_numbers_apart(tmp_path: Path) -> None:
-    text = render(study(evaluation=PAPER_TESTS), tmp_path)["table_main.md"]
+    text = rendered(study(evaluation=PAPER_TESTS), tmp_path)["md"]
     main, reference = text.split("## For reference")
     assert "(0.5B, 385,620 samples, 8 GPUs), not this study's" in reference.splitlines()[0]
     assert cells(reference, "MarCos", "Training data: equation")[1] == "24.11 ± 0.97"
@@ -175,7 +176,7 @@ def test_a_study_on_real_tests_has_the_papers_numbers_apart(tmp_path: Path) -> N
 def test_a_study_that_has_not_run_is_a_table_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_method("cot_sft"), "skip", classmethod(lambda cls, options, setting: "not for this"))
     results.collect(study(), tmp_path)
-    text = tables.main_table(study(), tmp_path)["table_main.md"]
+    text = contents(study(), tmp_path)["md"]
     assert cells(text, "CoT-SFT")[0].startswith("skipped<sup>") and "skipped: not for this" in text
     assert cells(text, "MarCos")[0].startswith("not run<sup>") and "not prepared" in text
 
@@ -188,7 +189,7 @@ def test_times_of_a_column_have_one_unit(tmp_path: Path) -> None:
     record["train"]["phases"]["phase 1"]["epoch_seconds"] = 7200.0
     path.write_text(json.dumps(record))
     results.collect(made, tmp_path)
-    text = tables.main_table(made, tmp_path)["table_main.md"]
+    text = contents(made, tmp_path)["md"]
     assert "Train (h)" in text and cells(text, "MarCos", "Training data: text")[0] == "2.00"
     assert cells(text, "CoT-SFT", "Training data: text")[0] == "0.0035"
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.locks import RunLock
 from benchmarks.study import load_study
 from conftest import ROOT
+from copies import copy_suite, environment
 
 SMOKE = list(load_study("smoke").runs)
 TARGET = "results/table_main.md"
@@ -32,7 +32,7 @@ names = {
     "data": [f"data/{rest[-1]}/done.json"] if rest else [],
     "collect": ["collect.json", "frame.csv"],
     "track": ["track.json"],
-    "table": [f"table_main.{kind}" for kind in ("md", "tex", "csv", "json")],
+    "table": [f"table_{''.join(rest[-1:])}.{kind}" for kind in ("md", "tex", "csv", "json")],
 }
 for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
     (results / name).parent.mkdir(parents=True, exist_ok=True)
@@ -40,23 +40,8 @@ for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
 """
 
 
-def copy_suite(folder: Path) -> Path:
-    """The suite's source in a folder of its own, where it may be edited and run."""
-    skip = shutil.ignore_patterns("__pycache__")
-    for name in ("benchmarks", "methods", "profiles", "workflows"):
-        shutil.copytree(ROOT / name, folder / name, ignore=skip)
-    shutil.copy(ROOT / "Snakefile", folder)
-    return folder
-
-
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """The copy comes before an installed suite, and nothing is imported into a database outside of it."""
-    outside = ("MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE")
-    return {name: value for name, value in os.environ.items() if name not in outside} | {"PYTHONPATH": str(folder)}
 
 
 def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
@@ -84,7 +69,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def edit(finished: Path) -> Callable[[str, str], None]:
+def edit(finished: Path) -> Iterator[Callable[[str, str], None]]:
     """Append text to a file of the finished copy, for one test."""
     before: dict[Path, bytes | None] = {}
 
@@ -93,7 +78,7 @@ def edit(finished: Path) -> Callable[[str, str], None]:
         before[path] = path.read_bytes() if path.exists() else None
         path.write_bytes((before[path] or b"") + text.encode())
 
-    yield append  # type: ignore[misc]
+    yield append
     for path, content in before.items():
         path.unlink() if content is None else path.write_bytes(content)
 
@@ -105,9 +90,9 @@ def test_lint_is_clean() -> None:
 def test_dry_run_of_the_default_study_says_what_would_run_and_why(tmp_path: Path) -> None:
     output = snakemake(copy_suite(tmp_path), "--dry-run", TARGET)
     jobs = Counter(job.split()[0] for job in planned(output).elements())
-    assert jobs["train"] == jobs["evaluate"] == jobs["time"] == 8  # four rows, two blocks
+    assert jobs["train"] == jobs["evaluate"] == jobs["time"] == len(load_study("quick").runs)
     assert jobs["data"] == 2
-    assert jobs["collect"] == jobs["track"] == jobs["table_main"] == jobs["latest_table"] == 1
+    assert jobs["collect"] == jobs["track"] == jobs["table"] == jobs["latest_table"] == 1
     assert output.count("reason: Missing output files") == sum(jobs.values())
 
 
@@ -115,14 +100,19 @@ def test_second_call_does_nothing_however_the_study_is_named(finished: Path) -> 
     assert "Nothing to be done" in snakemake(finished, "--configfile", "workflows/config/smoke.yaml", "--", TARGET)
 
 
+def test_all_tables_are_made_when_none_is_named(finished: Path) -> None:
+    jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke"))
+    assert jobs == {"table": 2, "latest_table": 2, "all": 1}  # besides the main table, which is there
+    assert planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", "results/table_controls.md"))
+
+
 def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:
     edit("methods/cot_sft.py", "\n# edited\n")
     edit("methods/other.py", '"""A new method\'s file."""\n')
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
-    rows = [run for run in SMOKE if "/cot_sft/" in run]
-    assert {job for job in jobs if " " in job} == {
-        f"{stage} {r}" for stage in ("train", "evaluate", "time") for r in rows
-    }
+    stages = ("train", "evaluate", "time")
+    expected = {f"{stage} {run}" for stage in stages for run in SMOKE if "/cot_sft/" in run}
+    assert {job for job in jobs if " " in job} == expected
     assert "data" not in jobs
 
 
@@ -164,18 +154,6 @@ def _wait_for(ready: Callable[[], bool], process: subprocess.Popen[str], seconds
         time.sleep(0.05)
 
 
-def _writers(folder: Path) -> list[str]:
-    """Command lines of live stages that work in a folder."""
-    lines = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (entry / "cwd").resolve() == folder and b"benchmarks.cli" in (entry / "cmdline").read_bytes():
-                lines.append((entry / "cmdline").read_text())
-        except OSError:  # it has ended
-            continue
-    return [line for line in lines if not line.startswith("/bin/bash") and "bash\0-c" not in line]
-
-
 def test_killed_workflow_goes_on_with_the_same_command(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
     arguments = ("--config", "study=smoke", "--", TARGET)
@@ -192,7 +170,7 @@ def test_killed_workflow_goes_on_with_the_same_command(tmp_path: Path) -> None:
             first.wait()
     done = {path: path.read_bytes() for path in runs.rglob("train.json")}
     time.sleep(2)
-    assert not _writers(folder), "orphans go on writing"
+    assert not any(RunLock(path.parent).held() for path in runs.rglob(".lock")), "orphans go on writing"
 
     output = snakemake(folder, *arguments)
     assert "is being run by" not in output

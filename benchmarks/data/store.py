@@ -55,11 +55,22 @@ class Corpus:
     def lengths(self) -> np.ndarray:
         """(N,) tokens of question, steps and answer together, from the offsets of the stored lists."""
         table = self.dataset.data
-        flat = [_sizes(table, name) for name in ("question", "answer")]
-        chunks = [_offsets(chunk) for chunk in table.column("steps").chunks]
-        inner = [_offsets(chunk.values) for chunk in table.column("steps").chunks]
-        steps = [np.diff(tokens[outer]) for outer, tokens in zip(chunks, inner, strict=True)]
-        return sum(flat) + np.concatenate(steps)
+        return _sizes(table, "question") + self._step_sizes[0] + _sizes(table, "answer")
+
+    @cached_property
+    def chain_lengths(self) -> np.ndarray:
+        """(N,) tokens of the steps when each closes with a line end of one token."""
+        tokens, steps = self._step_sizes
+        return tokens + steps
+
+    @cached_property
+    def _step_sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) tokens of all steps together, and how many steps there are."""
+        chunks = self.dataset.data.column("steps").chunks
+        outer = [_offsets(chunk) for chunk in chunks]
+        inner = [_offsets(chunk.values) for chunk in chunks]
+        tokens = [np.diff(starts[bounds]) for bounds, starts in zip(outer, inner, strict=True)]
+        return np.concatenate(tokens).astype(np.int64), np.concatenate([np.diff(bounds) for bounds in outer])
 
     def examples(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
         rows = self.dataset[[int(i) for i in indices]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from methods.base import Example, Vocabulary
 
@@ -15,7 +16,7 @@ def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int
     if len(steps) <= groups:
         return [[step] for step in steps] + [[] for _ in range(groups - len(steps))]
     bounds = [round(i * len(steps) / groups) for i in range(groups + 1)]
-    return [list(steps[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [list(steps[start:end]) for start, end in pairwise(bounds)]
 
 
 def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int) -> list[list[int]]:

@@ -313,7 +313,9 @@ class MarCos(Method):
     def _decode_at_once(self, rows: Tensor) -> tuple[Tensor, Cost]:
         """The likeliest token of every position in one pass, up to each row's first end-of-text."""
         eos = self.vocabulary.eos
-        tokens = self.speaking.get_output_embeddings()(self.speak_at_once(rows, self.options.max_step_tokens)).argmax(-1)
+        tokens = self.speaking.get_output_embeddings()(self.speak_at_once(rows, self.options.max_step_tokens)).argmax(
+            -1
+        )
         ended = (tokens == eos).cumsum(1) > 0
         emitted = int((~ended).sum() + ended.any(1).sum())
         return tokens.masked_fill(ended, eos), Cost(forward_passes=1, tokens=emitted)

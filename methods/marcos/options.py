@@ -12,27 +12,33 @@ from methods.base import MethodOptions
 class SparsityOptions(MethodOptions):
     """The L1 term on R and its adaptive weight (paper, appendix "Dynamic Weighting Strategy")."""
 
-    weight: float = Field(1e-4, ge=0, description="lambda, or where it starts when adaptive")
+    weight: float = Field(default=1e-4, ge=0, description="lambda, or where it starts when adaptive")
     adaptive: bool = True
-    target: float = Field(10 / 48, gt=0, description="L1 norm of R per sample and step that lambda steers to")
-    window: int = Field(1, ge=1, description="optimizer steps between updates; the published code has 500 micro-batches")
+    target: float = Field(default=10 / 48, gt=0, description="L1 norm of R per sample and step that lambda steers to")
+    window: int = Field(
+        default=1, ge=1, description="optimizer steps between updates; the published code has 500 micro-batches"
+    )
     minimum: float = 1e-6
     maximum: float = 0.1
 
 
 class MarCosOptions(MethodOptions):
-    steps: int = Field(3, ge=1, description="K thinking steps; the last always says the answer")
-    deep: int = Field(10, ge=0, description="T deep neurons; 0 is the ablation w/o Neu_deep")
-    shallow: int = Field(100, ge=1, description="S shallow neurons, which the speaking layer reads")
-    tau: int = Field(16, ge=1, description="R has tau x hidden_size dimensions")
-    randomness: bool = Field(True, description="False is the ablation w/o R")
+    steps: int = Field(default=3, ge=1, description="K thinking steps; the last always says the answer")
+    deep: int = Field(default=10, ge=0, description="T deep neurons; 0 is the ablation w/o Neu_deep")
+    shallow: int = Field(default=100, ge=1, description="S shallow neurons, which the speaking layer reads")
+    tau: int = Field(default=16, ge=1, description="R has tau x hidden_size dimensions")
+    randomness: bool = Field(default=True, description="False is the ablation w/o R")
     posterior: Literal["deterministic", "gaussian"] = "deterministic"
-    epsilon: float = Field(1e-2, gt=0, description="standard deviation of the deterministic posterior in the KL term")
-    prior_loss: Literal["kl", "upstream"] = Field("kl", description="upstream: the published code's density, as it is")
-    sparsity: SparsityOptions = SparsityOptions()
-    first_phase: float = Field(0.5, gt=0, le=1, description="share of the epochs for phase 1 (10 of the paper's 20)")
-    second_phase: float = Field(0.5, gt=0, le=1, description="the same for phase 2, which trains the predictor alone")
-    speaking: Literal["autoregressive", "one_shot"] = Field(
-        "autoregressive", description="one_shot: all tokens of a step from one pass, each blind to the others"
+    epsilon: float = Field(
+        default=1e-2, gt=0, description="standard deviation of the deterministic posterior in the KL term"
     )
-    max_step_tokens: int = Field(128, ge=1)
+    prior_loss: Literal["kl", "upstream"] = Field(
+        default="kl", description="upstream: the published code's density, as it is"
+    )
+    sparsity: SparsityOptions = SparsityOptions()
+    first_phase: float = Field(default=0.5, gt=0, description="share of the epochs for phase 1 (10 of the paper's 20)")
+    second_phase: float = Field(default=0.5, gt=0, description="the same for phase 2, which trains the predictor alone")
+    speaking: Literal["autoregressive", "one_shot"] = Field(
+        default="autoregressive", description="one_shot: all tokens of a step from one pass, each blind to the others"
+    )
+    max_step_tokens: int = Field(default=128, ge=1)

@@ -34,9 +34,7 @@ class RandomnessPredictor(nn.Module):
 
     def __init__(self, hidden_size: int, size: int, epsilon: float) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, 2 * size)
-        )
+        self.layers = nn.Sequential(nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, 2 * size))
         self.floor = math.log(epsilon)
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,12 +58,14 @@ def upstream_nll(value: Tensor, prior_mean: Tensor, prior_log_deviation: Tensor)
 
 
 class SparsityController(nn.Module):
-    """lambda: up by 1 % when the mean L1 norm of R is above its target, down by 1 % when not. Part of the checkpoint."""
+    """lambda: up by 1 % when the mean L1 norm of R is above its target, else down by 1 %. Part of the checkpoint."""
 
     weight: Tensor
     seen: Tensor
 
-    def __init__(self, weight: float, adaptive: bool, target: float, window: int, minimum: float, maximum: float) -> None:
+    def __init__(
+        self, weight: float, adaptive: bool, target: float, window: int, minimum: float, maximum: float
+    ) -> None:
         super().__init__()
         self.adaptive, self.target, self.window = adaptive, target, window
         self.minimum, self.maximum = minimum, maximum

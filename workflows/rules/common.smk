@@ -14,6 +14,7 @@ from snakemake.utils import validate
 from benchmarks.data import get_dataset
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.study import load_study, study_path
+from benchmarks.tables import Table
 from benchmarks.training import CODE as TRAINING_CODE
 from methods.base import code_digest
 
@@ -118,6 +119,7 @@ def block_cards(wildcards):
 wildcard_constraints:
     block="|".join(block.id for block in STUDY.blocks),
     run="|".join(RUNS),
+    table="|".join(Table),
 
 
 # Commands are those of the environment that runs Snakemake, whatever the shell's PATH says, and print at once

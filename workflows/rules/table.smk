@@ -42,37 +42,37 @@ rule track:
         'python -m benchmarks.cli track "$MARCOS_BENCH_STUDY" 2>&1 | tee {log}'
 
 
-rule table_main:
-    """Render the main table in four formats. The Markdown that the command prints is among them, so only notes are kept."""
+rule table:
+    """Render a table in four formats. The Markdown that the command prints is among them, so only notes are kept."""
     input:
         f"{RESULTS}/collect.json",
         f"{RESULTS}/frame.csv",
         f"{RESULTS}/track.json",
     output:
-        multiext(f"{RESULTS}/table_main", ".md", ".tex", ".csv", ".json"),
+        multiext(f"{RESULTS}/table_{{table}}", ".md", ".tex", ".csv", ".json"),
     params:
         code=source_digest(*RENDERING),
     log:
-        f"{RESULTS}/logs/table_main.log",
+        f"{RESULTS}/logs/table_{{table}}.log",
     localrule: True
     threads: 1
     resources:
         mem_mb=2000,
         runtime=10,
     shell:
-        'python -m benchmarks.cli table "$MARCOS_BENCH_STUDY" 2>&1 >/dev/null | tee {log}'
+        'python -m benchmarks.cli table "$MARCOS_BENCH_STUDY" --table {wildcards.table} 2>&1 >/dev/null | tee {log}'
 
 
 rule latest_table:
-    """The table of the study at hand; the studies' own tables never overwrite each other."""
+    """A table of the study at hand; the studies' own tables never overwrite each other."""
     input:
-        f"{RESULTS}/table_main.md",
+        f"{RESULTS}/table_{{table}}.md",
     output:
-        "results/table_main.md",
+        "results/table_{table}.md",
     params:
         study=STUDY.name,
     log:
-        f"{RESULTS}/logs/latest_table.log",
+        f"{RESULTS}/logs/latest_table_{{table}}.log",
     localrule: True
     threads: 1
     resources:

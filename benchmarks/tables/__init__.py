@@ -1,0 +1,11 @@
+"""The tables of a study, each rendered from its records alone."""
+
+from enum import StrEnum
+
+
+class Table(StrEnum):
+    """A table by its name, written to ``table_NAME.{md,tex,csv,json}``."""
+
+    main = "main"  # accuracy and costs
+    decoding = "decoding"  # accuracy by decoding
+    controls = "controls"  # do the latents carry anything?

@@ -1,0 +1,43 @@
+"""Numbers as the cells of a table show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.markup import Cell
+
+
+def cell(value: Any, form: Callable[[Any], str], note: str = "", spread: Any = None) -> Cell:
+    """A formatted number; a dash, with the note of why, where there is none."""
+    if pd.isna(value):
+        return Cell(mark=note)
+    return Cell(form(value), "" if pd.isna(spread) else f" ± {form(spread)}")
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def points(difference: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return f"{100 * difference:+.2f}"
+
+
+def p_value(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 or value == 0 else f"{value:.4f}"
+
+
+def count(value: float) -> str:
+    """Parameters, in millions or billions."""
+    return f"{value / 1e9:.2f}B" if value >= 1e9 else f"{value / 1e6:.2f}M"
+
+
+def flops(value: float) -> str:
+    return f"{value:.2e}".replace("e+", "e")

@@ -1,0 +1,73 @@
+"""The table of controls: what is left of a method's accuracy when its latents are not its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.study import Block, DecodingSpec, Row
+from benchmarks.tables.cells import cell, p_value, percent, points
+from benchmarks.tables.maker import Maker, spoken
+from methods.base import get_method
+
+MEANINGS = {
+    "exchanged": "every question gets the latents of another question of its batch",
+    "mean": "every question gets the mean of its batch's latents",
+}
+
+
+class ControlsTable(Maker):
+    """`default`, beside the same with other latents."""
+
+    @classmethod
+    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+        return name == "default" or spec.thoughts != "own"
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: do the latents carry anything?"
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return self.summary.tested
+
+    @property
+    def tests(self) -> pd.DataFrame:
+        return self.summary.controls
+
+    def grids(self) -> list[Grid]:
+        columns = [Column("Own (%)")]
+        for name in self.decodings():
+            group = spoken(name).capitalize()
+            columns += [Column("(%)", group), Column("lost", group), Column("p", group)]
+        return [Grid(self.title, tuple(columns), self.by_test(self._lines))]
+
+    def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
+        own = self.summary.line(block.id, row.id, "default", test)
+        assert own is not None
+        score = self.absent(own) if pd.isna(own["accuracy"]) else Cell(percent(own["accuracy"]), mark=self.lacking(own))
+        controls = (cell for name in self.decodings() for cell in self._control(block, row, name, test))
+        yield Line(Cell(own["title"]), (score, *controls), row.indent)
+
+    def _control(self, block: Block, row: Row, decoding: str, test: str) -> tuple[Cell, ...]:
+        method = get_method(row.method)
+        if not method.has_latents:
+            return (Cell(mark=self.note(f"{method.title} has no latents")), Cell(), Cell())
+        line = self.summary.line(block.id, row.id, decoding, test)
+        if line is None or pd.isna(line["accuracy"]):
+            return (Cell(),) * 3
+        shown = ("accuracy", percent), ("difference", points), ("p_holm", p_value)
+        return tuple(cell(line[name], form) for name, form in shown)
+
+    def legend(self) -> Iterator[str]:
+        if not self.decodings():
+            yield "This study has no control: name a decoding with `thoughts: exchanged` or `thoughts: mean` in it."
+            return
+        yield "Own: accuracy of the default decoding, in which every question has its own latents."
+        for name, spec in self.decodings().items():
+            yield f"{spoken(name).capitalize()}: {MEANINGS[spec.thoughts]}, and all else stays."
+        yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
+        correction for all tests of a block's test set. Where nothing is lost, the answer does not come from what the
+        latents say about the question. Batches are of {self.study.evaluation.batch_size} questions of like length."""

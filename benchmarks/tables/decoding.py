@@ -1,0 +1,68 @@
+"""The table of decodings: accuracy and its spread over decoding seeds, greedy and sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.study import Block, DecodingSpec, Row
+from benchmarks.tables.cells import percent
+from benchmarks.tables.maker import Maker, spoken
+
+
+class DecodingTable(Maker):
+    """All decodings that leave each question its own latents."""
+
+    @classmethod
+    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+        return spec.thoughts == "own"
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: decodings"
+
+    def grids(self) -> list[Grid]:
+        columns = tuple(Column(f"{spoken(name).capitalize()} (%)") for name in self._names)
+        return [Grid(self.title, columns, self.by_test(self._lines))]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return "default", *self.decodings()
+
+    def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
+        cells = tuple(self._accuracy(block, row, decoding, test) for decoding in self._names)
+        yield Line(Cell(self.study.row_title(row)), cells, row.indent)
+
+    def _accuracy(self, block: Block, row: Row, decoding: str, test: str) -> Cell:
+        line = self.summary.line(block.id, row.id, decoding, test)
+        if line is None:
+            return Cell()
+        if pd.isna(line["accuracy"]):
+            return self.absent(line)
+        tail = " (1 seed)" if line["stochastic"] else " (det.)"
+        if pd.notna(line["decoding_spread"]):
+            tail = f" ± {percent(line['decoding_spread'])}"
+        return Cell(percent(line["accuracy"]), tail, mark=self.lacking(line))
+
+    def legend(self) -> Iterator[str]:
+        if len(self._names) == 1:
+            yield "This study decodes in one way: more stand here once its `evaluation.decodings` names them."
+        for name in self._names:
+            yield _described(name, self.study.evaluation.decodings[name])
+        seeds = len(self.study.seeds)
+        over = f"; the mean of its values for the {seeds} training seeds" if seeds > 1 else " of one trained model"
+        yield f"""± is the standard deviation over decoding seeds{over}. (det.): nothing is drawn, so there is no
+        spread: where such a row is published with one, its tokens were sampled or several models trained. A dash: the
+        decoding is not for the row."""
+
+
+def _described(name: str, spec: DecodingSpec) -> str:
+    """What a decoding draws, and for whom."""
+    nucleus = f", from the likeliest that make up {spec.top_p:g}" if spec.top_p < 1 else ""
+    tokens = "the likeliest" if spec.tokens == "greedy" else f"drawn at temperature {spec.temperature:g}{nucleus}"
+    latents = {"default": "as the method has them", "sample": "drawn where the method can", "mean": "their means"}
+    seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
+    only = f"; for {', '.join(spec.only)} only" if spec.only else ""
+    return f"{spoken(name).capitalize()}: tokens {tokens}, latents {latents[spec.latents]}; {seeds}{only}."

@@ -1,0 +1,217 @@
+"""The main table: accuracy and costs of each row as the paper prints them, then details by test set, and training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.markup import DASH, Cell, Column, Grid, Line
+from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.statistics import ALPHA
+from benchmarks.study import Block, DecodingSpec, Row, Study
+from benchmarks.tables.cells import cell, count, flops, percent, seconds
+from benchmarks.tables.maker import Maker, spoken
+
+REFERENCE = "main_0.5b"  # the paper's table that a study on real test sets is shown beside
+TIE = "="
+SCORES = (Column("n"), Column("De-duplicated (%)"), Column("Strict (%)"), Column("No answer (%)"))
+SCORES += (Column("95 % interval"), Column("± over"))
+COSTS = (Column("ms/question"), Column("Passes/question"), Column("Tokens/question"), Column("Tokens/s"))
+COSTS += (Column("Peak MiB"), Column("All steps (s)"))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit for a whole column of times."""
+
+    name: str
+    seconds: float
+
+    def format(self, value: float) -> str:
+        return seconds(value / self.seconds)
+
+
+SECONDS, HOURS = Unit("s", 1.0), Unit("h", 3600.0)
+
+
+class MainTable(Maker):
+    """`default`, and in the details the mean in place of drawn latents."""
+
+    @classmethod
+    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+        return name == "default" or (spec.thoughts == "own" and spec.latents == "mean")
+
+    @property
+    def title(self) -> str:
+        return self.study.title
+
+    @cached_property
+    def _paper(self) -> PaperTable | None:
+        return paper_table(self.study.paper) if self.study.paper else None
+
+    def grids(self) -> list[Grid]:
+        grids = [self._main(), self._detail(), self._training()]
+        reference = paper_table(REFERENCE)
+        if self._paper is None and any(test in reference.tests for test in self.test_names):
+            grids.append(self._reference(reference))
+        return grids
+
+    # ---- the main table
+
+    def _main(self) -> Grid:
+        paper = self._paper
+        known = self.summary.lines["train_epoch_seconds"].dropna().tolist()
+        unit = HOURS if paper or max(known, default=0.0) >= HOURS.seconds else SECONDS
+        columns = [Column(f"Train ({unit.name})")]
+        for test in self.test_names:
+            columns += [Column("Acc (%)", self.test_title(test)), Column("Test (s)", self.test_title(test))]
+        columns += [Column("Params"), Column("Training FLOPs")]
+        sections = []
+        for block in self.study.blocks:
+            printed = paper.blocks[block.id].printed if paper and block.id in paper.blocks else {}
+            for heading, rows in self.rows(block):
+                lines = []
+                for row in rows:
+                    lines.append(self._main_line(block, row, unit))
+                    if row.id in printed:
+                        lines.append(self._paper_line(printed[row.id], "paper", unit))
+                sections.append((heading, tuple(lines)))
+        return Grid(self.title, tuple(columns), tuple(sections))
+
+    def _main_line(self, block: Block, row: Row, unit: Unit) -> Line:
+        found = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
+        lines = [line for line in found if line is not None]
+        first = lines[0]
+        title = Cell(first["title"])
+        if first["status"] in ("not run", "skipped"):
+            blank = [Cell()] * (2 * len(self.test_names) + 2)
+            return Line(title, (self.absent(first), *blank), row.indent)
+        note = self.note(first["reason"])
+        cells = [cell(first["train_epoch_seconds"], unit.format, note)]
+        for line in lines:
+            cells.append(self._accuracy(line))
+            cells.append(cell(line["test_seconds_median"], seconds, note, line["test_seconds_spread"]))
+        cells += [cell(first["parameters"], count, note), cell(first["training_flops"], flops, note)]
+        return Line(title, tuple(cells), row.indent)
+
+    def _accuracy(self, line: dict[str, Any]) -> Cell:
+        if pd.isna(line["accuracy"]):
+            return self.absent(line)
+        tail = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
+        if pd.notna(line["spread"]):
+            tail = f" ± {percent(line['spread'])}"
+        marks = [TIE if line["mark"] == "tie" else "", self.lacking(line)]
+        return Cell(percent(line["accuracy"]), tail, line["mark"] == "best", " ".join(mark for mark in marks if mark))
+
+    def _paper_line(self, row: PaperRow, title: str, unit: Unit, blank: int = 2) -> Line:
+        """The paper's numbers in the columns of the main table, of which the last ``blank`` are not in the paper."""
+        hours = row.train_hours
+        cells = [_measured(hours, lambda value: unit.format(3600 * value))]
+        for test in self.test_names:
+            score = row.tests.get(test)
+            cells.append(_measured(score and score.accuracy, "{:.2f}".format))
+            cells.append(_measured(score and score.seconds, seconds))
+        note = self.note(f"{row.title} in the paper: {row.note}" if row.note else None)
+        return Line(Cell(title, mark=note), (*cells, *[Cell()] * blank), indent=title == "paper")
+
+    # ---- the other tables
+
+    def _detail(self) -> Grid:
+        return Grid("Details by test set", SCORES + COSTS, self.by_test(self._detail_lines))
+
+    def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
+        for decoding in ("default", *self.decodings()):
+            line = self.summary.line(block.id, row.id, decoding, test)
+            if line is None or (decoding != "default" and pd.isna(line["accuracy"])):
+                continue
+            name = line["title"] + ("" if decoding == "default" else f" ({spoken(decoding)})")
+            title = Cell(name, "" if decoding == "default" else f": {percent(line['accuracy'])} %")
+            yield Line(title, _scores(line) + _costs(line), row.indent)
+
+    def _training(self) -> Grid:
+        columns = (Column("Wall clock (s)"), Column("Tokens/s"))
+        sections = []
+        for block in self.study.blocks:
+            lines = []
+            for row in (row for _, rows in self.rows(block) for row in rows):
+                line = self.summary.line(block.id, row.id, "default", self.test_names[0])
+                if line is None:
+                    continue
+                speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
+                cells = (cell(line["train_wall_seconds"], seconds), speed)
+                lines.append(Line(Cell(line["title"]), cells, row.indent))
+            sections.append((block.title, tuple(lines)))
+        return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
+
+    def _reference(self, paper: PaperTable) -> Grid:
+        columns = [Column("Train (h)")]
+        for test in self.test_names:
+            columns += [Column("Acc (%)", self.test_title(test)), Column("Test (s)", self.test_title(test))]
+        sections = [
+            (block.title, tuple(self._paper_line(row, row.title, HOURS, blank=0) for row in block.printed.values()))
+            for block in paper.blocks.values()
+        ]
+        caption = f"For reference: the paper's numbers, in the paper's setting ({paper.setting}), not this study's"
+        return Grid(caption, tuple(columns), tuple(sections))
+
+    def legend(self) -> Iterable[str]:
+        return _legend(self.study, self._paper)
+
+
+def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:
+    n, clean = cell(line["n"], "{:,}".format), cell(line["deduplicated"], percent)
+    if n.text != DASH and line["n_distinct"] < line["n"]:
+        n = Cell(n.text, f" ({line['n_distinct']:,} distinct)")
+    if clean.text != DASH:
+        clean = Cell(clean.text, f" (n={line['n_deduplicated']:,})")
+    bounds = Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
+    shares = (cell(line[name], percent) for name in ("strict", "no_answer"))
+    return (n, clean, *shares, bounds, cell(line["spread_over"], str))
+
+
+def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
+    return (
+        cell(line["ms_per_question"], seconds),
+        cell(line["forward_passes"], "{:.2f}".format),
+        cell(line["tokens_per_question"], "{:.1f}".format),
+        cell(line["tokens_per_second"], "{:,.0f}".format),
+        cell(line["peak_memory"], lambda value: f"{value / 2**20:,.0f}"),
+        cell(line["all_steps_seconds_median"], seconds, spread=line["all_steps_seconds_spread"]),
+    )
+
+
+def _measured(value: Measured | None, form: Any) -> Cell:
+    return Cell() if value is None else cell(value.mean, form, spread=value.spread)
+
+
+def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
+    timing, several = study.timing, len(study.seeds) > 1
+    over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
+    timed = f"up to {timing.questions} questions of a set, spread evenly over their lengths" if timing.questions else ""
+    texts = [
+        """Train: time of one epoch of each training phase, warm starts included: steps per epoch times the median step,
+        measured alone on the machine, and what a phase computes once. Training FLOPs: of the whole budget, warm starts
+        included.""",
+        f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation over
+        {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 % interval
+        in the details does (Wilson's, or a bootstrap of questions where a question's score is a mean over seeds).""",
+        f"""Test: seconds to answer {timed or "all questions of a set"}, answer only, one device, batches of
+        {timing.batch_size}; median of {timing.repeats} repeats ± half their interquartile range. All steps: the same,
+        the reasoning steps said too. No speed-up is stated: times can be compared within this table only.""",
+        f"""Bold: the most accurate row of its block and test set, where paired tests over the same questions separate
+        it from every other (p < {ALPHA}, Holm's correction for all pairs, controls apart). {TIE}: the rows that the
+        tests do not separate from the most accurate one, and that one. The tests speak for these trained models on
+        other questions, not for other training seeds.""",
+        """De-duplicated: accuracy on the questions that the training data do not hold. Strict: right, and in the form
+        asked for. The mean in place of a drawn latent stands in the details, its accuracy behind its name; other
+        decodings have a table of their own. Peak: memory of the GPU, or of the whole process on a CPU.""",
+    ]
+    yield from texts
+    if paper:
+        yield f"Lines 'paper': table {paper.label} of the paper ({paper.setting}); it does not say what its ± covers."
+    else:
+        yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."

@@ -1,0 +1,97 @@
+"""My method, in one sentence. As it stands, the model gets pause tokens to think in before it answers.
+
+``marcos-bench new-method`` made this file. Comments that start with CHANGE say what to make your own; all that the
+methods of the class may do stands in ``methods/base.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from methods.backbone import label_loss
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Decoding,
+    Example,
+    Generation,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    pad,
+)
+from methods.decoding import decode, prefill
+from methods.draws import question_keys
+
+
+class MyMethodOptions(MethodOptions):
+    """CHANGE: what a study may set under `options:`. Unknown names and bad values are refused."""
+
+    pauses: int = Field(default=4, ge=0)
+
+
+class MyMethod(Method):
+    """``question newline pause … pause #### answer <eos>``, with the loss on what follows the pauses."""
+
+    name = "my_method"
+    title = "My method"  # as the tables print it
+    # CHANGE: the paper of your method
+    citation = """@inproceedings{goyal2024think,
+  title={Think before you speak: Training language models with pause tokens},
+  author={Goyal, Sachin and Ji, Ziwei and Rawat, Ankit Singh and Menon, Aditya Krishna and others},
+  booktitle={ICLR}, year={2024}}"""
+    Options: ClassVar = MyMethodOptions
+    options: MyMethodOptions
+    # CHANGE: True for a method that thinks in vectors. It then passes them through `methods.decoding.controlled`, and
+    # the table of controls asks what they carry
+    has_latents = False
+
+    def __init__(self, options: MyMethodOptions, setup: Setup) -> None:
+        super().__init__(options, setup)
+        # CHANGE: the modules. The embedding that is one more is the marker's; `trunk()` gives a model without head
+        self.lm = setup.backbone.causal_lm(extra_tokens=1)
+        self.pause = self.lm.config.vocab_size - 1
+
+    # CHANGE: to start from the CoT-SFT checkpoint of the same seed, define `starts_from`, which returns "cot_sft"
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        """CHANGE: the curriculum, one `Stage` after the other. Each may select its weights on validation losses."""
+        return [Stage("answer", budget.epochs, select_on=("cross_entropy",))]
+
+    def _prompt(self, question: Sequence[int]) -> list[int]:
+        return [*question, *self.vocabulary.newline, *[self.pause] * self.options.pauses]
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """CHANGE: the layout of the tokens. `example.steps` has the written steps, `context.stage` the stage."""
+        prompts = [self._prompt(example.question) for example in examples]
+        targets = [[*self.vocabulary.answer_marker, *example.answer, self.vocabulary.eos] for example in examples]
+        ids, real = pad([[*p, *t] for p, t in zip(prompts, targets, strict=True)], self.vocabulary.eos)
+        asked = torch.tensor([len(p) for p in prompts])[:, None]
+        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)
+        return Batch(
+            {"ids": ids[:, :-1], "labels": labels[:, 1:]},
+            {"cross_entropy": sum(map(len, targets))},  # what the sum of this loss is divided by
+            tokens=int(real.sum()) - len(examples),
+        )
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        """CHANGE: the losses, as sums over the batch, each under the name that its denominator has in `collate`."""
+        hidden = self.lm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
+        return Output({"cross_entropy": label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"])})
+
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        """CHANGE: what happens between question and answer. `methods.decoding.extend` feeds one vector more."""
+        ids, real = pad([self._prompt(question) for question in questions], self.vocabulary.eos, side="left")
+        keys = question_keys(questions, decoding.seed, "tokens")  # all randomness comes from such keys
+        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real)
+        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        return Generation(answer, cost)

@@ -1,0 +1,202 @@
+"""SIM-CoT: another method, and in training a second language model that has to put each of its latents into words."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from methods.backbone import label_loss
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Decoding,
+    Example,
+    Generation,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    copy_weights,
+    pad,
+)
+from methods.coconut import Coconut, CoconutOptions
+from methods.codi import CODI, CODIOptions
+
+
+class SimCoTOptions(MethodOptions):
+    base: MethodOptions
+    weight: float = Field(default=1.0, description="of the explanations' cross entropy")
+
+
+class SimCoT(Method):
+    """What ``base`` does, plus a loss: the decoder reads the latents that stand for a step and is to write the step.
+
+    The decoder starts as a copy of the base's language model and reads tokens through the base's embeddings. It is
+    gone when questions are answered.
+    """
+
+    citation = """@misc{wei2025simcot,
+  title={{SIM-CoT}: Supervised implicit chain-of-thought},
+  author={Wei, Xilin and Liu, Xiaoran and Zang, Yuhang and others}, year={2025}, eprint={2509.20317}}"""
+    Base: ClassVar[type[Coconut] | type[CODI]]
+    has_latents = True
+    options: Any
+
+    def __init__(self, options: Any, setup: Setup) -> None:
+        super().__init__(options, setup)
+        self.base = self.Base(options.base, setup)
+        self.decoder = copy.deepcopy(self.base.lm)
+
+    def warm_start(self, weights: Mapping[str, Tensor]) -> None:
+        copy_weights(weights, self.base)
+        copy_weights(self.base.lm.state_dict(), self.decoder)
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        return self.base.stages(budget)
+
+    @property
+    @abstractmethod
+    def group(self) -> int:
+        """How many latents stand for a step together."""
+
+    @abstractmethod
+    def explanations(self, example: Example, context: Context) -> list[list[int]]:
+        """What each group of an example's latents stands for; nothing where a text is empty."""
+
+    @abstractmethod
+    def weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
+        """What the cross entropy of each text's tokens counts in the sum that is divided by the number of examples."""
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """The base's batch and R texts: ``explained`` (R, L), ``explained_labels`` and ``weights`` (R, L + 1), and the
+        ``latents`` (R, group) that stand for each, as indices into those of the whole batch."""
+        batch = self.base.collate(examples, context)
+        texts = [self.explanations(example, context) for example in examples]
+        weights, most = self.weights(texts), max(map(len, texts))
+        said = [  # an example with fewer groups of latents than others has them last
+            (row * most + most - len(own) + i, weights[row][i], [*text, self.vocabulary.eos])
+            for row, own in enumerate(texts)
+            for i, text in enumerate(own)
+            if text
+        ]
+        ids, written = pad([text for _, _, text in said], self.vocabulary.eos)
+        groups = torch.tensor([place for place, _, _ in said], dtype=torch.long)[:, None]
+        tensors = {
+            "explained": ids[:, :-1],
+            "explained_labels": ids.masked_fill(~written, IGNORE),
+            "weights": torch.tensor([weight for _, weight, _ in said])[:, None].expand_as(ids),
+            "latents": groups * self.group + torch.arange(self.group),
+        }
+        tokens = batch.tokens + int(written.sum()) + len(said) * (self.group - 1)
+        denominators = batch.denominators | {"explanation": float(len(examples))}
+        return Batch(batch.tensors | tensors, denominators, tokens, batch.keys)
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        output, latents = self.base.losses_and_latents(batch)
+        explained = self.explain(batch, latents) if len(batch["latents"]) else latents.new_zeros(())
+        output.losses["explanation"] = self.options.weight * explained
+        return output
+
+    def explain(self, batch: Batch, latents: Tensor) -> Tensor:
+        """The weighted cross entropy of all texts, each read after its group of the (B, m, d) latents."""
+        groups = latents.flatten(0, 1)[batch["latents"]]
+        words = self.base.lm.get_input_embeddings()(batch["explained"])
+        output = self.decoder.base_model(inputs_embeds=torch.cat([groups, words], dim=1), use_cache=False)
+        hidden = output.last_hidden_state[:, self.group - 1 :]
+        return label_loss(self.decoder.get_output_embeddings(), hidden, batch["explained_labels"], batch["weights"])
+
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        return self.base.generate(questions, decoding)
+
+
+class SimCoTCoconutOptions(SimCoTOptions):
+    base: CoconutOptions = CoconutOptions()
+
+    @field_validator("base")
+    @classmethod
+    def _thinks(cls, base: CoconutOptions) -> CoconutOptions:
+        if base.control not in ("none", "no_curriculum"):
+            raise ValueError(f"Coconut's control {base.control!r} has no thoughts to explain")
+        return base
+
+
+class SimCoTCoconut(SimCoT):
+    """Goes through Coconut's curriculum again, from a Coconut checkpoint; the thoughts of each step are explained."""
+
+    name = "sim_cot_coconut"
+    title = "SIM-CoT (Coconut)"
+    Options: ClassVar = SimCoTCoconutOptions
+    Base = Coconut
+    base: Coconut
+
+    @classmethod
+    def starts_from(cls, options: SimCoTCoconutOptions) -> str | None:
+        return "coconut"
+
+    @property
+    def group(self) -> int:
+        return self.base.options.thoughts_per_step
+
+    def explanations(self, example: Example, context: Context) -> list[list[int]]:
+        """The steps that thoughts replace; thoughts beyond the last step stand for the answer."""
+        (stage,) = self.base.example_stages([example], context)
+        groups = min(stage, self.base.options.max_stage)
+        replaced = len(example.steps) - len(self.base.steps_left(example, stage))
+        lines = merge(example.steps[:replaced], groups, self.vocabulary.newline)
+        return [*lines, *[[*self.vocabulary.answer_marker, *example.answer]] * (groups - len(lines))]
+
+    def weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
+        """A text counts the sum over its tokens, an example the mean over its texts."""
+        return [[1 / len(own) for _ in own] for own in texts]
+
+
+class SimCoTCODIOptions(SimCoTOptions):
+    base: CODIOptions = CODIOptions()
+
+
+class SimCoTCODI(SimCoT):
+    """CODI's one stage and losses; every projected state is explained, the one after the last latent too."""
+
+    name = "sim_cot_codi"
+    title = "SIM-CoT (CODI)"
+    Options: ClassVar = SimCoTCODIOptions
+    batch_terms = (*CODI.batch_terms, "explanation")
+    Base = CODI
+    base: CODI
+
+    @classmethod
+    def starts_from(cls, options: SimCoTCODIOptions) -> str | None:
+        return CODI.starts_from(options.base)
+
+    @property
+    def group(self) -> int:
+        return 1
+
+    def explanations(self, example: Example, context: Context) -> list[list[int]]:
+        """A step for each state as long as there are steps."""
+        states = self.base.options.num_latents + 1
+        lines = merge(example.steps, states, self.vocabulary.newline)
+        return [*lines, *[[]] * (states - len(lines))]
+
+    def weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
+        """The n-th texts of a micro-batch count the mean over all their tokens, and every n with any text the same."""
+        tokens = [sum(len(text) + 1 for text in nth if text) for nth in zip(*texts, strict=True)]
+        used = sum(count > 0 for count in tokens)
+        return [[len(texts) / (count * used) if count else 0.0 for count in tokens]] * len(texts)
+
+
+def merge(steps: Sequence[Sequence[int]], count: int, separator: Sequence[int]) -> list[list[int]]:
+    """At most ``count`` texts from steps: all steps from the last text's on are joined in it."""
+    if len(steps) <= count:
+        return [list(step) for step in steps]
+    joined = [token for step in steps[count - 1 :] for token in (*separator, *step)]
+    return [*map(list, steps[: count - 1]), joined[len(separator) :]]

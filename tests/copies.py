@@ -1,0 +1,24 @@
+"""Copies of the suite, where tests run its commands and edit its files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from conftest import ROOT
+
+
+def copy_suite(folder: Path) -> Path:
+    """The suite's source in a folder of its own, where it may be edited and run."""
+    skip = shutil.ignore_patterns("__pycache__")
+    for name in ("benchmarks", "methods", "profiles", "workflows"):
+        shutil.copytree(ROOT / name, folder / name, ignore=skip)
+    shutil.copy(ROOT / "Snakefile", folder)
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The copy comes before an installed suite, and nothing is imported into a database outside of it."""
+    outside = ("MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE")
+    return {name: value for name, value in os.environ.items() if name not in outside} | {"PYTHONPATH": str(folder)}

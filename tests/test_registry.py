@@ -1,0 +1,47 @@
+"""Methods are found: those of this package, and those of other installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scaffold import new_method
+from methods.base import UnknownMethod, available, code_digest, get_method
+from plugins import install
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed packages; the registry is made anew before and after."""
+    monkeypatch.syspath_prepend(tmp_path)
+    available.cache_clear()
+    yield tmp_path
+    available.cache_clear()
+
+
+def test_a_method_of_another_package_is_found(site: Path) -> None:
+    new_method("outsider", site)
+    install(site, "outsider", "Outsider")
+    available.cache_clear()
+    cls = get_method("outsider")
+    assert (cls.__module__, cls.__name__, cls.title) == ("outsider", "Outsider", "Outsider")
+    before = code_digest("outsider")
+    (site / "outsider.py").write_text((site / "outsider.py").read_text() + "# edited\n")
+    assert code_digest("outsider") != before  # its runs are run again
+
+
+def test_two_methods_of_one_name_are_an_error(site: Path) -> None:
+    new_method("rival", site)
+    path = site / "rival.py"
+    path.write_text(path.read_text().replace('name = "rival"', 'name = "cot_sft"'))
+    install(site, "rival", "Rival")
+    available.cache_clear()
+    with pytest.raises(ValueError, match=r"two methods are named 'cot_sft': methods\.cot_sft and rival; rename one"):
+        available()
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UnknownMethod, match="did you mean 'cot_sft'"):
+        get_method("cot_stf")

@@ -1,0 +1,65 @@
+"""A new method's file works as it is written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scaffold import ScaffoldError, new_method
+from conftest import ROOT
+from plugins import install
+
+
+def test_new_method_passes_the_conformance_tests(tmp_path: Path) -> None:
+    path = new_method("deep_thought", tmp_path)
+    install(tmp_path, "deep_thought", "DeepThought")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "-k",
+            "deep_thought",
+            "tests/test_conformance.py",
+        ],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+        text=True,
+        capture_output=True,
+    )
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert done.returncode == 0 and passed and int(passed[1]) >= 10, done.stdout + done.stderr
+    text = path.read_text()
+    assert "MyMethod" not in text and "my_method" not in text and "# CHANGE" in text
+    assert 'title = "Deep thought"' in text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("My-Method", "cannot be a method's name: use one as my_method"),
+        ("class", "cannot be a method's name"),
+        ("batch", "cannot be a method's name"),  # its class would hide the interface's
+        ("marcos", r"there is a method 'marcos' already \(methods\.marcos"),
+        ("taken", "taken.py exists already"),
+    ],
+)
+def test_bad_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "taken.py").write_text("mine\n")
+    with pytest.raises(ScaffoldError, match=message):
+        new_method(name, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.py"]
+    assert (tmp_path / "taken.py").read_text() == "mine\n"
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScaffoldError, match=r"no folder .*nowhere.*--folder"):
+        new_method("fine", tmp_path / "nowhere")
