@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.locks import watch_parent
-from benchmarks.study import RunSpec, StudyError, load_study, shipped
+from benchmarks.specs import RunSpec
+from benchmarks.study import StudyError, load_study, shipped
 from benchmarks.tables import Table
 
 app = typer.Typer(
@@ -168,7 +169,7 @@ def compare(
 @app.command()
 def methods() -> None:
     """List the methods that can be compared."""
-    from methods.base import available
+    from methods.registry import available
 
     for name, cls in available().items():
         typer.echo(f"{name:12} {cls.title:24} {(cls.__doc__ or '').strip().splitlines()[0]}")

@@ -1,4 +1,4 @@
-"""What runs an optimizer step: here one process. Training asks the engine, and does not know how many ranks there are."""
+"""What runs an optimizer step: here one process. Training asks it, and does not know how many ranks there are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.study import TrainingSpec
+from benchmarks.specs import TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
 
 

@@ -25,7 +25,7 @@ from benchmarks.locks import RunLock
 from benchmarks.models import Paths, trained_method
 from benchmarks.progress import Progress
 from benchmarks.scoring import score
-from benchmarks.study import DecodingSpec, EvaluationSpec, RunSpec
+from benchmarks.specs import DecodingSpec, EvaluationSpec, RunSpec
 from methods.base import Decoding, Generation, Method
 
 

@@ -9,9 +9,10 @@ from safetensors.torch import load_file
 from benchmarks.checkpoints import load_weights
 from benchmarks.data import load_tokenizer, vocabulary
 from benchmarks.files import BrokenRecord
-from benchmarks.study import RunSpec
+from benchmarks.specs import RunSpec
 from methods.backbone import load_backbone
-from methods.base import Method, Setup, build
+from methods.base import Method, Setup
+from methods.registry import build
 
 
 class Paths:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, model_validator
 
-from benchmarks.study import Strict
+from benchmarks.specs import Strict
 
 PATH = Path(__file__).with_name("paper.yaml")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json
-from benchmarks.study import EvaluationSpec, RunSpec
+from benchmarks.specs import EvaluationSpec, RunSpec
 
 Stage = Literal["train", "evaluate", "time"]
 STAGES: tuple[Stage, ...] = ("train", "evaluate", "time")

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
 from benchmarks.records import STAGES, RunRecords, TestTimes, first_problem, read_records
+from benchmarks.specs import RunSpec
 from benchmarks.statistics import spread
-from benchmarks.study import RunSpec, Study
+from benchmarks.study import Study
 
 COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of 1
     "study": "string",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import template_method
 from benchmarks.files import write_text
-from methods.base import available
+from methods.registry import available
 
 
 class ScaffoldError(ValueError):

@@ -25,8 +25,8 @@ from benchmarks.files import write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import Paths, trained_method
 from benchmarks.progress import Progress
-from benchmarks.study import RunSpec
-from benchmarks.training import StageData, budget_of, optimizer_step, steps_of
+from benchmarks.specs import RunSpec
+from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
 from methods.base import Cost, Method, Stage
 
 WARMUP_STEPS = 3

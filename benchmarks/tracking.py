@@ -25,7 +25,8 @@ from benchmarks.mlflow_store import connect, experiment_id, find_runs, tracking_
 from benchmarks.provenance import hardware
 from benchmarks.records import STAGES, RunRecords
 from benchmarks.results import Collected, load_collected, to_frame
-from benchmarks.study import RunSpec, Study
+from benchmarks.specs import RunSpec
+from benchmarks.study import Study
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -1,4 +1,4 @@
-"""What a method is: the interface that every compared method implements, and the registry that finds them.
+"""What a method is: the interface that every compared method implements.
 
 A method owns everything that differs between methods (token layout, forward pass, curriculum, decoding) and nothing
 that does not (data, optimizer, batching, scoring, timing). Adding a method is adding one file to this package, or one
@@ -7,17 +7,10 @@ entry point in the group ``marcos_bench.methods`` of another installed package.
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import importlib
-import inspect
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from importlib.metadata import entry_points
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -29,7 +22,6 @@ if TYPE_CHECKING:
 
     from methods.backbone import Backbone
 
-ENTRY_POINT_GROUP = "marcos_bench.methods"
 IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
 
 
@@ -143,7 +135,7 @@ class Batch:
 @dataclass
 class Output:
     """``losses``: *sums* of each term over the micro-batch, weights included (their total, each divided by its global
-    denominator, is minimised). ``statistics``: sums that are all-reduced, logged and handed to :meth:`Method.after_step`."""
+    denominator, is minimised). ``statistics``: sums that are all-reduced and handed to :meth:`Method.after_step`."""
 
     losses: dict[str, Tensor]
     statistics: dict[str, Tensor] = field(default_factory=dict)
@@ -282,69 +274,3 @@ def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"
     ids = torch.full((len(rows), width), value, dtype=torch.long)
     ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
     return ids, mask
-
-
-class UnknownMethod(KeyError):
-    """No method of that name; the message suggests the nearest."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-@cache
-def available() -> dict[str, type[Method]]:
-    """All methods by name: the modules of this package, then the entry points of other packages."""
-    import methods
-
-    modules = [importlib.import_module(f"methods.{info.name}") for info in pkgutil.iter_modules(methods.__path__)]
-    found = [value for module in modules for value in vars(module).values() if _is_method(value)]
-    found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
-    registry: dict[str, type[Method]] = {}
-    for cls in found:
-        if registry.setdefault(cls.name, cls) is not cls:
-            other = registry[cls.name].__module__
-            raise ValueError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
-    return dict(sorted(registry.items()))
-
-
-def _is_method(value: object) -> bool:
-    return inspect.isclass(value) and issubclass(value, Method) and not inspect.isabstract(value)
-
-
-def get_method(name: str) -> type[Method]:
-    """The class of a method, or an error that suggests the nearest name."""
-    registry = available()
-    if name in registry:
-        return registry[name]
-    near = difflib.get_close_matches(name, registry, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UnknownMethod(f"no method is named {name!r}{hint} (available: {', '.join(registry)})")
-
-
-def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Method:
-    """A method with freshly initialised weights; the global generator is left as it was."""
-    cls = get_method(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return cls(cls.Options.model_validate(dict(options)), setup)
-
-
-def code_digest(name: str, *modules: str) -> str:
-    """A digest of the source that decides a method's numbers: its module or package, all of this package that it
-    builds on, and the ``modules`` named (dotted)."""
-    digest = hashlib.sha256()
-    for module in sorted({*_builds_on(get_method(name).__module__, set()), *modules}):
-        origin = Path(inspect.getfile(importlib.import_module(module)))
-        for path in sorted(origin.parent.glob("*.py")) if origin.name == "__init__.py" else [origin]:
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _builds_on(module: str, seen: set[str]) -> set[str]:
-    """A module and the modules of this package that it takes something from, and so on."""
-    seen.add(module)
-    for value in vars(importlib.import_module(module)).values():
-        origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or ""
-        if origin.startswith("methods.") and origin not in seen:
-            _builds_on(origin, seen)
-    return seen

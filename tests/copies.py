@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from conftest import ROOT
@@ -22,3 +24,14 @@ def environment(folder: Path) -> dict[str, str]:
     """The copy comes before an installed suite, and nothing is imported into a database outside of it."""
     outside = ("MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE")
     return {name: value for name, value in os.environ.items() if name not in outside} | {"PYTHONPATH": str(folder)}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
+
+
+def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
+    """What Snakemake prints; it must fail, or must not."""
+    done = subprocess.run(command(*arguments), cwd=folder, env=environment(folder), text=True, capture_output=True)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr

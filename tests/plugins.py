@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from methods.base import ENTRY_POINT_GROUP
+from methods.registry import ENTRY_POINT_GROUP
 
 
 def install(site: Path, module: str, attribute: str) -> None:

@@ -16,9 +16,10 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from methods.backbone import load_backbone
-from methods.base import IGNORE, Batch, Budget, Context, Decoding, Example, Setup, Stage, Vocabulary, build
+from methods.base import IGNORE, Batch, Budget, Context, Decoding, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
 from methods.cot_sft import CoTSFT, CoTSFTOptions
+from methods.registry import build
 
 CONTEXT = Context(Stage("compression", 1.0), epoch=0, step=0, seed=0)
 VALIDATION = replace(CONTEXT, training=False)

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from conftest import bibtex_fields
 from methods.backbone import load_backbone
-from methods.base import Budget, Context, Decoding, Example, Method, Setup, Vocabulary, available, build, get_method
+from methods.base import Budget, Context, Decoding, Example, Method, Setup, Vocabulary
 from methods.cot_sft import CoTSFT
+from methods.registry import available, build, get_method
 
 EOS, WORDS = 1, 60
 OPTIONS = {

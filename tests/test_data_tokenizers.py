@@ -8,7 +8,7 @@ import pytest
 from benchmarks.data import decode, load_records, make_tokenizer, vocabulary
 from benchmarks.data.records import DataError
 from benchmarks.data.tokenizers import FOLDER, PreTrainedTokenizerFast
-from benchmarks.study import TokenizerSpec
+from benchmarks.specs import TokenizerSpec
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
 

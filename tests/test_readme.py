@@ -1,19 +1,26 @@
-"""The README's commands work as they are written: all of them are run, in their order, on one small study."""
+"""What the README says holds: a killed study goes on, and all commands work as they are written."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.locks import RunLock
+from benchmarks.study import load_study
 from conftest import ROOT
-from copies import copy_suite, environment
+from copies import command, copy_suite, environment, snakemake
 
+TARGET = "results/table_main.md"
 README = (ROOT / "README.md").read_text()
 ADD = README.split("<!-- add -->")[1].split("<!-- end -->")[0]
 COMMANDS = [
@@ -54,11 +61,46 @@ def run(command: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+def _wait_for(ready: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert process.poll() is None, "the workflow ended early"
+        assert time.monotonic() < deadline, "the workflow is stuck"
+        time.sleep(0.05)
+
+
+def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
+    arguments = ("--config", "study=smoke", "--", TARGET)
+    runs = checkout / "results/smoke/runs"
+    with (checkout / "first.log").open("w") as log:
+        first = subprocess.Popen(
+            command(*arguments), cwd=checkout, env=environment(checkout), stdout=log, stderr=log, text=True
+        )
+        try:
+            _wait_for(lambda: any(runs.glob("*/*/s0/checkpoints/*")), first)
+            assert f"is being run by process {first.pid}" in snakemake(checkout, "--dry-run", *arguments)
+        finally:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+    done = {path: path.read_bytes() for path in runs.rglob("train.json")}
+    time.sleep(2)
+    assert not any(RunLock(path.parent).held() for path in runs.rglob(".lock")), "orphans go on writing"
+
+    output = snakemake(checkout, *arguments)
+    assert "is being run by" not in output
+    assert all(path.read_bytes() == content for path, content in done.items()), "finished runs were run again"
+    assert {json.loads(path.read_text())["run"] for path in runs.rglob("train.json")} == set(load_study("smoke").runs)
+    table = (checkout / TARGET).read_text()
+    assert "MarCos" in table
+    assert "not run" not in table
+    assert "Nothing to be done" in snakemake(checkout, *arguments)
+
+
 def test_commands_work_one_after_the_other(checkout: Path) -> None:
-    """The first that asks for the small study runs it; the others find its results. Then the new method joins it."""
-    for command in COMMANDS:
-        run(harmless(command), checkout)
-    assert "MarCos" in (checkout / "results/table_main.md").read_text()
+    """They find the results of the test before, or make them. Then the new method joins the study."""
+    for line in COMMANDS:
+        run(harmless(line), checkout)
+    assert "MarCos" in (checkout / TARGET).read_text()
 
     study = checkout / "workflows/config/smoke.yaml"
     row = re.search(r"^rows:\n(  - .*my_method.*\n)", ADD, re.M)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scaffold import new_method
-from methods.base import UnknownMethod, available, code_digest, get_method
+from methods.registry import UnknownMethod, available, code_digest, get_method
 from plugins import install
 
 

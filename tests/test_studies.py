@@ -12,7 +12,7 @@ from benchmarks.paper import paper_table
 from benchmarks.study import StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
-from methods.base import get_method
+from methods.registry import get_method
 
 MINIMAL = {
     "name": "minimal",

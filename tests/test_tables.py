@@ -17,7 +17,7 @@ from benchmarks.paper import paper_table, paper_tables
 from benchmarks.study import Study
 from benchmarks.tables.render import contents, render
 from fabricate import ACCURACY, fabricate, study
-from methods.base import get_method
+from methods.registry import get_method
 
 PAPER_TESTS = {"tests": ["gsm8k", "multiarith"], "decodings": {"default": {"seeds": 2}}}
 

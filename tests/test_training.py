@@ -16,10 +16,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, training
+from benchmarks import checkpoints, steps, training
 from benchmarks.data import prepare
+from benchmarks.engine import Engine, Phase
+from benchmarks.features import FeatureStore
 from benchmarks.models import Paths
-from benchmarks.study import RunSpec, Study
+from benchmarks.specs import RunSpec
+from benchmarks.study import Study
 from methods.base import Stage
 from small import MARCOS, small_study
 
@@ -121,8 +124,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplo
 def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
     trainer = training.Trainer(spec, results)
     stage = stage or trainer.stages[0]
-    engine = training.Engine(trainer.method, stage, trainer.training, training.Phase(0, 10))
-    return trainer, engine, training.StageData(trainer.method, trainer.train, stage, spec.seed, None)
+    engine = Engine(trainer.method, stage, trainer.training, Phase(0, 10))
+    return trainer, engine, steps.StageData(trainer.method, trainer.train, stage, spec.seed, None)
 
 
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])
@@ -133,7 +136,7 @@ def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
         trainer, engine, data = stepper(spec, prepared)
         for step in range(3):
             context = data.context(0, step)
-            sums = training.optimizer_step(engine, data, np.arange(32) + 32 * step, context, step)
+            sums = steps.optimizer_step(engine, data, np.arange(32) + 32 * step, context, step)
         terms.append(torch.tensor(list(sums.terms().values())))
         weights.append(checkpoints.weights(trainer.method))
     torch.testing.assert_close(terms[0], terms[1], rtol=1e-5, atol=1e-6)
@@ -147,15 +150,15 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
     trainer, engine, data = stepper(spec, prepared)
     second = trainer.stages[1]
     assert second.cached
-    engine = training.Engine(trainer.method, second, trainer.training, training.Phase(0, 10))
+    engine = Engine(trainer.method, second, trainer.training, Phase(0, 10))
     context = data.context(0, 0)
-    store = training.FeatureStore(tmp_path / "features", "test")
+    store = FeatureStore(tmp_path / "features", "test")
     store.fill(trainer.method, engine, trainer.train, np.arange(len(trainer.train)), context, 32)
     rows = np.array([5, 300, 17, 2])
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)
     for batch in (store.batch(trainer.method, rows), trainer.method.collate_features(fresh_features)):
-        loss = trainer.method(batch, training.StageData(trainer.method, trainer.train, second, 0, store).context(0, 0))
+        loss = trainer.method(batch, steps.StageData(trainer.method, trainer.train, second, 0, store).context(0, 0))
         loss.losses["kl"].backward()
         losses.append(loss.losses["kl"].detach())
         gradients.append([p.grad for name, p in trainer.method.named_parameters() if name.startswith("prior.")])
@@ -168,5 +171,5 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
 def test_a_loss_that_is_not_finite_stops_with_place_and_examples(prepared: Path) -> None:
     trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
     next(trainer.method.parameters()).data.fill_(float("nan"))
-    with pytest.raises(training.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
-        training.optimizer_step(engine, data, np.arange(4), data.context(0, 0), 0)
+    with pytest.raises(steps.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
+        steps.optimizer_step(engine, data, np.arange(4), data.context(0, 0), 0)

@@ -1,23 +1,17 @@
-"""The workflow: what it plans, what an edit reruns, what it says about bad input, and that it survives SIGKILL."""
+"""The workflow: what it plans, what an edit reruns, and what it says about bad input."""
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.locks import RunLock
 from benchmarks.study import load_study
 from conftest import ROOT
-from copies import copy_suite, environment
+from copies import copy_suite, snakemake
 
 SMOKE = list(load_study("smoke").runs)
 TARGET = "results/table_main.md"
@@ -38,17 +32,6 @@ for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
     (results / name).parent.mkdir(parents=True, exist_ok=True)
     (results / name).write_text(f"{verb} {rest}")
 """
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
-
-
-def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
-    """What Snakemake prints; it must fail, or must not."""
-    done = subprocess.run(command(*arguments), cwd=folder, env=environment(folder), text=True, capture_output=True)
-    assert (done.returncode != 0) == fails, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def planned(output: str) -> Counter[str]:
@@ -144,39 +127,3 @@ def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments:
     (finished / "bad.yaml").write_text((finished / "workflows/config/smoke.yaml").read_text() + "sedes: [0]\n")
     output = snakemake(finished, "--dry-run", *arguments, "--", TARGET, fails=True)
     assert re.search(message, output), output
-
-
-def _wait_for(ready: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert process.poll() is None, "the workflow ended early"
-        assert time.monotonic() < deadline, "the workflow is stuck"
-        time.sleep(0.05)
-
-
-def test_killed_workflow_goes_on_with_the_same_command(tmp_path: Path) -> None:
-    folder = copy_suite(tmp_path)
-    arguments = ("--config", "study=smoke", "--", TARGET)
-    runs = folder / "results/smoke/runs"
-    with (folder / "first.log").open("w") as log:
-        first = subprocess.Popen(
-            command(*arguments), cwd=folder, env=environment(folder), stdout=log, stderr=log, text=True
-        )
-        try:
-            _wait_for(lambda: any(runs.glob("*/*/s0/checkpoints/*")), first)
-            assert f"is being run by process {first.pid}" in snakemake(folder, "--dry-run", *arguments)
-        finally:
-            first.send_signal(signal.SIGKILL)
-            first.wait()
-    done = {path: path.read_bytes() for path in runs.rglob("train.json")}
-    time.sleep(2)
-    assert not any(RunLock(path.parent).held() for path in runs.rglob(".lock")), "orphans go on writing"
-
-    output = snakemake(folder, *arguments)
-    assert "is being run by" not in output
-    assert all(path.read_bytes() == content for path, content in done.items()), "finished runs were run again"
-    assert {json.loads(path.read_text())["run"] for path in runs.rglob("train.json")} == set(SMOKE)
-    table = (folder / TARGET).read_text()
-    assert "MarCos" in table
-    assert "not run" not in table
-    assert "Nothing to be done" in snakemake(folder, *arguments)

@@ -10,7 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from methods.backbone import load_backbone
-from methods.base import Context, Example, Method, Setup, Stage, Vocabulary, build
+from methods.base import Context, Example, Method, Setup, Stage, Vocabulary
+from methods.registry import build
 
 EOS = 0
 PROBLEMS = {  # question -> steps and answer

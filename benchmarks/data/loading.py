@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.data.records import DataError, Raw, Record, equations, is_number, normalise, question_hash, sentences
 from benchmarks.data.sources import DATASETS, DataSet, Generated
-from benchmarks.study import Form
+from benchmarks.specs import Form
 
 STEPS = {"equation": equations, "text": sentences}
 

@@ -23,7 +23,8 @@ from benchmarks.data.loading import get_dataset, load_rows, questions, shared, s
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import make_tokenizer
 from benchmarks.files import BrokenRecord, read_json, sync, write_json
-from benchmarks.study import Block, Study
+from benchmarks.specs import Block
+from benchmarks.study import Study
 from methods.base import Example
 
 LAYOUT = "1"  # change it when prepared data of an older suite must not be used any more

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from benchmarks.data.records import DataError, Record
-from benchmarks.study import TokenizerSpec
+from benchmarks.specs import TokenizerSpec
 from methods.base import Vocabulary
 
 FOLDER = "MARCOS_BENCH_TOKENIZER"  # names a folder with the files of Qwen2.5's tokenizer

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pandas as pd
 
 from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.study import Block, DecodingSpec, Row
+from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import cell, p_value, percent, points
 from benchmarks.tables.maker import Maker, spoken
-from methods.base import get_method
+from methods.registry import get_method
 
 MEANINGS = {
     "exchanged": "every question gets the latents of another question of its batch",

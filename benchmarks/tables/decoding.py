@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.study import Block, DecodingSpec, Row
+from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import percent
 from benchmarks.tables.maker import Maker, spoken
 

@@ -11,8 +11,9 @@ import pandas as pd
 
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import ALPHA
-from benchmarks.study import Block, DecodingSpec, Row, Study
+from benchmarks.study import Study
 from benchmarks.tables.cells import cell, count, flops, percent, seconds
 from benchmarks.tables.maker import Maker, spoken
 

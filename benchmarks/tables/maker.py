@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.markup import Cell, Document, Grid, Line
-from benchmarks.study import Block, DecodingSpec, Row, Study
+from benchmarks.specs import Block, DecodingSpec, Row
+from benchmarks.study import Study
 from benchmarks.summary import Summary
 
 

@@ -16,7 +16,7 @@ from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.study import load_study, study_path
 from benchmarks.tables import Table
 from benchmarks.training import CODE as TRAINING_CODE
-from methods.base import code_digest
+from methods.registry import code_digest
 
 
 def study_file():

@@ -1,0 +1,193 @@
+"""What a study file may say, and what decides one run: models that refuse unknown keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Form = Literal["equation", "text"]
+
+
+class Strict(BaseModel):
+    """Frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BackboneSpec(Strict):
+    """A causal language model: an architecture from scratch, or a pretrained checkpoint."""
+
+    name: str = Field(default="qwen2-tiny", description="a configuration of methods/backbone.py")
+    pretrained: str | None = Field(default=None, description="folder or hub id of a checkpoint to start from")
+    revision: str | None = Field(default=None, description="pinned revision of a hub checkpoint")
+    overrides: dict[str, int | float] = Field(
+        default={}, description="fields of the Hugging Face configuration to change"
+    )
+
+
+class TokenizerSpec(Strict):
+    """Named by the study, never by what is at hand. Exactly one of the two."""
+
+    trained: int | None = Field(
+        default=None, ge=300, description="size of a byte-level BPE trained on the training split"
+    )
+    pretrained: str | None = Field(default=None, description="a published tokenizer: qwen2.5, or a folder or hub id")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> TokenizerSpec:
+        if (self.trained is None) == (self.pretrained is None):
+            raise ValueError("name exactly one tokenizer: `trained: SIZE` or `pretrained: NAME`")
+        return self
+
+
+class DataSpec(Strict):
+    """Training data of a block; validation rows are split off it by a fixed rule."""
+
+    train: str = Field(description="name of a data set")
+    form: Form = Field(default="equation", description="whether the steps are equations or sentences")
+    validation: int = Field(default=500, ge=1, description="rows split off for validation")
+    limit: int | None = Field(default=None, ge=1, description="use the first rows only, counted after the split")
+    max_question_tokens: int = Field(default=256, ge=1)
+
+
+class TrainingSpec(Strict):
+    """How a run is optimised. The budget is epochs, or tokens of the training data (question, steps and answer)."""
+
+    epochs: float | None = Field(default=None, gt=0)
+    tokens: float | None = Field(default=None, gt=0)
+    batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, over all ranks")
+    micro_batch_size: int | None = Field(
+        default=None, ge=1, description="examples per forward pass; default: batch_size"
+    )
+    learning_rate: float = Field(default=1e-4, gt=0)
+    schedule: Literal["constant", "cosine"] = "constant"
+    final_learning_rate_share: float = Field(default=0.1, ge=0, le=1, description="where the cosine ends")
+    warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="bfloat16: autocast over float32 weights"
+    )
+    validations: int = Field(default=5, ge=1, description="validations per stage that selects its weights")
+    log_every: int = Field(default=10, ge=1)
+    checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> TrainingSpec:
+        if (self.epochs is None) == (self.tokens is None):
+            raise ValueError("give exactly one budget: `epochs` or `tokens`")
+        return self
+
+
+class DecodingSpec(Strict):
+    """One way of decoding that is evaluated; ``seeds`` beyond the first count only where the method draws."""
+
+    tokens: Literal["greedy", "sample"] = "greedy"
+    latents: Literal["default", "sample", "mean"] = "default"
+    thoughts: Literal["own", "exchanged", "mean"] = Field(
+        default="own", description="control: whose latents a question gets"
+    )
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seeds: int = Field(default=5, ge=1)
+    only: tuple[str, ...] | None = Field(default=None, description="methods that this decoding is for; default: all")
+
+
+class EvaluationSpec(Strict):
+    tests: tuple[str, ...] = Field(min_length=1, description="names of data sets")
+    batch_size: int = Field(default=64, ge=1)
+    max_new_tokens: int = Field(default=128, ge=1)
+    decodings: dict[Identifier, DecodingSpec] = Field(default={"default": DecodingSpec()}, min_length=1)
+
+    @field_validator("decodings")
+    @classmethod
+    def _has_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
+        if "default" not in value:
+            raise ValueError("one decoding must be named `default`: the main table shows it")
+        return value
+
+    @field_validator("decodings")
+    @classmethod
+    def _controls_decode_as_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
+        shared = {"tokens", "latents", "temperature", "top_p"}
+        for name, spec in value.items():
+            if spec.thoughts != "own" and spec.model_dump(include=shared) != value["default"].model_dump(
+                include=shared
+            ):
+                raise ValueError(f"`{name}` is compared with `default`: it may differ in `thoughts` and `seeds` only")
+        return value
+
+
+class TimingSpec(Strict):
+    """The timing stage runs alone on the machine."""
+
+    batch_size: int = Field(default=64, ge=1)
+    repeats: int = Field(default=5, ge=1, description="timed passes over each test set")
+    questions: int | None = Field(
+        default=None, ge=1, description="time the first questions only; default: the whole set"
+    )
+    train_steps: int = Field(
+        default=20, ge=3, description="timed optimizer steps per phase, over batches of all lengths"
+    )
+
+
+class EngineSpec(Strict):
+    kind: Literal["process"] = "process"
+
+
+class Row(Strict):
+    """One row of the tables: a method with options, in the blocks named (default: all)."""
+
+    id: Identifier
+    method: str
+    title: str | None = Field(default=None, description="as the table prints it; default: the method's own title")
+    indent: bool = Field(default=False, description="an ablation of the row above")
+    control: bool = Field(default=False, description="a control row: shown apart, never ranked")
+    options: dict[str, Any] = {}
+    training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
+    blocks: tuple[str, ...] | None = None
+
+
+class Block(Strict):
+    id: Identifier
+    title: str
+    data: DataSpec
+    training: dict[str, Any] = Field(
+        default={}, description="training settings that differ from the study's and its rows'"
+    )
+
+
+class RunSpec(Strict):
+    """Everything that decides the result of one run."""
+
+    id: str
+    study: str
+    block: str
+    row: str
+    method: str
+    options: dict[str, Any]
+    seed: int
+    backbone: BackboneSpec
+    tokenizer: TokenizerSpec
+    data: DataSpec
+    training: TrainingSpec
+    evaluation: EvaluationSpec
+    timing: TimingSpec
+    engine: EngineSpec
+    threads: int
+    timing_threads: int
+    starts_from: str | None
+
+    def digest(self, stage: Literal["train", "evaluate", "time"]) -> str:
+        """A digest of the fields that the stage's result depends on, and of no others."""
+        measured = {"train": (), "evaluate": ("evaluation",), "time": ("evaluation", "timing", "timing_threads")}
+        exclude: dict[str, Any] = dict.fromkeys({"evaluation", "timing", "timing_threads"} - set(measured[stage]), True)
+        if stage == "time":  # it knows the default decoding alone
+            exclude["evaluation"] = {"decodings": self.evaluation.decodings.keys() - {"default"}}
+        text = json.dumps(self.model_dump(mode="json", exclude=exclude), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,113 @@
+"""One optimizer step of any method, and how a curriculum is counted in steps."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from benchmarks.data import Corpus
+from benchmarks.engine import Engine, Phase
+from benchmarks.features import FeatureStore
+from benchmarks.specs import TrainingSpec
+from methods.base import Batch, Budget, Context, Method, Output, Stage
+
+
+class NonFiniteLoss(RuntimeError):
+    """Training met a loss that is no finite number."""
+
+
+class StageData:
+    """Micro-batches of one stage: examples collated for the method, or rows of its cached features."""
+
+    def __init__(self, method: Method, corpus: Corpus, stage: Stage, seed: int, features: FeatureStore | None) -> None:
+        self.method, self.corpus, self.stage, self.seed, self.features = method, corpus, stage, seed, features
+
+    def context(self, epoch: int, step: int, training: bool = True) -> Context:
+        return Context(self.stage, epoch, step, self.seed, training)
+
+    def batch(self, indices: np.ndarray, context: Context) -> Batch:
+        if self.features is not None:
+            return self.features.batch(self.method, indices).to(self.method.device)
+        return self.method.collate(self.corpus.examples(indices), context).to(self.method.device)
+
+
+@dataclass
+class Sums:
+    """Loss sums, denominators and statistics of some micro-batches, as numbers."""
+
+    losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    denominators: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    statistics: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    tokens: int = 0
+
+    def expect(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self.tokens += batch.tokens
+            for name, value in batch.denominators.items():
+                self.denominators[name] += value
+
+    def add(self, output: Output) -> None:
+        for target, tensors in ((self.losses, output.losses), (self.statistics, output.statistics)):
+            for name, value in tensors.items():
+                target[name] += float(value.detach())
+
+    def terms(self) -> dict[str, float]:
+        return {name: value / max(self.denominators[name], 1.0) for name, value in self.losses.items()}
+
+
+def optimizer_step(engine: Engine, data: StageData, indices: np.ndarray, context: Context, step: int) -> Sums:
+    """One update from one global batch; ``step`` counts within the stage.
+
+    Sums are divided by the denominators of the *global* batch, so that neither ranks nor accumulation change them.
+    """
+    own = indices[engine.rank :: engine.world]
+    size = engine.training.micro_batch_size or len(own)
+    batches = [data.batch(own[start : start + size], context) for start in range(0, len(own), size)]
+    sums = Sums()
+    sums.expect(batches)
+    sums.denominators = engine.all_reduce(sums.denominators)
+    for batch in batches:
+        output = engine.forward(batch, context)
+        losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
+        engine.backward(torch.stack(losses).sum())
+        sums.add(output)
+    sums.losses = engine.all_reduce(sums.losses)
+    sums.statistics = engine.all_reduce(sums.statistics)
+    if not all(map(math.isfinite, sums.losses.values())):
+        raise NonFiniteLoss(f"step {context.step} ({context.stage.name}): loss terms {dict(sums.terms())}; examples "
+                            f"{[e.id for e in data.corpus.examples(indices)]}")  # fmt: skip
+    sums.statistics["grad_norm"] = engine.step(step)
+    return sums
+
+
+@torch.no_grad()
+def validation_terms(engine: Engine, data: StageData, context: Context, batch_size: int) -> dict[str, float]:
+    """Loss terms over the validation rows."""
+    order = np.argsort(data.corpus.lengths, kind="stable")
+    sums = Sums()
+    for start in range(0, len(order), batch_size):
+        batch = data.batch(order[start : start + batch_size], context)
+        sums.expect([batch])
+        sums.add(engine.forward(batch, context))
+    return sums.terms()
+
+
+def steps_of(stage: Stage, steps_per_epoch: int) -> int:
+    return max(1, round(stage.epochs * steps_per_epoch))
+
+
+def budget_of(training: TrainingSpec, corpus: Corpus) -> Budget:
+    """Epochs over the corpus; a token budget counts question, steps and answer of the examples seen."""
+    epochs = training.epochs or (training.tokens or 0) / float(corpus.lengths.sum())
+    return Budget(epochs, math.ceil(len(corpus) / training.batch_size), tuple(corpus.chain_lengths.tolist()))
+
+
+def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> Phase:
+    """Where the stage of that index lies in its phase."""
+    steps = [steps_of(stage, steps_per_epoch) * (stage.phase == stages[index].phase) for stage in stages]
+    return Phase(before=sum(steps[:index]), steps=sum(steps))

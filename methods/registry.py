@@ -1,0 +1,86 @@
+"""Which methods there are: all modules of this package, and the entry points of others."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from methods.base import Method, Setup
+
+ENTRY_POINT_GROUP = "marcos_bench.methods"
+
+
+class UnknownMethod(KeyError):
+    """No method of that name; the message suggests the nearest."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@cache
+def available() -> dict[str, type[Method]]:
+    """All methods by name: the modules of this package, then the entry points of other packages."""
+    import methods
+
+    modules = [importlib.import_module(f"methods.{info.name}") for info in pkgutil.iter_modules(methods.__path__)]
+    found = [value for module in modules for value in vars(module).values() if _is_method(value)]
+    found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
+    registry: dict[str, type[Method]] = {}
+    for cls in found:
+        if registry.setdefault(cls.name, cls) is not cls:
+            other = registry[cls.name].__module__
+            raise ValueError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
+    return dict(sorted(registry.items()))
+
+
+def _is_method(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Method) and not inspect.isabstract(value)
+
+
+def get_method(name: str) -> type[Method]:
+    """The class of a method, or an error that suggests the nearest name."""
+    registry = available()
+    if name in registry:
+        return registry[name]
+    near = difflib.get_close_matches(name, registry, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UnknownMethod(f"no method is named {name!r}{hint} (available: {', '.join(registry)})")
+
+
+def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Method:
+    """A method with freshly initialised weights; the global generator is left as it was."""
+    cls = get_method(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return cls(cls.Options.model_validate(dict(options)), setup)
+
+
+def code_digest(name: str, *modules: str) -> str:
+    """A digest of the source that decides a method's numbers: its module or package, all of this package that it
+    builds on, and the ``modules`` named (dotted)."""
+    digest = hashlib.sha256()
+    for module in sorted({*_builds_on(get_method(name).__module__, set()), *modules}):
+        origin = Path(inspect.getfile(importlib.import_module(module)))
+        for path in sorted(origin.parent.glob("*.py")) if origin.name == "__init__.py" else [origin]:
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _builds_on(module: str, seen: set[str]) -> set[str]:
+    """A module and the modules of this package that it takes something from, and so on."""
+    seen.add(module)
+    for value in vars(importlib.import_module(module)).values():
+        origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or ""
+        if origin.startswith("methods.") and origin not in seen:
+            _builds_on(origin, seen)
+    return seen
