@@ -125,12 +125,3 @@ def controlled(latents: Tensor, decoding: Decoding) -> Tensor:
     if decoding.thoughts == "mean":
         return latents.mean(0, keepdim=True).expand_as(latents)
     return latents
-
-
-def left_pad(vectors: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Right-padded (B, L, ...) vectors and their (B, L) mask, moved to the right so that padding leads."""
-    length = real.shape[1]
-    shift = length - real.sum(1, keepdim=True)
-    source = torch.arange(length, device=real.device) - shift
-    index = source.clamp(min=0).reshape(*source.shape, *[1] * (vectors.dim() - 2)).expand_as(vectors)
-    return vectors.gather(1, index), source >= 0

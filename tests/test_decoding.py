@@ -1,0 +1,87 @@
+"""The cached decoder against the plain computation, and draws that no batch changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from methods.backbone import load_backbone
+from methods.base import Decoding
+from methods.decoding import choose, decode, prefill
+from methods.draws import key, normal, question_keys, uniform
+
+EOS = 0
+
+
+@pytest.fixture(scope="module")
+def lm():
+    torch.manual_seed(0)
+    overrides = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.3}
+    return load_backbone("llama-tiny", 40, overrides=overrides).causal_lm().eval()
+
+
+def plain_greedy(lm, prompt: list[int], count: int) -> list[int]:
+    """Re-reads everything for each token."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(lm(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+        if ids[-1] == EOS:
+            break
+    return ids[len(prompt) :]
+
+
+def padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(map(len, prompts))
+    ids = torch.tensor([[EOS] * (width - len(p)) + p for p in prompts])
+    return ids, torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts])
+
+
+@torch.no_grad()
+def test_cached_batch_equals_the_plain_computation(lm) -> None:
+    """Also once rows have ended at different times and left the batch."""
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(1, 40, (3 + i % 7,), generator=generator).tolist() for i in range(24)]
+    ids, real = padded(prompts)
+    prefix = prefill(lm.base_model, lm.get_input_embeddings()(ids), real)
+    tokens, cost = decode(lm, prefix, Decoding(), torch.zeros(24, dtype=torch.long), EOS, 30)
+    expected = [plain_greedy(lm, prompt, 30) for prompt in prompts]
+    assert len({len(row) for row in expected}) > 2  # they do end at different times
+    for row, wanted in zip(tokens.tolist(), expected, strict=True):
+        assert row == wanted + [EOS] * (tokens.shape[1] - len(wanted))
+    assert cost.tokens == sum(map(len, expected))
+    assert cost.forward_passes == max(map(len, expected))
+
+
+def test_greedy_takes_the_likeliest_and_a_tiny_nucleus_too() -> None:
+    logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(2))
+    keys = torch.arange(50)
+    assert torch.equal(choose(logits, Decoding(), keys, 0), logits.argmax(-1))
+    assert torch.equal(choose(logits, Decoding(tokens="sample", top_p=1e-6), keys, 0), logits.argmax(-1))
+
+
+def test_sampling_follows_the_probabilities_of_the_nucleus() -> None:
+    probability = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    logits = probability.log().expand(20_000, -1)
+    keys = torch.arange(20_000) * 7919
+    share = torch.bincount(choose(logits, Decoding(tokens="sample"), keys, 3), minlength=4) / 20_000
+    torch.testing.assert_close(share, probability, atol=0.015, rtol=0)
+    nucleus = torch.bincount(choose(logits, Decoding(tokens="sample", top_p=0.7), keys, 3), minlength=4) / 20_000
+    torch.testing.assert_close(nucleus, torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
+
+
+def test_draws_are_uniform_normal_and_functions_of_their_key() -> None:
+    keys = torch.tensor([key("seed", i) for i in range(200)])
+    draws = uniform(keys, 100)
+    assert draws.min() >= 0 and draws.max() < 1
+    assert draws.mean() == pytest.approx(0.5, abs=0.01) and draws.var() == pytest.approx(1 / 12, abs=0.005)
+    assert torch.equal(uniform(keys[3:4], 40, offset=60), draws[3:4, 60:])
+    gaussian = normal(keys, 100)
+    assert gaussian.mean() == pytest.approx(0, abs=0.02) and gaussian.std() == pytest.approx(1, abs=0.02)
+    assert abs(torch.corrcoef(draws[:, :2].T)[0, 1]) < 0.2
+
+
+def test_question_keys_depend_on_question_seed_and_stream_alone() -> None:
+    first, second = [5, 6], [7]
+    assert question_keys([first, second], 0, "R")[1] == question_keys([second], 0, "R")[0]
+    others = [question_keys([first], 1, "R"), question_keys([first], 0, "tokens"), question_keys([second], 0, "R")]
+    assert all(question_keys([first], 0, "R") != other for other in others)

@@ -1,0 +1,221 @@
+"""MarCos beyond the golden cases: directions of attention, grouping of steps, the predictor's loss, lambda."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+
+from methods.backbone import load_backbone
+from methods.base import Batch, Context, Decoding, Example, Setup, Stage, Vocabulary
+from methods.marcos.layout import group, targets
+from methods.marcos.method import MarCos
+from methods.marcos.options import MarCosOptions
+from methods.marcos.randomness import SparsityController, gaussian_kl, upstream_nll
+from methods.registry import build
+
+VOCABULARY = Vocabulary(60, 1, lambda text: [2 + ord(letter) % 30 for letter in text])
+EXAMPLES = [
+    Example("a", [33, 34, 35, 36, 37], [[40, 41], [42]], [50]),
+    Example("b", [38, 39, 33], [], [51, 52]),
+    Example("c", [34, 36, 38, 33], [[40], [41], [42, 43], [44]], [53]),
+]
+CONTEXT = Context(Stage("phase 1", 1.0), epoch=0, step=0, seed=0)
+
+
+def make(**options: object) -> MarCos:
+    settings = {"deep": 2, "shallow": 3, "tau": 2, **options}
+    backbone = load_backbone("qwen2-tiny", 60, overrides={"hidden_size": 32, "intermediate_size": 64})
+    method = build("marcos", settings, Setup(backbone, VOCABULARY), seed=0).eval()
+    assert isinstance(method, MarCos)
+    return method
+
+
+def thoughts(method: MarCos, batch: Batch) -> torch.Tensor:
+    mean, _ = method.posterior(batch["targets"], batch["lengths"])
+    randomness = mean.view(method.options.steps, len(EXAMPLES), -1)
+    return method.think(method.understand(batch["question"]), batch["question_real"], randomness)
+
+
+@torch.no_grad()
+def test_thinking_is_bidirectional() -> None:
+    """A later neuron changes what earlier ones become: with a causal mask it could not."""
+    method = make()
+    batch = method.collate(EXAMPLES, CONTEXT)
+    question, real = method.understand(batch["question"]), batch["question_real"]
+    neurons = method.neurons.expand(len(EXAMPLES), -1, -1).clone()
+    randomness = torch.zeros(len(EXAMPLES), 2 * 32)
+    before = method.think_once(question, real, neurons, randomness)
+    neurons[:, -1] += 1.0
+    after = method.think_once(question, real, neurons, randomness)
+    assert not torch.allclose(before[:, 0], after[:, 0], atol=1e-4)
+    by_randomness = method.think_once(question, real, neurons, randomness + 1.0)
+    assert not torch.allclose(after[:, 0], by_randomness[:, 0], atol=1e-4)
+
+
+@torch.no_grad()
+def test_padding_is_invisible_to_thinking() -> None:
+    method = make()
+    batch = method.collate(EXAMPLES, CONTEXT)
+    before = thoughts(method, batch)
+    batch.tensors["question"] = batch["question"].masked_fill(~batch["question_real"], 44)
+    torch.testing.assert_close(thoughts(method, batch), before)
+
+
+@torch.no_grad()
+def test_every_step_sees_the_question() -> None:
+    method = make()
+    batch = method.collate(EXAMPLES, CONTEXT)
+    question, real = method.understand(batch["question"]), batch["question_real"]
+    neurons = method.neurons.expand(len(EXAMPLES), -1, -1)
+    randomness = torch.zeros(3, len(EXAMPLES), 2 * 32)
+    first = method.think_once(question, real, neurons, randomness[0])
+    other = method.think_once(question.flip(-1), real, first, randomness[1])
+    assert not torch.allclose(other, method.think_once(question, real, first, randomness[1]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("", ["", ""]),
+        ("1", ["1", ""]),
+        ("12", ["1", "2"]),
+        ("123", ["12", "3"]),
+        ("1234", ["12", "34"]),
+        ("12345", ["12", "345"]),
+    ],
+)
+def test_steps_are_grouped_evenly_and_shortage_leaves_empty_groups(steps: str, expected: list[str]) -> None:
+    found = group([[int(step)] for step in steps], 2)
+    assert ["".join(str(step[0]) for step in part) for part in found] == expected
+
+
+def test_the_answer_is_always_the_last_target() -> None:
+    for example in EXAMPLES:
+        rows = targets(example, 3, VOCABULARY, limit=128)
+        assert len(rows) == 3
+        assert rows[-1] == [*VOCABULARY.newline, *VOCABULARY.answer_marker, *example.answer, VOCABULARY.eos]
+        assert all(row[0] == VOCABULARY.newline[0] for row in rows)
+    assert targets(EXAMPLES[1], 3, VOCABULARY, limit=128)[:2] == [VOCABULARY.newline] * 2
+
+
+def test_empty_steps_carry_no_loss_but_are_thought() -> None:
+    method = make()
+    batch = method.collate(EXAMPLES, CONTEXT)
+    silent = [1, 3 + 1]  # steps 1 and 2 of the second example, in rows of three
+    assert sorted({*range(9)} - {*batch["active"].tolist()}) == silent
+    assert thoughts(method, batch).shape[0] == 3
+
+
+@pytest.mark.parametrize("options", [{"deep": 0}, {"randomness": False}, {"posterior": "gaussian"}])
+def test_variants_train_and_answer(options: dict) -> None:
+    method = make(**options)
+    output = method(method.collate(EXAMPLES, CONTEXT), CONTEXT)
+    torch.stack(list(output.losses.values())).sum().backward()
+    unused = [name for name, p in method.named_parameters() if p.grad is None and not name.startswith("prior.")]
+    assert not unused
+    with torch.no_grad():
+        questions = [example.question for example in EXAMPLES]
+        generation = method.generate(questions, Decoding(max_new_tokens=4, answer_only=False))
+    assert generation.steps is not None and generation.steps.shape[:2] == (3, 3)
+
+
+def test_without_randomness_nothing_of_it_is_left() -> None:
+    names = {name.split(".")[0] for name, _ in make(randomness=False).named_parameters()}
+    assert names == {"understanding", "thinking", "speaking", "neurons"}
+    assert not make(randomness=False).stochastic(Decoding())
+    assert make().stochastic(Decoding()) and not make().stochastic(Decoding(latents="mean"))
+
+
+@torch.no_grad()
+def test_steps_said_together_are_those_said_alone() -> None:
+    method = make()
+    questions = [example.question for example in EXAMPLES]
+    answer = method.generate(questions, Decoding(max_new_tokens=6)).answer
+    together = method.generate(questions, Decoding(max_new_tokens=6, answer_only=False))
+    width = min(answer.shape[1], together.answer.shape[1])
+    assert torch.equal(answer[:, :width], together.answer[:, :width])
+
+
+def test_kl_is_that_of_two_normals() -> None:
+    mean, prior_mean = torch.tensor([0.0, 0.3, 2.0]), torch.tensor([0.1, 0.3, -1.0])
+    log_deviation = torch.tensor([-1.0, 0.0, 0.5])
+    expected = kl_divergence(Normal(mean, 0.01), Normal(prior_mean, log_deviation.exp()))
+    torch.testing.assert_close(gaussian_kl(mean, 0.01, prior_mean, log_deviation), expected)
+
+
+def test_kl_gradient_tends_to_that_of_the_likelihood_and_stays_finite_at_zero() -> None:
+    value = torch.tensor([0.0, 0.5], dtype=torch.float64)
+
+    def gradient(loss) -> torch.Tensor:
+        parameters = torch.tensor([[0.2, 0.1], [-1.0, 0.3]], dtype=torch.float64, requires_grad=True)
+        loss(parameters[0], parameters[1]).sum().backward()
+        assert parameters.grad is not None
+        return parameters.grad
+
+    wanted = gradient(lambda mean, log: -Normal(mean, log.exp()).log_prob(value))
+    distances = []
+    for epsilon in (1e-1, 1e-2, 1e-3):
+        found = gradient(lambda mean, log, e=epsilon: gaussian_kl(value, e, mean, log))
+        assert found.isfinite().all()
+        distances.append(float((found - wanted).abs().max()))
+    assert distances[0] > distances[1] > distances[2] and distances[2] < 1e-5
+
+
+def test_predicted_deviation_never_falls_below_the_posteriors() -> None:
+    prior = make().prior
+    prior.layers[2].bias.data.fill_(-50.0)
+    _, log_deviation = prior(torch.zeros(1, 32))
+    assert (log_deviation >= math.log(1e-2)).all()
+
+
+def test_upstream_density_has_its_optimum_at_the_wrong_deviation() -> None:
+    """A residual of 0.1 is best told with a deviation of about its root, 0.32, by the published formula."""
+    log_deviation = torch.linspace(math.log(0.01), math.log(3.0), 2000, dtype=torch.float64)
+    residual = torch.tensor(0.1, dtype=torch.float64)
+    loss = upstream_nll(residual, torch.zeros_like(log_deviation), log_deviation)
+    assert log_deviation[loss.argmin()].exp() == pytest.approx(math.sqrt(0.1), rel=0.01)
+
+
+def test_lambda_steers_to_its_target_and_stays_in_bounds() -> None:
+    controller = SparsityController(1e-4, adaptive=True, target=0.5, window=1, minimum=1e-6, maximum=0.1)
+    controller.update(l1=10.0, active=10.0)
+    assert float(controller.weight) == pytest.approx(1.01e-4)
+    controller.update(l1=1.0, active=10.0)
+    assert float(controller.weight) == pytest.approx(1.01e-4 * 0.99)
+    for _ in range(1000):
+        controller.update(l1=10.0, active=10.0)
+    assert float(controller.weight) == pytest.approx(0.1)
+
+
+def test_lambda_window_waits_and_a_fixed_lambda_stays() -> None:
+    waiting = SparsityController(1e-4, adaptive=True, target=0.5, window=3, minimum=1e-6, maximum=0.1)
+    for _ in range(2):
+        waiting.update(10.0, 10.0)
+    assert float(waiting.weight) == 1e-4
+    waiting.update(10.0, 10.0)
+    assert float(waiting.weight) == pytest.approx(1.01e-4)
+    fixed = SparsityController(1e-3, adaptive=False, target=0.5, window=1, minimum=1e-6, maximum=0.1)
+    fixed.update(10.0, 10.0)
+    assert float(fixed.weight) == 1e-3
+
+
+def test_dead_randomness_is_warned_of() -> None:
+    assert "dead" in make().warnings({"active_share": 0.0})[0]
+    assert not make().warnings({"active_share": 0.01})
+
+
+def test_defaults_are_the_papers() -> None:
+    options = MarCosOptions()
+    assert (options.steps, options.deep, options.shallow, options.tau) == (3, 10, 100, 16)
+    assert options.sparsity.target == pytest.approx(10 / 48)
+
+
+def test_parameters_at_half_a_billion_are_the_papers() -> None:
+    """Without the thinker's dead token table, and without the R rows of the neuron matrix."""
+    with torch.device("meta"):
+        method = MarCos(MarCosOptions(), Setup(load_backbone("qwen2.5-0.5b", 151665), VOCABULARY))
+    total = sum(p.numel() for p in method.parameters())
+    assert total == 2_290_561_664 - 16 * 896
