@@ -45,7 +45,10 @@ RUNS = STUDY.runs
 GPU = int(torch.cuda.is_available())
 # Source that decides the weights. Modules that list data sets are not among it: see `training_data`
 TRAINING = [*TRAINING_CODE, *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers"))]
-RENDERING = [f"benchmarks.{part}" for part in ("tables", "summary", "markup", "paper", "provenance", "statistics")]
+RECORDS = ["benchmarks.results", "benchmarks.records"]
+RENDERING = RECORDS + [
+    f"benchmarks.{part}" for part in ("tables", "summary", "markup", "paper", "provenance", "statistics")
+]
 
 
 def per_run(name):

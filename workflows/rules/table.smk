@@ -10,7 +10,7 @@ rule collect:
         f"{RESULTS}/frame.csv",
     params:
         study=digest(STUDY.model_dump_json()),
-        code=source_digest("benchmarks.results", "benchmarks.statistics"),
+        code=source_digest(*RECORDS, "benchmarks.statistics"),
     log:
         f"{RESULTS}/logs/collect.log",
     localrule: True
@@ -29,7 +29,7 @@ rule track:
     output:
         f"{RESULTS}/track.json",
     params:
-        code=source_digest("benchmarks.tracking", "benchmarks.provenance"),
+        code=source_digest(*RECORDS, "benchmarks.tracking", "benchmarks.mlflow_store", "benchmarks.provenance"),
         server=os.environ.get("MLFLOW_TRACKING_URI", ""),
     log:
         f"{RESULTS}/logs/track.log",
