@@ -150,7 +150,7 @@ class Decoding:
     temperature: float = 1.0
     top_p: float = 1.0
     thoughts: Literal["own", "exchanged", "mean"] = (
-        "own"  # a control: latents of the batch's next question, or its mean
+        "own"  # a control: those of another row of the batch, or its mean
     )
     seed: int = 0
     max_new_tokens: int = 128
