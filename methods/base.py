@@ -149,9 +149,7 @@ class Decoding:
     latents: Literal["default", "sample", "mean"] = "default"
     temperature: float = 1.0
     top_p: float = 1.0
-    thoughts: Literal["own", "exchanged", "mean"] = (
-        "own"  # a control: those of another row of the batch, or its mean
-    )
+    thoughts: Literal["own", "exchanged", "mean"] = "own"  # a control: those of another row of the batch, or its mean
     seed: int = 0
     max_new_tokens: int = 128
     answer_only: bool = True  # methods that can skip the steps do so; False: say them too
