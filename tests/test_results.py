@@ -12,7 +12,7 @@ from benchmarks import results
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
 from benchmarks.study import Study
 from fabricate import N, fabricate, study, time_record, train_record
-from methods import base
+from methods import registry
 
 
 @pytest.fixture
@@ -90,7 +90,9 @@ def test_a_run_without_any_record_has_not_run(tmp_path: Path) -> None:
 
 
 def test_skipped_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base.get_method("cot_sft"), "skip", classmethod(lambda cls, options, setting: "not for this"))
+    monkeypatch.setattr(
+        registry.get_method("cot_sft"), "skip", classmethod(lambda cls, options, setting: "not for this")
+    )
     frame = results.collect(study(), tmp_path)
     skipped = frame[frame["row"] == "cot"]
     assert set(skipped["status"]) == {"skipped"} and set(skipped["reason"]) == {"not for this"}
@@ -99,7 +101,7 @@ def test_skipped_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_warm_starts_count_in_training_and_are_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = classmethod(lambda cls, options: "cot_sft")
-    monkeypatch.setattr(base.get_method("marcos"), "starts_from", start)
+    monkeypatch.setattr(registry.get_method("marcos"), "starts_from", start)
     rows = [{"id": "marcos", "method": "marcos"}]
     made = study(rows=rows)
     fabricate(made, tmp_path)
