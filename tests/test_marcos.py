@@ -166,7 +166,7 @@ def test_kl_gradient_tends_to_that_of_the_likelihood_and_stays_finite_at_zero() 
 
 def test_predicted_deviation_never_falls_below_the_posteriors() -> None:
     prior = make().prior
-    prior.layers[2].bias.data.fill_(-50.0)
+    torch.nn.init.constant_(prior.layers[2].get_parameter("bias"), -50.0)
     _, log_deviation = prior(torch.zeros(1, 32))
     assert (log_deviation >= math.log(1e-2)).all()
 
