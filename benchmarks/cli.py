@@ -46,11 +46,9 @@ def clear_errors() -> Iterator[None]:
     """Bad input ends in one message and exit code 2, not in a trace."""
     try:
         yield
-    except (ValueError, LookupError) as error:
-        if isinstance(error, ValueError) or type(error).__name__ == "UnknownMethod":
-            typer.secho(f"error: {error}", fg="red", err=True)
-            raise typer.Exit(2) from error
-        raise
+    except ValueError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(2) from error
 
 
 def _run(study: str, run: str) -> RunSpec:

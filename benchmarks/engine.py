@@ -44,7 +44,7 @@ class Engine:
 
     def __init__(self, method: Method, stage: Stage, training: TrainingSpec, phase: Phase) -> None:
         self.method, self.training, self.phase = method, training, phase
-        self.peak = training.learning_rate * stage.learning_rate_scale
+        self.peak = training.learning_rate
         for name, parameter in method.named_parameters():
             parameter.requires_grad_(name.startswith(stage.trainable))
         self.parameters = [p for p in method.parameters() if p.requires_grad]

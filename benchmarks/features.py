@@ -28,7 +28,7 @@ class FeatureStore:
         self, method: Method, engine: Engine, corpus: Corpus, rows: np.ndarray, context: Context, batch_size: int
     ) -> None:
         """One pass over some rows of the corpus, sorted by length; row i of the store is ``rows[i]``."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.remove()
         self.folder.mkdir(parents=True)
         order = np.argsort(corpus.lengths[rows], kind="stable")
         with Progress(self.label, len(order)) as progress:

@@ -186,11 +186,10 @@ def parse_study(content: Any, place: str) -> Study:
     """Validate the content of a study file, with errors that name place, key and mend."""
     try:
         study = Study.model_validate(content)
-        for _ in study.runs:  # resolves methods and their options
-            break
+        _ = study.runs  # resolves methods and their options
     except ValidationError as error:
         raise StudyError("\n".join([f"{place} is no valid study:", *_reasons(error)])) from error
-    except KeyError as error:
+    except ValueError as error:
         raise StudyError(f"{place} is no valid study: {error}") from error
     return study
 

@@ -100,11 +100,11 @@ class Backbone:
     def hidden_size(self) -> int:
         return self.config.hidden_size
 
-    def causal_lm(self, extra_tokens: int = 0, pretrained: bool = True) -> Any:
+    def causal_lm(self, extra_tokens: int = 0) -> Any:
         """A language model with its head. ``extra_tokens`` rows are added after the vocabulary for markers."""
         from transformers import AutoModelForCausalLM
 
-        model = self._build(AutoModelForCausalLM, pretrained)
+        model = self._build(AutoModelForCausalLM, pretrained=True)
         if extra_tokens:
             model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
         return model

@@ -81,7 +81,6 @@ class Stage:
     epochs: float
     phase: str = "train"
     trainable: tuple[str, ...] = ("",)
-    learning_rate_scale: float = 1.0
     keep_optimizer: bool = False
     select_on: tuple[str, ...] = ()
     cached: bool = False

@@ -20,11 +20,8 @@ from methods.base import Method, Setup
 ENTRY_POINT_GROUP = "marcos_bench.methods"
 
 
-class UnknownMethod(KeyError):
+class UnknownMethod(ValueError):
     """No method of that name; the message suggests the nearest."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @cache
