@@ -32,13 +32,17 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         lines["Departures from the paper"] = "; ".join(study.deviations)
     backbone, tokenizer = study.backbone, study.tokenizer
     trained = f"byte-level BPE of {tokenizer.trained}, trained on the training split"
+    timed = f", {study.timing_threads} in timing" if study.timing else ""
+    if study.shares:
+        shared = [id for id, source in study.sources.items() if source.study != study.name]
+        lines["Runs of another study"] = f"{', '.join(shared) or 'none'} ({study.shares})"
     lines |= {
         "Model": f"{backbone.pretrained or backbone.name}; tokenizer: {tokenizer.pretrained or trained}",
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
-        "Threads": f"{study.threads} in training and evaluation, {study.timing_threads} in timing (CPU)",
+        "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
     }
     for block in study.blocks:
         lines[f"Data, {block.id}"] = "; ".join(_data(collected.data.get(block.id, {}))) or "not prepared"

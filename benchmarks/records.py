@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json
-from benchmarks.specs import EvaluationSpec, RunSpec
-
-Stage = Literal["train", "evaluate", "time"]
-STAGES: tuple[Stage, ...] = ("train", "evaluate", "time")
+from benchmarks.specs import EvaluationSpec, RunSpec, StageName
 
 
 class Record(BaseModel):
@@ -88,7 +85,7 @@ class TimeRecord(Record):
         return f"times of {gone}" if gone else None
 
 
-RECORDS: dict[Stage, type[Record]] = {"train": TrainRecord, "evaluate": EvaluateRecord, "time": TimeRecord}
+RECORDS: dict[StageName, type[Record]] = {"train": TrainRecord, "evaluate": EvaluateRecord, "time": TimeRecord}
 
 
 class RunRecords(BaseModel):
@@ -97,19 +94,19 @@ class RunRecords(BaseModel):
     train: TrainRecord | None = None
     evaluate: EvaluateRecord | None = None
     time: TimeRecord | None = None
-    problems: dict[Stage, str] = {}
+    problems: dict[StageName, str] = {}
 
     def fit(self, spec: RunSpec) -> bool:
         """Whether all records come from this specification."""
-        records: dict[Stage, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
+        records: dict[StageName, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
         return all(record is None or record.digest == spec.digest(stage) for stage, record in records.items())
 
 
 def read_records(folder: Path, spec: RunSpec) -> RunRecords:
     """The usable records of one run."""
     records: dict[str, Any] = {}
-    problems: dict[Stage, str] = {}
-    for stage in STAGES:
+    problems: dict[StageName, str] = {}
+    for stage in spec.stages:
         try:
             records[stage] = _read_record(folder / f"{stage}.json", stage, spec)
         except BrokenRecord as error:
@@ -117,7 +114,7 @@ def read_records(folder: Path, spec: RunSpec) -> RunRecords:
     return RunRecords(**records, problems=problems)
 
 
-def _read_record(path: Path, stage: Stage, spec: RunSpec) -> Record:
+def _read_record(path: Path, stage: StageName, spec: RunSpec) -> Record:
     if not path.exists():
         raise BrokenRecord(f"no {path.name}")
     try:

@@ -14,8 +14,9 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
-from benchmarks.records import STAGES, RunRecords, TestTimes, first_problem, read_records
-from benchmarks.specs import RunSpec
+from benchmarks.models import Paths
+from benchmarks.records import RunRecords, TestTimes, first_problem, read_records
+from benchmarks.specs import Block, RunSpec
 from benchmarks.statistics import spread
 from benchmarks.study import Study
 
@@ -72,8 +73,8 @@ class Collected(BaseModel):
 def collect(study: Study, results: Path) -> pd.DataFrame:
     """Read all records of a study; write ``collect.json`` and ``frame.csv``."""
     folder = results / study.name
-    runs = {spec.id: read_records(folder / "runs" / spec.id, spec) for spec in study.runs.values()}
-    data = {block.id: _data_record(folder / "data" / block.id / "done.json") for block in study.blocks}
+    runs = {id: read_records(Paths(results, source).run, source) for id, source in study.sources.items()}
+    data = {block.id: _data_record(study, block, results) for block in study.blocks}
     collected = Collected(study=study.name, runs=runs, data=data)
     frame = to_frame(study, collected)
     write_json(folder / "collect.json", collected.model_dump(mode="json"))
@@ -90,15 +91,18 @@ def load_collected(study: Study, results: Path) -> Collected:
         raise BrokenRecord(
             f"{path} is no collection of run records ({first_problem(error)}): run `collect` again"
         ) from error
-    if not all(spec.id in collected.runs and collected.runs[spec.id].fit(spec) for spec in study.runs.values()):
+    if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
         raise BrokenRecord(f"{path} was made from another version of the study: run `collect` again")
     return collected
 
 
-def _data_record(path: Path) -> dict[str, Any]:
-    """A block's data record. Without it the tables lack its digests, no more."""
+def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
+    """A block's data record: the study's own, unless all runs of the block are another study's. Without it the tables
+    lack its digests, no more."""
+    homes = [source.study for source in study.sources.values() if source.block == block.id]
+    home = study.name if study.name in homes or not homes else homes[0]
     try:
-        return read_json(path)
+        return read_json(results / home / "data" / block.id / "done.json")
     except BrokenRecord as error:
         return {"problem": str(error)}
 
@@ -133,7 +137,8 @@ def _run_lines(study: Study, spec: RunSpec, collected: Collected) -> Iterator[di
     for run in chain[1:]:  # a warm start's own accuracy does not matter here
         why = [text for stage, text in collected.runs[run].problems.items() if stage != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
-    status = "done" if not problems else "not run" if len(records.problems) == len(STAGES) else "partial"
+    nothing = len(records.problems) == len(study.sources[spec.id].stages)
+    status = "done" if not problems else "not run" if nothing else "partial"
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
     shared |= _training([collected.runs[run] for run in chain])

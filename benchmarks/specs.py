@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Form = Literal["equation", "text"]
+StageName = Literal["train", "evaluate", "time"]
+STAGES: tuple[StageName, ...] = ("train", "evaluate", "time")
+MEASURED = ("evaluation", "timing", "timing_threads")  # fields of a run that its training does not depend on
 
 
 class Strict(BaseModel):
@@ -177,16 +180,36 @@ class RunSpec(Strict):
     data: DataSpec
     training: TrainingSpec
     evaluation: EvaluationSpec
-    timing: TimingSpec
+    timing: TimingSpec | None
     engine: EngineSpec
     threads: int
     timing_threads: int
     starts_from: str | None
 
-    def digest(self, stage: Literal["train", "evaluate", "time"]) -> str:
+    @property
+    def stages(self) -> tuple[StageName, ...]:
+        """The stages that the run goes through."""
+        return STAGES if self.timing else STAGES[:-1]
+
+    def serves(self, asked: RunSpec) -> bool:
+        """Whether this run, of another study perhaps, gives all that is asked of a run of other names."""
+        own, theirs = (spec.model_dump(exclude={"id", "study", "row", *MEASURED}) for spec in (self, asked))
+        held, wanted = self.evaluation, asked.evaluation
+        same = held.model_copy(update={"tests": (), "decodings": {}}) == wanted.model_copy(
+            update={"tests": (), "decodings": {}}
+        )
+        return (
+            own == theirs
+            and same
+            and set(wanted.tests) <= set(held.tests)
+            and wanted.decodings.items() <= held.decodings.items()
+            and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
+        )
+
+    def digest(self, stage: StageName) -> str:
         """A digest of the fields that the stage's result depends on, and of no others."""
         measured = {"train": (), "evaluate": ("evaluation",), "time": ("evaluation", "timing", "timing_threads")}
-        exclude: dict[str, Any] = dict.fromkeys({"evaluation", "timing", "timing_threads"} - set(measured[stage]), True)
+        exclude: dict[str, Any] = dict.fromkeys(set(MEASURED) - set(measured[stage]), True)
         if stage == "time":  # it knows the default decoding alone
             exclude["evaluation"] = {"decodings": self.evaluation.decodings.keys() - {"default"}}
         text = json.dumps(self.model_dump(mode="json", exclude=exclude), sort_keys=True)

@@ -27,6 +27,7 @@ from benchmarks.specs import (
     TokenizerSpec,
     TrainingSpec,
 )
+from benchmarks.tables import Table
 
 STUDIES = Path(__file__).resolve().parent.parent / "workflows" / "config"
 
@@ -45,13 +46,17 @@ class Study(Strict):
     deviations: tuple[str, ...] = Field(
         default=(), description="where a paper-sized study departs from the paper, and why"
     )
+    shares: str | None = Field(
+        default=None, description="another study: a run with the settings of one of its runs is that run"
+    )
+    tables: tuple[Table, ...] = Field(default=(Table.main, Table.decoding, Table.controls), description="rendered")
     backbone: BackboneSpec = BackboneSpec()
     tokenizer: TokenizerSpec
     blocks: tuple[Block, ...] = Field(min_length=1)
     rows: tuple[Row, ...] = Field(min_length=1)
     training: TrainingSpec
     evaluation: EvaluationSpec
-    timing: TimingSpec = TimingSpec()
+    timing: TimingSpec | None = Field(default=TimingSpec(), description="null: nothing is timed")
     engine: EngineSpec = EngineSpec()
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="training seeds")
     threads: int = Field(
@@ -61,6 +66,8 @@ class Study(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
+        if self.shares == self.name:
+            raise ValueError("a study cannot share its own runs: name another one")
         for kind, ids in (("block", [b.id for b in self.blocks]), ("row", [r.id for r in self.rows])):
             if len(set(ids)) != len(ids):
                 raise ValueError(f"two {kind}s have the same id: {ids}")
@@ -128,6 +135,19 @@ class Study(Strict):
                         add(block, row, seed)
         return runs
 
+    @cached_property
+    def sources(self) -> dict[str, RunSpec]:
+        """The run that each run's records come from: itself, or one of the study that this one shares runs with."""
+        found = dict(self.runs)
+        if self.shares is None:
+            return found
+        theirs = load_study(self.shares).sources.values()
+        found = {id: next((their for their in theirs if their.serves(own)), own) for id, own in found.items()}
+        for id, own in reversed(self.runs.items()):  # what is trained here starts from a run that is trained here
+            if own.starts_from and found[id] is own:
+                found[own.starts_from] = self.runs[own.starts_from]
+        return found
+
     def setting(self, block: Block) -> dict[str, Any]:
         """What a method's ``skip`` is asked about."""
         return {
@@ -186,7 +206,7 @@ def parse_study(content: Any, place: str) -> Study:
     """Validate the content of a study file, with errors that name place, key and mend."""
     try:
         study = Study.model_validate(content)
-        _ = study.runs  # resolves methods and their options
+        _ = study.sources  # resolves methods and their options
     except ValidationError as error:
         raise StudyError("\n".join([f"{place} is no valid study:", *_reasons(error)])) from error
     except ValueError as error:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pandas as pd
 
 from benchmarks import statistics
+from benchmarks.models import Paths
 from benchmarks.results import Collected, to_frame
 from benchmarks.study import Study
 
@@ -92,7 +93,8 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
     controls = {row.id for row in study.rows if row.control}
     correct: dict[tuple[str, ...], pd.Series] = {}
     for key, group in _groups(frame, KEYS[:3]):
-        correct |= _correctness(collected, results / study.name, key, group)
+        folders = {run: Paths(results, study.sources[run]).run for run in group["run"].dropna().unique()}
+        correct |= _correctness(collected, folders, key, group)
     lines = [_aggregate(group, correct.get(key)) for key, group in _groups(frame, KEYS)]
     marks, pairs = _rank({key: series for key, series in correct.items() if key[1] not in controls})
     for line in lines:
@@ -109,13 +111,13 @@ def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, .
 
 
 def _correctness(
-    collected: Collected, folder: Path, key: tuple[str, ...], group: pd.DataFrame
+    collected: Collected, folders: dict[str, Path], key: tuple[str, ...], group: pd.DataFrame
 ) -> dict[tuple[str, ...], pd.Series]:
     """Per-question correctness of one row and decoding on each test set, over its training seeds."""
     frames = []
-    for run in group["run"].dropna().unique():
+    for run, folder in folders.items():
         if record := collected.runs[run].evaluate:
-            path = folder / "runs" / run / "predictions" / f"{key[2]}.parquet"
+            path = folder / "predictions" / f"{key[2]}.parquet"
             frames.append(statistics.read_predictions(path, record.predictions[key[2]]))
     if not frames:
         return {}

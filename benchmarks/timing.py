@@ -25,8 +25,9 @@ from benchmarks.files import write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import Paths, trained_method
 from benchmarks.progress import Progress
-from benchmarks.specs import RunSpec
+from benchmarks.specs import RunSpec, TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
+from benchmarks.study import StudyError
 from methods.base import Cost, Method, Stage
 
 WARMUP_STEPS = 3
@@ -34,6 +35,7 @@ WARMUP_STEPS = 3
 
 def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Time a trained run; returns its record."""
+    timing = asked(spec)
     torch.set_num_threads(spec.timing_threads)
     started, paths, device = now(), Paths(results, spec), pick_device()
     with RunLock(paths.run):
@@ -52,13 +54,20 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
             "precision": spec.training.precision,
             "threads": spec.timing_threads,
-            "batch_size": spec.timing.batch_size,
+            "batch_size": timing.batch_size,
             "tests": tests,
             "train": time_training(method, spec, paths),
             "environment": environment(started),
         }
         write_json(paths.run / "time.json", record)
     return record
+
+
+def asked(spec: RunSpec) -> TimingSpec:
+    """What is to be timed, or an error where a study has no time stage."""
+    if spec.timing is None:
+        raise StudyError(f"study {spec.study} times nothing: give its file a `timing`")
+    return spec.timing
 
 
 def spread_over(length: int, count: int) -> np.ndarray:
@@ -69,7 +78,7 @@ def spread_over(length: int, count: int) -> np.ndarray:
 
 def time_test(method: Method, spec: RunSpec, questions: list[list[int]], answer_only: bool) -> dict[str, Any]:
     """Seconds to answer a test set in batches, each repeat with its own decoding seed."""
-    timing, device = spec.timing, method.device
+    timing, device = asked(spec), method.device
     by_length = sorted(questions, key=len)
     timed = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
     batches = [[timed[i] for i in indices] for indices in batches_by_length(timed, timing.batch_size)]
@@ -129,7 +138,7 @@ def time_training(method: Method, spec: RunSpec, paths: Paths) -> dict[str, Any]
     training_flops = 0.0
     sizes = Counter(stage.phase for stage in stages)
     for stage in stages:
-        steps = max(1, spec.timing.train_steps // sizes[stage.phase])
+        steps = max(1, asked(spec).train_steps // sizes[stage.phase])
         measured = time_stage(method, spec, corpus, stage, steps, paths.checkpoints)
         phase = phases.setdefault(stage.phase, defaultdict(float))
         for name in ("step_seconds_median", "flops_per_step"):

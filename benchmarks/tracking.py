@@ -22,10 +22,11 @@ import pandas as pd
 
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.mlflow_store import connect, experiment_id, find_runs, tracking_uri
+from benchmarks.models import Paths
 from benchmarks.provenance import hardware
-from benchmarks.records import STAGES, RunRecords
+from benchmarks.records import RunRecords
 from benchmarks.results import Collected, load_collected, to_frame
-from benchmarks.specs import RunSpec
+from benchmarks.specs import STAGES, RunSpec
 from benchmarks.study import Study
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _import(
     parents = [run.info.run_id for run in known if run.data.tags.get("kind") == "study"]
     parent = parents[-1] if parents else _create_parent(client, experiment, study)
     by_digest = {run.data.tags.get("record_digest"): run.info.run_id for run in known}
-    importer = _Importer(client, experiment, parent, study, collected, results / study.name, origin)
+    importer = _Importer(client, experiment, parent, study, collected, results, origin)
     runs: dict[str, str] = {}
     for id, records in collected.runs.items():
         if any(getattr(records, stage) for stage in STAGES):
@@ -180,16 +181,16 @@ class _Importer:
         parent: str,
         study: Study,
         collected: Collected,
-        folder: Path,
+        results: Path,
         origin: str,
     ) -> None:
         self.client, self.experiment, self.parent, self.origin = client, experiment, parent, origin
-        self.collected, self.folder = collected, folder
+        self.study, self.collected, self.results = study, collected, results
         self.frame = to_frame(study, collected)
 
     def create(self, spec: RunSpec, records: RunRecords, digest: str) -> str:
         """A child run with everything that is known of ``spec``'s run. The digest comes last: no digest, not done."""
-        folder = self.folder / "runs" / spec.id
+        folder = Paths(self.results, self.study.sources[spec.id]).run
         environments = [record.environment for stage in STAGES if (record := getattr(records, stage))]
         start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
         tags = self._tags(spec, environments[0])

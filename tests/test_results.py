@@ -134,3 +134,52 @@ def test_a_collection_of_another_study_is_refused(fake: tuple[Study, Path]) -> N
     results.collect(made, folder)
     with pytest.raises(BrokenRecord, match="another version of the study"):
         results.load_collected(study(threads=2), folder)
+
+
+@pytest.fixture
+def sharing(fake: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Study, Path]:
+    """A study that asks for less than the fabricated one: its rows `chain` and `longer` are CoT-SFT."""
+    monkeypatch.setattr("benchmarks.study.load_study", lambda name: fake[0])
+    rows = [{"id": "chain", "method": "cot_sft"}, {"id": "longer", "method": "cot_sft", "training": {"epochs": 2}}]
+    evaluation = {"tests": ["beta"], "decodings": {"default": {"seeds": 3}}}
+    return study(name="second", shares="fake", rows=rows, evaluation=evaluation, timing=None), fake[1]
+
+
+def test_a_run_with_the_settings_of_a_shared_studys_run_is_that_run(sharing: tuple[Study, Path]) -> None:
+    asked, folder = sharing
+    assert asked.sources["text/chain/s0"].id == "text/cot/s0" and asked.sources["text/chain/s0"].study == "fake"
+    assert asked.sources["text/longer/s0"] is asked.runs["text/longer/s0"]
+    frame = results.collect(asked, folder)
+    shared = line(frame, "text/chain/s0", test="beta")
+    assert shared["status"] == "done" and shared["accuracy_mean"] == pytest.approx(0.5, abs=0.1)
+    assert line(frame, "text/longer/s0", test="beta")["status"] == "not run"
+
+
+def test_what_is_trained_here_starts_from_a_run_that_is_trained_here(sharing: tuple[Study, Path]) -> None:
+    rows = [{"id": "chain", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
+    asked = study(name="second", shares="fake", rows=rows, timing=None)
+    assert asked.sources["text/chain/s0"].study == asked.sources["text/coconut/s0"].study == "second"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation": {"tests": ["beta", "gamma"]}},
+        {"evaluation": {"tests": ["beta"], "max_new_tokens": 9}},
+        {"seeds": [1]},
+        {"threads": 2},
+        {"timing": {"repeats": 1}},
+    ],
+)
+def test_a_run_that_is_asked_more_is_not_shared(changes: dict[str, Any], sharing: tuple[Study, Path]) -> None:
+    rows = [{"id": "chain", "method": "cot_sft"}]
+    asked = study(**{"name": "second", "shares": "fake", "rows": rows, "timing": None} | changes)
+    assert {source.study for source in asked.sources.values()} == {"second"}
+
+
+def test_a_study_without_times_is_done_without_them(tmp_path: Path) -> None:
+    untimed = study(timing=None)
+    fabricate(untimed, tmp_path)
+    for path in (tmp_path / "fake/runs").rglob("time.json"):
+        path.unlink()
+    assert set(results.collect(untimed, tmp_path)["status"]) == {"done"}

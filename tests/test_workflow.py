@@ -37,7 +37,7 @@ for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
 def planned(output: str) -> Counter[str]:
     """Jobs of a dry run by rule and run: ``train equation/marcos/s0``."""
     rules = re.findall(r"^(?:local)?rule (\w+):\n(.*?)(?:\n\n|\Z)", output, re.M | re.S)
-    runs = [(rule, re.search(r"wildcards: run=(\S+)", text)) for rule, text in rules]
+    runs = [(rule, re.search(r"wildcards: study=\S+, run=(\S+)", text)) for rule, text in rules]
     return Counter(f"{rule} {run[1]}" if run else rule for rule, run in runs)
 
 

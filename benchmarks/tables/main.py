@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
-from benchmarks.specs import Block, DecodingSpec, Row
+from benchmarks.specs import Block, DecodingSpec, Row, TimingSpec
 from benchmarks.statistics import ALPHA
 from benchmarks.study import Study
 from benchmarks.tables.cells import cell, count, flops, percent, seconds
@@ -189,10 +189,16 @@ def _measured(value: Measured | None, form: Any) -> Cell:
     return Cell() if value is None else cell(value.mean, form, spread=value.spread)
 
 
+def _timed(timing: TimingSpec) -> str:
+    some = f"up to {timing.questions} questions of a set, spread evenly over their lengths" if timing.questions else ""
+    return f"""Test: seconds to answer {some or "all questions of a set"}, answer only, one device, batches of
+        {timing.batch_size}; median of {timing.repeats} repeats ± half their interquartile range. All steps: the same,
+        the reasoning steps said too. No speed-up is stated: times can be compared within this table only."""
+
+
 def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
     timing, several = study.timing, len(study.seeds) > 1
     over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
-    timed = f"up to {timing.questions} questions of a set, spread evenly over their lengths" if timing.questions else ""
     texts = [
         """Train: time of one epoch of each training phase, warm starts included: steps per epoch times the median step,
         measured alone on the machine, and what a phase computes once. Training FLOPs: of the whole budget, warm starts
@@ -200,9 +206,7 @@ def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
         f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation over
         {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 % interval
         in the details does (Wilson's, or a bootstrap of questions where a question's score is a mean over seeds).""",
-        f"""Test: seconds to answer {timed or "all questions of a set"}, answer only, one device, batches of
-        {timing.batch_size}; median of {timing.repeats} repeats ± half their interquartile range. All steps: the same,
-        the reasoning steps said too. No speed-up is stated: times can be compared within this table only.""",
+        _timed(timing) if timing else "Nothing is timed in this study.",
         f"""Bold: the most accurate row of its block and test set, where paired tests over the same questions separate
         it from every other (p < {ALPHA}, Holm's correction for all pairs, controls apart). {TIE}: the rows that the
         tests do not separate from the most accurate one, and that one. The tests speak for these trained models on

@@ -1,4 +1,5 @@
-# The study of this workflow, and what the rules ask about it.
+# The studies of this workflow, and what the rules ask about them.
+import functools
 import hashlib
 import os
 import sys
@@ -13,7 +14,8 @@ from snakemake.utils import validate
 
 from benchmarks.data import get_dataset
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.study import load_study, study_path
+from benchmarks.models import Paths
+from benchmarks.study import STUDIES, load_study, study_path
 from benchmarks.tables import Table
 from benchmarks.training import CODE as TRAINING_CODE
 from methods.registry import code_digest
@@ -40,9 +42,9 @@ def read_study(path):
 
 STUDY_FILE = study_file()
 STUDY = read_study(STUDY_FILE)
-RESULTS = f"results/{STUDY.name}"
-RUNS = STUDY.runs
 GPU = int(torch.cuda.is_available())
+# Where a table is taken from when the study at hand does not render it
+HOMES = dict.fromkeys(("main", "decoding", "controls"), "quick")
 # Source that decides the weights. Modules that list data sets are not among it: see `training_data`
 TRAINING = [*TRAINING_CODE, *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers"))]
 RECORDS = ["benchmarks.results", "benchmarks.records"]
@@ -51,35 +53,71 @@ RENDERING = RECORDS + [
 ]
 
 
-def per_run(name):
-    """The files of one kind, of all runs."""
-    return [f"{RESULTS}/runs/{run}/{name}" for run in RUNS]
+@functools.cache
+def study(name):
+    """A study by its name: the one that the command line names, or a shipped one."""
+    return STUDY if name == STUDY.name else read_study(study_path(name))
 
 
-def block_data(wildcards):
-    return f"{RESULTS}/data/{RUNS[wildcards.run].block}/done.json"
+def file_of(wildcards):
+    """The file of a study as its commands are told it: the same however the command line names it."""
+    name = wildcards.study
+    return name if name != STUDY.name or STUDY_FILE.resolve().parent == STUDIES else os.path.relpath(STUDY_FILE)
+
+
+def home(table):
+    """The study that a table without a study in its path is taken from."""
+    return STUDY.name if table in STUDY.tables else HOMES[table]
+
+
+def run_of(wildcards):
+    return study(wildcards.study).runs[wildcards.run]
+
+
+def block_of(wildcards):
+    return study(wildcards.study).block(wildcards.block)
+
+
+def records_of(stage):
+    """A function from a study to the records of one stage, of all runs that go through it."""
+    return lambda wildcards: [
+        f"{Paths(Path('results'), source).run}/{stage}.json"
+        for source in study(wildcards.study).sources.values()
+        if stage in source.stages
+    ]
+
+
+def data_of_study(wildcards):
+    """The prepared data of the blocks that a study trains or evaluates anything in."""
+    folders = {Paths(Path("results"), source).data for source in study(wildcards.study).sources.values()}
+    return [f"{folder}/done.json" for folder in sorted(folders)]
+
+
+def data_of_run(wildcards):
+    return f"results/{wildcards.study}/data/{run_of(wildcards).block}/done.json"
 
 
 def warm_start(wildcards):
     """The run whose weights a run starts from, if any."""
-    start = RUNS[wildcards.run].starts_from
-    return [f"{RESULTS}/runs/{start}/train.json"] if start else []
+    start = run_of(wildcards).starts_from
+    return [f"results/{wildcards.study}/runs/{start}/train.json"] if start else []
 
 
 def later_rows_first(wildcards):
     """What others start from, then from the bottom of the table up: the cheap baselines stand at its top."""
-    awaited = any(run.starts_from == wildcards.run for run in RUNS.values())
-    return 1 + list(RUNS).index(wildcards.run) + awaited * len(RUNS)
+    runs = study(wildcards.study).runs
+    awaited = any(run.starts_from == wildcards.run for run in runs.values())
+    return 1 + list(runs).index(wildcards.run) + awaited * len(runs)
 
 
 def run_digest(stage):
     """A function from a run to the digest of the settings that this stage's result depends on."""
-    return lambda wildcards: RUNS[wildcards.run].digest(stage)
+    return lambda wildcards: run_of(wildcards).digest(stage)
 
 
 def run_code(*modules):
     """A function from a run to the digest of its method's source and of the stage's own modules."""
-    return lambda wildcards: code_digest(RUNS[wildcards.run].method, *modules)
+    return lambda wildcards: code_digest(run_of(wildcards).method, *modules)
 
 
 def digest(*parts):
@@ -106,22 +144,23 @@ def cards_digest(*names):
 
 def training_data(wildcards):
     """The version of a run's training data: other data ask for new training, and one test set more does not."""
-    return cards_digest(RUNS[wildcards.run].data.train)
+    return cards_digest(run_of(wildcards).data.train)
 
 
 def block_settings(wildcards):
     """What the data of a block are made from."""
-    settings = STUDY.block(wildcards.block).data, STUDY.tokenizer
+    settings = block_of(wildcards).data, study(wildcards.study).tokenizer
     return " ".join(part.model_dump_json() for part in settings)
 
 
 def block_cards(wildcards):
-    return cards_digest(STUDY.block(wildcards.block).data.train, *STUDY.evaluation.tests)
+    return cards_digest(block_of(wildcards).data.train, *study(wildcards.study).evaluation.tests)
 
 
 wildcard_constraints:
-    block="|".join(block.id for block in STUDY.blocks),
-    run="|".join(RUNS),
+    study="[^/]+",
+    block="[^/]+",
+    run=r"[^/]+/[^/]+/s\d+",
     table="|".join(Table),
 
 
@@ -129,7 +168,6 @@ wildcard_constraints:
 os.environ.update(
     PATH=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
     PYTHONUNBUFFERED="1",
-    MARCOS_BENCH_STUDY=str(STUDY_FILE),
 )
 announce_parent()
 LOCK = workflow_lock()

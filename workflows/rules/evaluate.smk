@@ -1,20 +1,21 @@
 rule evaluate:
     """Answer all test questions with one trained run, and score the answers."""
     input:
-        data=block_data,
-        model=f"{RESULTS}/runs/{{run}}/train.json",
+        data=data_of_run,
+        model="results/{study}/runs/{run}/train.json",
     output:
-        f"{RESULTS}/runs/{{run}}/evaluate.json",
+        "results/{study}/runs/{run}/evaluate.json",
     params:
+        study=file_of,
         digest=run_digest("evaluate"),
         code=run_code("benchmarks.evaluation", "benchmarks.scoring"),
     log:
-        f"{RESULTS}/logs/evaluate/{{run}}.log",
-    threads: STUDY.threads
+        "results/{study}/logs/evaluate/{run}.log",
+    threads: lambda wildcards: run_of(wildcards).threads
     resources:
         mem_mb=8000,
         runtime=240,
         gpu=GPU,
     priority: 1
     shell:
-        'python -m benchmarks.cli evaluate "$MARCOS_BENCH_STUDY" {wildcards.run} 2>&1 | tee {log}'
+        'python -m benchmarks.cli evaluate {params.study:q} {wildcards.run} 2>&1 | tee {log}'

@@ -1,78 +1,81 @@
 rule collect:
     """Gather the records of all runs in one data frame."""
     input:
-        data=[f"{RESULTS}/data/{block.id}/done.json" for block in STUDY.blocks],
-        train=per_run("train.json"),
-        evaluate=per_run("evaluate.json"),
-        time=per_run("time.json"),
+        data=data_of_study,
+        train=records_of("train"),
+        evaluate=records_of("evaluate"),
+        time=records_of("time"),
     output:
-        f"{RESULTS}/collect.json",
-        f"{RESULTS}/frame.csv",
+        "results/{study}/collect.json",
+        "results/{study}/frame.csv",
     params:
-        study=digest(STUDY.model_dump_json()),
+        study=file_of,
+        settings=lambda wildcards: digest(study(wildcards.study).model_dump_json()),
         code=source_digest(*RECORDS, "benchmarks.statistics"),
     log:
-        f"{RESULTS}/logs/collect.log",
+        "results/{study}/logs/collect.log",
     localrule: True
     threads: 1
     resources:
         mem_mb=2000,
         runtime=10,
     shell:
-        'python -m benchmarks.cli collect "$MARCOS_BENCH_STUDY" 2>&1 | tee {log}'
+        'python -m benchmarks.cli collect {params.study:q} 2>&1 | tee {log}'
 
 
 rule track:
     """Import the records into MLflow. One writer, so parallel jobs never meet in its database."""
     input:
-        f"{RESULTS}/collect.json",
+        "results/{study}/collect.json",
     output:
-        f"{RESULTS}/track.json",
+        "results/{study}/track.json",
     params:
+        study=file_of,
         code=source_digest(*RECORDS, "benchmarks.tracking", "benchmarks.mlflow_store", "benchmarks.provenance"),
         server=os.environ.get("MLFLOW_TRACKING_URI", ""),
     log:
-        f"{RESULTS}/logs/track.log",
+        "results/{study}/logs/track.log",
     localrule: True
     threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
     shell:
-        'python -m benchmarks.cli track "$MARCOS_BENCH_STUDY" 2>&1 | tee {log}'
+        'python -m benchmarks.cli track {params.study:q} 2>&1 | tee {log}'
 
 
 rule table:
     """Render a table in four formats. The Markdown that the command prints is among them, so only notes are kept."""
     input:
-        f"{RESULTS}/collect.json",
-        f"{RESULTS}/frame.csv",
-        f"{RESULTS}/track.json",
+        "results/{study}/collect.json",
+        "results/{study}/frame.csv",
+        "results/{study}/track.json",
     output:
-        multiext(f"{RESULTS}/table_{{table}}", ".md", ".tex", ".csv", ".json"),
+        multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
     params:
+        study=file_of,
         code=source_digest(*RENDERING),
     log:
-        f"{RESULTS}/logs/table_{{table}}.log",
+        "results/{study}/logs/table_{table}.log",
     localrule: True
     threads: 1
     resources:
         mem_mb=2000,
         runtime=10,
     shell:
-        'python -m benchmarks.cli table "$MARCOS_BENCH_STUDY" --table {wildcards.table} 2>&1 >/dev/null | tee {log}'
+        'python -m benchmarks.cli table {params.study:q} --table {wildcards.table} 2>&1 >/dev/null | tee {log}'
 
 
 rule latest_table:
-    """A table of the study at hand; the studies' own tables never overwrite each other."""
+    """A table of the study at hand or of its home; the studies' own tables never overwrite each other."""
     input:
-        f"{RESULTS}/table_{{table}}.md",
+        lambda wildcards: f"results/{home(wildcards.table)}/table_{wildcards.table}.md",
     output:
         "results/table_{table}.md",
     params:
-        study=STUDY.name,
+        study=lambda wildcards: home(wildcards.table),
     log:
-        f"{RESULTS}/logs/latest_table_{{table}}.log",
+        "results/logs/latest_table_{table}.log",
     localrule: True
     threads: 1
     resources:
