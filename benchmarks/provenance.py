@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.results import Collected
+from benchmarks.specs import BackboneSpec, TokenizerSpec
 from benchmarks.study import Study
 
 VERSIONS = ("python", "torch", "transformers", "datasets")
@@ -30,14 +31,12 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
     lines = {"Study": f"{study.name}. {study.description}".strip()}
     if study.deviations:
         lines["Departures from the paper"] = "; ".join(study.deviations)
-    backbone, tokenizer = study.backbone, study.tokenizer
-    trained = f"byte-level BPE of {tokenizer.trained}, trained on the training split"
     timed = f", {study.timing_threads} in timing" if study.timing else ""
     if study.shares:
         shared = [id for id, source in study.sources.items() if source.study != study.name]
         lines["Runs of another study"] = f"{', '.join(shared) or 'none'} ({study.shares})"
     lines |= {
-        "Model": f"{backbone.pretrained or backbone.name}; tokenizer: {tokenizer.pretrained or trained}",
+        "Model": "; ".join(_models(study)),
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
@@ -47,6 +46,27 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
     for block in study.blocks:
         lines[f"Data, {block.id}"] = "; ".join(_data(collected.data.get(block.id, {}))) or "not prepared"
     return lines
+
+
+def _models(study: Study) -> Iterator[str]:
+    """The study's backbone and tokenizer, and those of blocks and rows that have their own."""
+    yield f"{_backbone(study.backbone)}; tokenizer: {_tokenizer(study.tokenizer)}"
+    for block in study.blocks:
+        own = [_backbone(block.backbone)] if block.backbone else []
+        own += [f"tokenizer {_tokenizer(block.tokenizer)}"] if block.tokenizer else []
+        if own:
+            yield f"{block.id}: {', '.join(own)}"
+    for row in study.rows:
+        if row.backbone:
+            yield f"{row.id}: {_backbone(row.backbone)}"
+
+
+def _backbone(spec: BackboneSpec) -> str:
+    return spec.pretrained or spec.name
+
+
+def _tokenizer(spec: TokenizerSpec) -> str:
+    return spec.pretrained or f"byte-level BPE of {spec.trained}, trained on the training split"
 
 
 def hardware(environment: dict[str, Any]) -> str:

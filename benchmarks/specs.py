@@ -38,7 +38,9 @@ class TokenizerSpec(Strict):
     trained: int | None = Field(
         default=None, ge=300, description="size of a byte-level BPE trained on the training split"
     )
-    pretrained: str | None = Field(default=None, description="a published tokenizer: qwen2.5, or a folder or hub id")
+    pretrained: str | None = Field(
+        default=None, description="a published tokenizer: qwen2.5 or llama-3.2, or a folder or hub id"
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> TokenizerSpec:
@@ -151,6 +153,7 @@ class Row(Strict):
     title: str | None = Field(default=None, description="as the table prints it; default: the method's own title")
     indent: bool = Field(default=False, description="an ablation of the row above")
     control: bool = Field(default=False, description="a control row: shown apart, never ranked")
+    backbone: BackboneSpec | None = Field(default=None, description="default: the block's, else the study's")
     options: dict[str, Any] = {}
     training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
     blocks: tuple[str, ...] | None = None
@@ -160,6 +163,8 @@ class Block(Strict):
     id: Identifier
     title: str
     data: DataSpec
+    backbone: BackboneSpec | None = Field(default=None, description="default: the study's")
+    tokenizer: TokenizerSpec | None = Field(default=None, description="default: the study's")
     training: dict[str, Any] = Field(
         default={}, description="training settings that differ from the study's and its rows'"
     )

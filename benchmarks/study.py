@@ -80,6 +80,12 @@ class Study(Strict):
     def block(self, id: str) -> Block:
         return next(block for block in self.blocks if block.id == id)
 
+    def backbone_of(self, block: Block, row: Row) -> BackboneSpec:
+        return row.backbone or block.backbone or self.backbone
+
+    def tokenizer_of(self, block: Block) -> TokenizerSpec:
+        return block.tokenizer or self.tokenizer
+
     def row_title(self, row: Row) -> str:
         from methods.registry import get_method
 
@@ -95,13 +101,13 @@ class Study(Strict):
         def add(block: Block, row: Row, seed: int) -> str | None:
             cls = get_method(row.method)
             options = cls.Options.model_validate(row.options)
-            if cls.skip(options, self.setting(block)):
+            if cls.skip(options, self.setting(block, row)):
                 return None
             id = f"{block.id}/{row.id}/s{seed}"
             if id in runs:
                 return id
             start = cls.starts_from(options)
-            parent = add(block, self._start_row(start), seed) if start else None
+            parent = add(block, self._start_row(start, block, row), seed) if start else None
             training = self.training.model_dump(exclude_unset=True)
             for override in (row.training, block.training):
                 if {"epochs", "tokens"} & override.keys():
@@ -115,8 +121,8 @@ class Study(Strict):
                 method=row.method,
                 options=options.model_dump(),
                 seed=seed,
-                backbone=self.backbone,
-                tokenizer=self.tokenizer,
+                backbone=self.backbone_of(block, row),
+                tokenizer=self.tokenizer_of(block),
                 data=block.data,
                 training=TrainingSpec.model_validate(training),
                 evaluation=self._evaluation_for(row.method),
@@ -148,12 +154,13 @@ class Study(Strict):
                 found[own.starts_from] = self.runs[own.starts_from]
         return found
 
-    def setting(self, block: Block) -> dict[str, Any]:
+    def setting(self, block: Block, row: Row) -> dict[str, Any]:
         """What a method's ``skip`` is asked about."""
+        backbone = self.backbone_of(block, row)
         return {
             "form": block.data.form,
-            "pretrained": self.backbone.pretrained is not None,
-            "backbone": self.backbone.name,
+            "pretrained": backbone.pretrained is not None,
+            "backbone": backbone.name,
         }
 
     def skipped(self, block: Block, row: Row) -> str | None:
@@ -161,12 +168,19 @@ class Study(Strict):
         from methods.registry import get_method
 
         cls = get_method(row.method)
-        return cls.skip(cls.Options.model_validate(row.options), self.setting(block))
+        return cls.skip(cls.Options.model_validate(row.options), self.setting(block, row))
 
-    def _start_row(self, method: str) -> Row:
-        """The row of a warm start: the method's own row with default options if the study has it."""
+    def _start_row(self, method: str, block: Block, child: Row) -> Row:
+        """The row of a warm start: the method's own row with default options and the same backbone if the study has
+        it."""
+        backbone = self.backbone_of(block, child)
         own = [row for row in self.rows if row.method == method and not row.options]
-        return own[0] if own else Row(id=method, method=method)
+        if same := [row for row in own if self.backbone_of(block, row) == backbone]:
+            return same[0]
+        if method in [row.id for row in self.rows]:
+            raise ValueError(f"row {child.id!r} starts from {method!r} with default options and the same backbone, and "
+                             f"row {method!r} is another: rename that row")  # fmt: skip
+        return Row(id=method, method=method, backbone=backbone)
 
     def _evaluation_for(self, method: str) -> EvaluationSpec:
         """The decodings that are for a method; controls of thoughts are not for one that has none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
 from methods.registry import get_method
 
-MINIMAL = {
+MINIMAL: dict[str, Any] = {
     "name": "minimal",
     "title": "Minimal",
     "tokenizer": {"trained": 512},
@@ -34,15 +35,68 @@ def test_shipped_study_is_valid_and_names_what_exists(name: str) -> None:
     study = load_study(name)
     assert study.name == name, "a study's results lie under its name"
     assert study.runs
-    assert study.backbone.name in CONFIGURATIONS
-    if study.paper:
-        assert paper_table(study.paper)
+    assert {run.backbone.name for run in study.runs.values()} <= set(CONFIGURATIONS)
     for block in study.blocks:
         card = get_dataset(block.data.train).card
         assert "train" in card.counts
         assert block.data.form in card.forms
     for test in study.evaluation.tests:
         assert "test" in get_dataset(test).card.counts
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if load_study(name).paper])
+def test_paper_study_has_rows_of_the_paper_and_says_where_it_departs(name: str) -> None:
+    study = load_study(name)
+    table = paper_table(str(study.paper))
+    assert study.deviations
+    assert set(study.evaluation.tests) == set(table.tests)
+    for block in study.blocks:
+        assert {row.id for row in study.rows} <= {row.row for row in table.blocks[block.id].rows}
+    assert {run.training.batch_size for run in study.runs.values()} == {256}
+
+
+def test_paper_studies_cover_the_paper() -> None:
+    for table in ("main_0.5b", "main_3b", "pretrained"):
+        studies = [study for name in shipped() if (study := load_study(name)).paper == table]
+        trained = {(table, run.block, run.row) for study in studies for run in study.runs.values()}
+        blocks = paper_table(table).blocks
+        assert {(table, id, row) for id, block in blocks.items() for row in block.printed} <= trained
+
+
+def test_marcos_beside_3b_is_the_run_of_the_05b_study() -> None:
+    for name, block in (("paper_3b", "equation"), ("paper_3b_text", "text")):
+        study = load_study(name)
+        source = study.sources[f"{block}/marcos/s0"]
+        assert (source.study, source.backbone.name) == (str(study.shares), "qwen2.5-0.5b")
+        assert study.sources[f"{block}/cot_sft/s0"].study == name
+
+
+def test_a_backbone_is_the_rows_else_the_blocks_else_the_studys() -> None:
+    tiny = {"name": "llama-tiny"}
+    block = {**MINIMAL["blocks"][0], "id": "other", "backbone": tiny, "tokenizer": {"trained": 300}}
+    rows = [*MINIMAL["rows"], {"id": "wide", "method": "cot_sft", "backbone": {"name": "qwen2.5-0.5b"}}]
+    study = parse_study({**MINIMAL, "blocks": [*MINIMAL["blocks"], block], "rows": rows}, "place.yaml")
+    assert {id: (run.backbone.name, run.tokenizer.trained) for id, run in study.runs.items()} == {
+        "equation/cot/s0": ("qwen2-tiny", 512),
+        "equation/wide/s0": ("qwen2.5-0.5b", 512),
+        "other/cot/s0": ("llama-tiny", 300),
+        "other/wide/s0": ("qwen2.5-0.5b", 300),
+    }
+
+
+def test_a_warm_start_has_the_same_backbone() -> None:
+    rows = [
+        {"id": "cot", "method": "cot_sft"},
+        {"id": "coconut", "method": "coconut"},
+        {"id": "coconut_llama", "method": "coconut", "backbone": {"name": "llama-tiny"}},
+    ]
+    runs = parse_study({**MINIMAL, "rows": rows}, "place.yaml").runs
+    assert runs["equation/coconut/s0"].starts_from == "equation/cot/s0"
+    start = runs["equation/coconut_llama/s0"].starts_from
+    assert start == "equation/cot_sft/s0" and runs[start].backbone.name == "llama-tiny"
+    rows[0]["id"] = "cot_sft"
+    with pytest.raises(StudyError, match="'coconut_llama' starts from 'cot_sft'.*rename that row"):
+        parse_study({**MINIMAL, "rows": rows}, "place.yaml")
 
 
 @pytest.mark.parametrize("name", shipped())

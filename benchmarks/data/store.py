@@ -148,7 +148,7 @@ def _key(study: Study, block: Block) -> str:
     inputs = {
         "layout": LAYOUT,
         "data": block.data.model_dump(mode="json"),
-        "tokenizer": study.tokenizer.model_dump(mode="json"),
+        "tokenizer": study.tokenizer_of(block).model_dump(mode="json"),
         "tests": study.evaluation.tests,
         "cards": [get_dataset(name).card.model_dump(mode="json") for name in names],
     }
@@ -170,7 +170,8 @@ def _build(study: Study, block: Block, folder: Path, key: str) -> None:
     usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
     train, validation = split_validation(usable, data.validation)
     train = train[: data.limit]
-    tokenizer = make_tokenizer(study.tokenizer, train)
+    named = study.tokenizer_of(block)
+    tokenizer = make_tokenizer(named, train)
     tokenizer.save_pretrained(folder / "tokenizer")
     stored = {
         split: _store_corpus(records, tokenizer, data.max_question_tokens, folder / split)
@@ -199,7 +200,7 @@ def _build(study: Study, block: Block, folder: Path, key: str) -> None:
             "too_long": len(train) + len(validation) - sum(map(len, stored.values())),
         },
         "overlaps": overlaps,
-        "tokenizer": {**study.tokenizer.model_dump(mode="json", exclude_none=True), "size": len(tokenizer)},
+        "tokenizer": {**named.model_dump(mode="json", exclude_none=True), "size": len(tokenizer)},
         "tokens_per_epoch": int(stored["train"].lengths.sum()),
     }
     write_json(folder / "done.json", done)

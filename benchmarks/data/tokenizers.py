@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +17,23 @@ from methods.base import Vocabulary
 
 FOLDER = "MARCOS_BENCH_TOKENIZER"  # names a folder with the files of Qwen2.5's tokenizer
 END = "<|endoftext|>"
-PUBLISHED = {"qwen2.5": ("Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987")}  # hub id, revision
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where a tokenizer that studies know by name lies. ``folder``: variable that names a folder with its files.
+    ``end``: its end-of-text, where that is not what the tokenizer itself calls so."""
+
+    hub: str
+    revision: str
+    folder: str | None = None
+    end: str | None = None
+
+
+PUBLISHED = {
+    "qwen2.5": Published("Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987", FOLDER, END),
+    "llama-3.2": Published("meta-llama/Llama-3.2-1B-Instruct", "9213176726f574b556790deb65791e0c5aa438b6"),
+}
 
 
 def make_tokenizer(spec: TokenizerSpec, records: Sequence[Record]) -> PreTrainedTokenizerFast:
@@ -49,17 +66,19 @@ def train_bpe(corpus: Iterable[str], size: int) -> PreTrainedTokenizerFast:
 
 def published(name: str) -> PreTrainedTokenizerFast:
     """A tokenizer by name, folder or hub id."""
-    place, revision = PUBLISHED.get(name, (name, None))
-    if name in PUBLISHED and (folder := os.environ.get(FOLDER)):
-        place, revision = folder, None
+    known = PUBLISHED.get(name, Published(name, "main"))
+    place, revision = known.hub, known.revision
+    if known.folder and (folder := os.environ.get(known.folder)):
+        place, revision = folder, "main"
         if not Path(folder).is_dir():
-            raise DataError(f"{FOLDER} names {folder}, which is no folder: give the folder of {name}'s tokenizer files")
+            raise DataError(f"{known.folder} names {folder}, which is no folder: give the folder of {name}'s files")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision or "main")
+        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
     except (OSError, ValueError) as error:
-        raise DataError(f"no tokenizer can be read from {place}: {error}. Set {FOLDER} to a folder with it") from error
-    if name in PUBLISHED:
-        tokenizer.eos_token = tokenizer.pad_token = END
+        mend = f"set {known.folder} to a folder with it" if known.folder else "log in to the hub, or name a folder"
+        raise DataError(f"no tokenizer can be read from {place}: {error}. To mend it, {mend}") from error
+    if known.end:
+        tokenizer.eos_token = tokenizer.pad_token = known.end
     if tokenizer.eos_token_id is None:
         raise DataError(f"the tokenizer {place} has no end-of-text token; choose one that has")
     return tokenizer

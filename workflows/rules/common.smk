@@ -149,7 +149,8 @@ def training_data(wildcards):
 
 def block_settings(wildcards):
     """What the data of a block are made from."""
-    settings = block_of(wildcards).data, study(wildcards.study).tokenizer
+    block = block_of(wildcards)
+    settings = block.data, study(wildcards.study).tokenizer_of(block)
     return " ".join(part.model_dump_json() for part in settings)
 
 

@@ -1,0 +1,79 @@
+"""Each of the paper's studies, end to end, with stand-ins of a few thousand parameters for its backbones and data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from transformers import AutoModelForCausalLM
+
+from benchmarks import evaluation, results, timing, training
+from benchmarks.data import load_records, prepare
+from benchmarks.data.tokenizers import texts, train_bpe
+from benchmarks.study import Study, load_study, parse_study, shipped, study_path
+from benchmarks.tables import Table
+from benchmarks.tables.render import render
+from methods.backbone import load_backbone
+
+PAPER = [name for name in shipped() if load_study(name).paper]
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """For each pretrained backbone a checkpoint of its architecture, with the tokenizer, in a folder."""
+    records = load_records("embedded_in_domain", "equation", "test")
+    made = {}
+    for name, size in (("qwen2.5-0.5b", 400), ("llama-3.2-1b", 420)):
+        folder = tmp_path_factory.mktemp(name)
+        tokenizer = train_bpe(texts(records), size)
+        tokenizer.save_pretrained(folder)
+        config = load_backbone(name, 0, overrides={**SIZES, "num_key_value_heads": 1, "vocab_size": size}).config
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        made[name] = {"pretrained": str(folder)}
+    return made
+
+
+def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
+    """The study with its rows, options, curricula and epochs, on 8 examples and with tiny backbones."""
+    content = yaml.safe_load(study_path(name).read_text())
+    for place in (content, *content["blocks"], *content["rows"]):
+        if backbone := place.get("backbone"):
+            if "pretrained" in backbone:
+                place["tokenizer"] = checkpoints[backbone["name"]]
+                place["backbone"] = {"name": backbone["name"], **checkpoints[backbone["name"]]}
+            else:
+                place["backbone"] = {**backbone, "overrides": {**SIZES, "num_key_value_heads": 1, "vocab_size": 0}}
+    if "pretrained" not in content["backbone"]:
+        content["tokenizer"] = {"trained": 400}
+    for block in content["blocks"]:
+        block["data"] |= {"train": "embedded", "validation": 4, "limit": 8}
+    content["training"] |= {"batch_size": 8, "micro_batch_size": 4, "validations": 1}
+    content["evaluation"] |= {"tests": ["embedded_in_domain"], "max_new_tokens": 2, "batch_size": 250}
+    content["evaluation"]["decodings"] = {"default": {"seeds": 1}}
+    content["timing"] |= {"repeats": 1, "questions": 2, "train_steps": 3}
+    return parse_study(content | {"threads": 1, "timing_threads": 1}, name)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    study = shrunk(name, checkpoints)
+    for block in study.blocks:
+        prepare(study, block, tmp_path)
+    for spec in study.runs.values():
+        record: dict[str, Any] = training.train(spec, tmp_path)
+        assert record["steps"] == pytest.approx(_epochs(spec), abs=1)
+        evaluation.evaluate(spec, tmp_path)
+        timing.time_run(spec, tmp_path)
+    frame = results.collect(study, tmp_path)
+    assert set(frame.status) == {"done"}
+    text = next(path for path in render(study, tmp_path, Table.main) if path.suffix == ".md").read_text()
+    assert all(deviation in text for deviation in study.deviations) and "not run" not in text
+
+
+def _epochs(spec: Any) -> float:
+    """Of one step each; MarCos without R has no second phase."""
+    share = spec.options.get("first_phase", 1.0) if spec.options.get("randomness") is False else 1.0
+    return spec.training.epochs * share
