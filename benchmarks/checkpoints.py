@@ -7,6 +7,7 @@ digests of the other two. Nothing in it executes when it is read.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -19,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from benchmarks.files import BrokenRecord, read_json, replacing, sha256, sync, write_json
+from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_in, sync, write_json
 
 log = logging.getLogger(__name__)
 KEPT = 2  # the last good one and the one before
@@ -30,6 +31,11 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     state: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for part in (self.model, self.optimizer) for tensor in part.values())
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
@@ -71,14 +77,12 @@ def save(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     target, temporary = folder / name, folder / f".{name}.partial"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    digests = {}
-    for part in ("model", "optimizer"):
-        path = temporary / f"{part}.safetensors"
-        save_file(getattr(checkpoint, part), path)
-        sync(path)
-        digests[path.name] = sha256(path)
-    write_json(temporary / "state.json", {**checkpoint.state, "digests": digests})
-    sync(temporary)
+    try:
+        with space_in(folder, checkpoint.size):
+            _write(temporary, checkpoint)
+    except BaseException:  # what is half there takes room
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
     sync(folder)
@@ -86,8 +90,29 @@ def save(folder: Path, name: str, checkpoint: Checkpoint) -> None:
         shutil.rmtree(old)
 
 
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    digests = {}
+    for part in ("model", "optimizer"):
+        path = folder / f"{part}.safetensors"
+        save_file(getattr(checkpoint, part), path)
+        sync(path)
+        digests[path.name] = sha256(path)
+    state = {**checkpoint.state, "digests": digests}
+    write_json(folder / "state.json", {**state, "seal": seal(state)})
+    sync(folder)
+
+
+def seal(state: Mapping[str, Any]) -> str:
+    """sha256 of all of a checkpoint's state but the seal itself: a bit that flips in a number leaves it valid JSON."""
+    rest = {name: value for name, value in state.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
 def load_latest(folder: Path, key: str) -> Checkpoint | None:
-    """The newest checkpoint that is whole and was written for ``key``; broken ones are named in the log and skipped."""
+    """The newest checkpoint that is whole and was written for ``key``; broken ones are named in the log and skipped.
+    What a process that was killed left half-written is removed."""
+    for path in folder.glob(".*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in reversed(_by_age(folder)):
         try:
             checkpoint = load(path)
@@ -103,7 +128,9 @@ def load_latest(folder: Path, key: str) -> Checkpoint | None:
 def load(path: Path) -> Checkpoint:
     """Read and verify one checkpoint, or :class:`BrokenRecord`."""
     state = read_json(path / "state.json")
-    for name, expected in state.get("digests", {}).items():
+    if not isinstance(state, dict) or state.get("seal") != seal(state):
+        raise BrokenRecord(f"{path / 'state.json'} is damaged (its seal is not the one written with it)")
+    for name, expected in state["digests"].items():
         if not (path / name).is_file() or sha256(path / name) != expected:
             raise BrokenRecord(f"{path / name} is damaged (its sha256 is not the one written with it)")
     return Checkpoint(load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"), state)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.data import Corpus
 from benchmarks.engine import Engine
+from benchmarks.files import reserve
 from benchmarks.progress import Progress
 from methods.base import Batch, Context, Method
 
@@ -43,6 +44,7 @@ class FeatureStore:
         if name not in self.rows:
             shape = (length, *rows.shape[1:])
             path = self.folder / f"{name}.float32"
+            reserve(path, 4 * math.prod(shape))
             column = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=torch.float32)
             self.rows[name] = column.view(shape)
         return self.rows[name]

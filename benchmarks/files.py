@@ -2,18 +2,66 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 
 class BrokenRecord(ValueError):
     """A record that cannot be read; the message names the file and the mend."""
+
+
+class DiskFull(ValueError):
+    """Nothing more can be written; the message names the folder, what it needs and what is free."""
+
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@contextmanager
+def space_in(folder: Path, needed: int = 0) -> Iterator[None]:
+    """Turn a disk that is full into :class:`DiskFull`. ``needed``: bytes that were to be written, where known."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if not _is_full(error):
+            raise
+        asked = f"{gigabytes(needed)} were to be written, " if needed else ""
+        raise DiskFull(
+            f"{folder}: the disk is full ({asked}{gigabytes(shutil.disk_usage(folder).free)} are free). Make room there; "
+            "what was whole before is kept, and the same command goes on from it"
+        ) from error
+
+
+def _is_full(error: OSError | SafetensorError) -> bool:
+    """Safetensors has the number of the system's error in its text alone."""
+    if isinstance(error, OSError):
+        return error.errno in FULL
+    return any(f"os error {number})" in str(error) for number in FULL)
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.2f} GB"
+
+
+def reserve(path: Path, size: int) -> None:
+    """Make a file of ``size`` bytes whose blocks are there: a sparse one would end the process (SIGBUS) where the disk
+    is full."""
+    with space_in(path.parent, size), path.open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError:
+            path.unlink()
+            raise
 
 
 @contextmanager
@@ -24,11 +72,12 @@ def replacing(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        sync(temporary)
-        temporary.chmod(0o644)  # mkstemp makes files private
-        os.replace(temporary, path)
-        sync(path.parent)
+        with space_in(path.parent):
+            yield temporary
+            sync(temporary)
+            temporary.chmod(0o644)  # mkstemp makes files private
+            os.replace(temporary, path)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

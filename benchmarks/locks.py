@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-WORKFLOW_LOCK = Path(".snakemake/marcos-bench.lock")
+WORKFLOW_LOCK = Path("results/.workflow.lock")
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 PATIENCE = 0.5  # seconds; one who only looks (``held``) holds a lock for an instant
 PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # process id of the workflow that a stage works for
@@ -117,8 +117,8 @@ def _self_portrait() -> dict[str, object]:
 
 
 def workflow_lock() -> FileLock:
-    """The right to run the workflow in the current directory."""
-    return FileLock(WORKFLOW_LOCK, f"the workflow in {Path.cwd()}")
+    """The right to run a workflow that writes into this directory's results folder, which others may link to."""
+    return FileLock(WORKFLOW_LOCK, f"the workflow of {WORKFLOW_LOCK.parent.resolve()}")
 
 
 def clear_stale_locks() -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,8 +17,8 @@ from benchmarks.specs import TrainingSpec
 from methods.base import Batch, Budget, Context, Method, Output, Stage
 
 
-class NonFiniteLoss(RuntimeError):
-    """Training met a loss that is no finite number."""
+class NonFiniteLoss(ValueError):
+    """Training met a loss, or a gradient, that is no finite number."""
 
 
 class StageData:
@@ -78,11 +78,22 @@ def optimizer_step(engine: Engine, data: StageData, indices: np.ndarray, context
         sums.add(output)
     sums.losses = engine.all_reduce(sums.losses)
     sums.statistics = engine.all_reduce(sums.statistics)
-    if not all(map(math.isfinite, sums.losses.values())):
-        raise NonFiniteLoss(f"step {context.step} ({context.stage.name}): loss terms {dict(sums.terms())}; examples "
-                            f"{[e.id for e in data.corpus.examples(indices)]}")  # fmt: skip
+    _require_finite(sums.losses, sums, data, indices, context)
     sums.statistics["grad_norm"] = engine.step(step)
+    _require_finite({"grad_norm": sums.statistics["grad_norm"]}, sums, data, indices, context)
     return sums
+
+
+def _require_finite(
+    values: Mapping[str, float], sums: Sums, data: StageData, indices: np.ndarray, context: Context
+) -> None:
+    """Stop before a checkpoint is written of weights that are no numbers."""
+    if bad := [name for name, value in values.items() if not math.isfinite(value)]:
+        raise NonFiniteLoss(
+            f"step {context.step} ({context.stage.name}): {', '.join(bad)} is not finite; loss terms {sums.terms()}; "
+            f"examples {[e.id for e in data.corpus.examples(indices)]}. The last checkpoint is kept, and lies before "
+            "this step; lower the learning rate, or look at these examples"
+        )
 
 
 @torch.no_grad()

@@ -110,14 +110,20 @@ def _one_writer(results: Path) -> Iterator[str]:
 @contextmanager
 def _session(results: Path) -> Iterator[MlflowClient]:
     """A client whose failures are raised as :class:`_Down`."""
-    client = connect(results)
-    from mlflow.exceptions import MlflowException
-    from requests import RequestException
-
     try:
-        yield client
-    except (MlflowException, RequestException) as error:
+        yield connect(results)
+    except Exception as error:
+        if not _is_outage(error):
+            raise
         raise _Down(_public(str(error))) from error
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether a server, a database or the disk below it failed. Imported late, as in :func:`connect`."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return isinstance(error, (MlflowException, SQLAlchemyError, OSError))
 
 
 def _public(text: str) -> str:

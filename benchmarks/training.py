@@ -23,9 +23,10 @@ from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, pick_device
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
-from benchmarks.files import read_json, sync, write_json
+from benchmarks.files import read_json, space_in, sync, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import Paths, build_method, read_weights
+from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
 from benchmarks.specs import RunSpec
 from benchmarks.steps import StageData, Sums, budget_of, optimizer_step, phase_of, steps_of, validation_terms
@@ -75,6 +76,7 @@ class Trainer:
         self.optimizer: dict[str, torch.Tensor] = {}  # of the stage that ended last
         self.epoch, self.batches = -1, []
         self.saved = time.monotonic()
+        self.notice, self.stopping = Notice(), False
 
     def _key(self) -> str:
         """What a checkpoint must have been made from to be resumed."""
@@ -88,9 +90,10 @@ class Trainer:
         started = now()
         write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         self._resume()
-        while self.position.stage < len(self.stages):
-            self._run_stage(self.stages[self.position.stage])
-            self._end_stage()
+        with self.notice:
+            while self.position.stage < len(self.stages):
+                self._run_stage(self.stages[self.position.stage])
+                self._end_stage()
         self._flush()
         return self._record(started)
 
@@ -138,7 +141,8 @@ class Trainer:
         store = FeatureStore(self.paths.checkpoints / f"features-{part}", f"{self.spec.id} {stage.name} features")
         began = time.perf_counter()
         rows = np.arange(len(corpus))
-        store.fill(self.method, engine, corpus, rows, plain.context(0, 0), self.training.batch_size)
+        with self.notice.obeyed():
+            store.fill(self.method, engine, corpus, rows, plain.context(0, 0), self.training.batch_size)
         if self.position.stage_step == 0:  # a resumed stage computes them again, and does not count them twice
             self.position.seconds += time.perf_counter() - began
         return StageData(self.method, corpus, stage, self.spec.seed, store)
@@ -207,7 +211,8 @@ class Trainer:
             self._checkpoint(None)
 
     def _checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self.saved >= self.training.checkpoint_seconds
+        self.stopping = self.notice.given
+        return self.stopping or time.monotonic() - self.saved >= self.training.checkpoint_seconds
 
     def _checkpoint(self, engine: Engine | None) -> None:
         self._flush()
@@ -216,6 +221,9 @@ class Trainer:
         entry = checkpoints.Checkpoint(checkpoints.weights(self.method), tensors, state)
         checkpoints.save(self.paths.checkpoints, f"step-{self.position.step:09d}-{self.position.stage:03d}", entry)
         self.saved = time.monotonic()
+        if self.stopping:
+            log.warning("%s: told to go; step %d is saved", self.spec.id, self.position.step)
+            raise Preempted
 
     def _save_weights(self, path: Path) -> str:
         tensors = checkpoints.weights(self.method)
@@ -230,9 +238,10 @@ class Trainer:
     def _flush(self) -> None:
         """Write logged lines out; done before every checkpoint, so that a log never lacks what a checkpoint is past."""
         path = self.paths.run / "log.jsonl"
-        with path.open("a", encoding="utf-8") as file:
+        with space_in(path.parent), path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self.log)
-        sync(path)
+            file.flush()
+            sync(path)
         self.log.clear()
 
     def _truncate_log(self, step: int) -> None:

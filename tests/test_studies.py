@@ -95,7 +95,7 @@ def test_a_warm_start_has_the_same_backbone() -> None:
     start = runs["equation/coconut_llama/s0"].starts_from
     assert start == "equation/cot_sft/s0" and runs[start].backbone.name == "llama-tiny"
     rows[0]["id"] = "cot_sft"
-    with pytest.raises(StudyError, match="'coconut_llama' starts from 'cot_sft'.*rename that row"):
+    with pytest.raises(StudyError, match=r"'coconut_llama' starts from 'cot_sft'.*rename that row"):
         parse_study({**MINIMAL, "rows": rows}, "place.yaml")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import resource
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +17,8 @@ from requests import RequestException
 from benchmarks import results, tracking
 from benchmarks.files import read_json, write_json, write_text
 from benchmarks.mlflow_store import connect, experiment_id, find_runs
+from benchmarks.tables import Table
+from benchmarks.tables.render import render
 from fabricate import ENVIRONMENT, fabricate, study
 
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: refuses at once
@@ -161,6 +166,51 @@ def test_the_next_call_catches_up(
     state = tracking.track(study(), folder)
     files = {file.path for file in connect(folder).list_artifacts(state["parent"], "tables")}
     assert state["status"] == "done" and "tables/table_late.md" in files
+
+
+@pytest.fixture
+def behind(tracked: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
+    """A copy of the results in which one record is newer than what was imported."""
+    folder = tmp_path / "results"
+    shutil.copytree(tracked[0], folder)
+    path = folder / "fake/runs/text/cot/s0/train.json"
+    write_json(path, read_json(path) | {"wall_seconds": 63.0})
+    results.collect(study(), folder)
+    (folder / "fake" / "track.json").unlink()
+    return folder
+
+
+def track_and_render(folder: Path) -> str:
+    """Why tracking waits; the table is there all the same."""
+    state = tracking.track(study(), folder)
+    assert state["status"] == "pending"
+    files = render(study(), folder, Table.main)
+    tracking.attach_table(study(), folder, files)
+    assert all(file.stat().st_size for file in files)
+    return state["reason"]
+
+
+def assert_catches_up(folder: Path) -> None:
+    assert tracking.track(study(), folder)["status"] == "done"
+    assert all_runs(folder)["text/cot/s0"].data.metrics["train_wall_seconds"] == 63.0
+
+
+def test_a_database_that_is_read_only_fails_no_table(behind: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///file:{behind}/mlflow.db?mode=ro&uri=true")
+        assert "readonly" in track_and_render(behind)
+    assert_catches_up(behind)
+
+
+def test_a_database_that_cannot_grow_fails_no_table(behind: Path) -> None:
+    """No file may be larger than the database is, so that all others can be written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((behind / "mlflow.db").stat().st_size, limits[1]))
+    try:
+        assert re.search("disk I/O error|full", track_and_render(behind))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert_catches_up(behind)
 
 
 def test_a_database_without_the_parent_fails_no_table(tracked: tuple[Path, dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ rule train:
         runtime=24 * 60,
         gpu=GPU,
     priority: later_rows_first
-    retries: 1
-    shell:
-        'python -m benchmarks.cli train {params.study:q} {wildcards.run} 2>&1 | tee {log}'
+    retries: 3  # a run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
+    shell:  # a scheduler tells all processes of a job: the shell and tee wait for the one that saves
+        "trap : TERM; python -m benchmarks.cli train {params.study:q} {wildcards.run} 2>&1 "
+        "| (trap '' TERM; exec tee {log})"
