@@ -56,8 +56,43 @@ def test_thinking_is_bidirectional() -> None:
 
 
 @torch.no_grad()
-def test_padding_is_invisible_to_thinking() -> None:
-    method = make()
+def test_causal_thinking_sees_what_stands_before_and_r() -> None:
+    method = make(attention="causal")
+    batch = method.collate(EXAMPLES, CONTEXT)
+    question, real = method.understand(batch["question"]), batch["question_real"]
+    neurons = method.neurons.expand(len(EXAMPLES), -1, -1).clone()
+    randomness = torch.zeros(len(EXAMPLES), 2 * 32)
+    before = method.think_once(question, real, neurons, randomness)
+    neurons[:, -1] += 1.0
+    after = method.think_once(question, real, neurons, randomness)
+    torch.testing.assert_close(after[:, :-1], before[:, :-1])
+    assert not torch.allclose(after[:, -1], before[:, -1], atol=1e-4)
+    by_randomness = method.think_once(question, real, neurons, randomness + 1.0)
+    assert not torch.allclose(after[:, 0], by_randomness[:, 0], atol=1e-4)
+    by_question = method.think_once(question + 1.0, real, neurons, randomness)
+    assert not torch.allclose(after[:, 0], by_question[:, 0], atol=1e-4)
+
+
+def test_xavier_is_for_the_matrices_of_the_thinking_layer_alone() -> None:
+    normal, xavier = make().state_dict(), make(thinking_init="xavier").state_dict()
+    changed = {name for name in normal if not torch.equal(normal[name], xavier[name])}
+    assert changed == {name for name, value in normal.items() if name.startswith("thinking.") and value.dim() == 2}
+    for name in changed:
+        rows, columns = xavier[name].shape
+        assert xavier[name].abs().max() == pytest.approx(math.sqrt(6 / (rows + columns)), rel=0.02)
+        assert normal[name].std() == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_pretrained_thinking_layer_is_not_initialised() -> None:
+    setting = {"form": "equation", "pretrained": True, "backbone": "qwen2-tiny"}
+    assert MarCos.skip(MarCosOptions(thinking_init="xavier"), setting)
+    assert not MarCos.skip(MarCosOptions(), setting)
+
+
+@pytest.mark.parametrize("attention", ["bidirectional", "causal"])
+@torch.no_grad()
+def test_padding_is_invisible_to_thinking(attention: str) -> None:
+    method = make(attention=attention)
     batch = method.collate(EXAMPLES, CONTEXT)
     before = thoughts(method, batch)
     batch.tensors["question"] = batch["question"].masked_fill(~batch["question_real"], 44)
@@ -109,7 +144,20 @@ def test_empty_steps_carry_no_loss_but_are_thought() -> None:
     assert thoughts(method, batch).shape[0] == 3
 
 
-@pytest.mark.parametrize("options", [{"deep": 0}, {"randomness": False}, {"posterior": "gaussian"}])
+VARIANTS = [
+    {"deep": 0},
+    {"randomness": False},
+    {"posterior": "gaussian"},
+    {"attention": "causal"},
+    {"attention": "causal", "randomness": False},
+    {"thinking_init": "xavier"},
+    {"sparsity": {"weight": 0.0, "adaptive": False}},
+    {"speaking": "one_shot", "max_step_tokens": 6},
+    {"speaking": "one_shot", "max_step_tokens": 6, "refinements": 2},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_variants_train_and_answer(options: dict) -> None:
     method = make(**options)
     output = method(method.collate(EXAMPLES, CONTEXT), CONTEXT)

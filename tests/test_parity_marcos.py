@@ -13,6 +13,7 @@ from methods.base import Batch, Budget, Context, Decoding, Setup, Stage, Vocabul
 from methods.decoding import decode, prefill
 from methods.marcos.method import MarCos
 from methods.marcos.options import MarCosOptions, SparsityOptions
+from methods.marcos.speaking import speak_at_once
 
 CASES = cases("marcos")
 OURS = {  # published prefix -> ours
@@ -125,7 +126,9 @@ def test_hidden_values(golden: Golden) -> None:
         close(randomness[step].abs().sum(-1), expected["R_l1"])
         close(thoughts[step], expected["neu_shallow"])
         close(head(model.speak(thoughts[step], ids)), expected["speaking_logits"])
-        close(head(model.speak_at_once(thoughts[step], ids.shape[1])), expected["nar_logits"])
+        blank = torch.full_like(ids, golden.eos)
+        at_once = speak_at_once(model.speaking, thoughts[step], blank, torch.zeros_like(ids, dtype=torch.bool))
+        close(head(at_once), expected["nar_logits"])
     assert golden.tensors["out.reconstruction_tokens"] == (batch["labels"] != -100).sum()
 
 

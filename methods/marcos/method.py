@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from methods.backbone import bidirectional_mask, label_loss, positions_of
+from methods.backbone import bidirectional_mask, causal_mask, label_loss, positions_of
 from methods.base import (
     IGNORE,
     Batch,
@@ -35,6 +35,7 @@ from methods.marcos.randomness import (
     gaussian_kl,
     upstream_nll,
 )
+from methods.marcos.speaking import at_once_loss, decode_at_once, in_sight
 
 
 class MarCos(Method):
@@ -64,6 +65,15 @@ class MarCos(Method):
             self.inject = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
             self.prior = RandomnessPredictor(width, size, options.epsilon)
             self.sparsity = SparsityController(**options.sparsity.model_dump())
+        if options.thinking_init == "xavier":  # last, so that all else starts as it does without
+            for matrix in (parameter for parameter in self.thinking.parameters() if parameter.dim() == 2):
+                nn.init.xavier_uniform_(matrix)
+
+    @classmethod
+    def skip(cls, options: Any, setting: Mapping[str, Any]) -> str | None:
+        if setting["pretrained"] and options.thinking_init != "normal":
+            return "a thinking layer that starts from a checkpoint is not initialised"
+        return None
 
     def stages(self, budget: Budget) -> list[Stage]:
         first = budget.epochs * self.options.first_phase
@@ -118,8 +128,7 @@ class MarCos(Method):
         randomness = self._sample_posterior(encoded, noise) if encoded is not None else None
         thoughts = self.think(question, batch["question_real"], randomness)
         active = batch["active"]
-        spoken = self._speak_targets(thoughts.flatten(0, 1)[active], batch["targets"][active])
-        loss = label_loss(self.speaking.get_output_embeddings(), spoken, batch["labels"][active])
+        loss = self._reconstruction(thoughts.flatten(0, 1)[active], batch, context)
         if randomness is None:
             return Output({"reconstruction": loss})
         said = randomness.flatten(0, 1)[active]
@@ -163,43 +172,45 @@ class MarCos(Method):
     def think_once(self, question: Tensor, real: Tensor, neurons: Tensor, randomness: Tensor | None) -> Tensor:
         """One step of the chain: neurons (B, T + S, d) to the next ones.
 
-        Attention is bidirectional over [H_in | neurons | R]. The neurons' positions follow each question's own last
-        token; order within the sequence is free otherwise, so padding may stay between.
+        Attention is bidirectional over [H_in | neurons | R]. Under the causal mask R stands before the neurons, which
+        could not see it otherwise. What follows H_in has positions behind each question's own last token; order within
+        the sequence is free otherwise, so padding may stay between.
         """
-        parts = [question, neurons]
+        causal = self.options.attention == "causal"
+        parts, start = [question, neurons], question.shape[1]
         if randomness is not None:
-            parts.append(self.inject(randomness).view(len(neurons), self.options.tau, -1))
+            parts.insert(1 if causal else 2, self.inject(randomness).view(len(neurons), self.options.tau, -1))
+            start += self.options.tau if causal else 0
         sequence = torch.cat(parts, dim=1)
         added = sequence.shape[1] - question.shape[1]
         own = torch.arange(added, device=real.device) + real.sum(1, keepdim=True)
+        visible = torch.cat([real, real.new_ones(len(real), added)], dim=1)
         output = self.thinking(
             inputs_embeds=sequence,
-            attention_mask=bidirectional_mask(torch.cat([real, real.new_ones(len(real), added)], dim=1)),
+            attention_mask=causal_mask(visible) if causal else bidirectional_mask(visible),
             position_ids=torch.cat([positions_of(real), own], dim=1),
             use_cache=False,
         ).last_hidden_state
-        return output[:, question.shape[1] : question.shape[1] + neurons.shape[1]]
+        return output[:, start : start + neurons.shape[1]]
 
-    def _speak_targets(self, shallow: Tensor, ids: Tensor) -> Tensor:
-        if self.options.speaking == "one_shot":
-            return self.speak_at_once(shallow, ids.shape[1])
-        return self.speak(shallow, ids)
+    def _reconstruction(self, shallow: Tensor, batch: Batch, context: Context) -> Tensor:
+        """Cross entropy, summed, of what is to be said from the active rows' shallow neurons (R, S, d)."""
+        labels = batch["labels"][batch["active"]]
+        if self.options.speaking == "autoregressive":
+            spoken = self.speak(shallow, batch["targets"][batch["active"]])
+            return label_loss(self.speaking.get_output_embeddings(), spoken, labels)
+        sight = None
+        if self.options.refinements and context.training:  # validated by what the first pass says
+            assert batch.keys is not None
+            every = in_sight(batch["labels"], batch.keys, self.options.steps, context.step)
+            sight = tuple(part[batch["active"]] for part in every)
+        return at_once_loss(self.speaking, shallow, labels, self.vocabulary.eos, sight)
 
     def speak(self, shallow: Tensor, ids: Tensor) -> Tensor:
         """Final hidden states (R, M, d) at each of the target positions ``ids`` (R, M), teacher-forced."""
         embedded = self.speaking.get_input_embeddings()(ids)
         hidden = self.speaking.base_model(inputs_embeds=torch.cat([shallow, embedded], dim=1), use_cache=False)
         return hidden.last_hidden_state[:, shallow.shape[1] :]
-
-    def speak_at_once(self, shallow: Tensor, length: int) -> Tensor:
-        """Final hidden states (R, length, d) of positions that all hold end-of-text and see the thoughts alone."""
-        blank = torch.full((len(shallow), length), self.vocabulary.eos, device=shallow.device)
-        sequence = torch.cat([shallow, self.speaking.get_input_embeddings()(blank)], dim=1)
-        thoughts = shallow.shape[1]
-        visible = torch.ones(sequence.shape[1], sequence.shape[1], dtype=torch.bool, device=shallow.device).tril()
-        visible[:, thoughts:] = False
-        output = self.speaking.base_model(inputs_embeds=sequence, attention_mask=visible[None, None], use_cache=False)
-        return output.last_hidden_state[:, thoughts:]
 
     def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
         if "l1" not in statistics:
@@ -293,7 +304,8 @@ class MarCos(Method):
         count, batch = said.shape[:2]
         rows = said.flatten(0, 1)
         if self.options.speaking == "one_shot":
-            tokens, cost = self._decode_at_once(rows)
+            length, refinements = self.options.max_step_tokens, self.options.refinements
+            tokens, cost = decode_at_once(self.speaking, rows, self.vocabulary.eos, length, refinements)
         else:
             tokens, cost = self._decode(rows, questions, decoding, self.options.steps - count)
         steps = tokens.view(count, batch, -1).transpose(0, 1)
@@ -309,13 +321,3 @@ class MarCos(Method):
         streams = range(first, first + len(rows) // len(questions))
         keys = torch.cat([question_keys(questions, decoding.seed, f"tokens {step}") for step in streams])
         return decode(self.speaking, prefix, decoding, keys.to(rows.device), self.vocabulary.eos)
-
-    def _decode_at_once(self, rows: Tensor) -> tuple[Tensor, Cost]:
-        """The likeliest token of every position in one pass, up to each row's first end-of-text."""
-        eos = self.vocabulary.eos
-        tokens = self.speaking.get_output_embeddings()(self.speak_at_once(rows, self.options.max_step_tokens)).argmax(
-            -1
-        )
-        ended = (tokens == eos).cumsum(1) > 0
-        emitted = int((~ended).sum() + ended.any(1).sum())
-        return tokens.masked_fill(ended, eos), Cost(forward_passes=1, tokens=emitted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from methods.base import MethodOptions
 
@@ -28,6 +28,15 @@ class MarCosOptions(MethodOptions):
     shallow: int = Field(default=100, ge=1, description="S shallow neurons, which the speaking layer reads")
     tau: int = Field(default=16, ge=1, description="R has tau x hidden_size dimensions")
     randomness: bool = Field(default=True, description="False is the ablation w/o R")
+    attention: Literal["bidirectional", "causal"] = Field(
+        default="bidirectional",
+        description="of the thinking layer; causal is an ablation (paper, appendix 'Additional Ablation Studies')",
+    )
+    thinking_init: Literal["normal", "xavier"] = Field(
+        default="normal",
+        description="of the thinking layer's matrices: normal as the architecture has it, as in the published code, "
+        "or Xavier's uniform (same appendix)",
+    )
     posterior: Literal["deterministic", "gaussian"] = "deterministic"
     epsilon: float = Field(
         default=1e-2, gt=0, description="standard deviation of the deterministic posterior in the KL term"
@@ -41,4 +50,13 @@ class MarCosOptions(MethodOptions):
     speaking: Literal["autoregressive", "one_shot"] = Field(
         default="autoregressive", description="one_shot: all tokens of a step from one pass, each blind to the others"
     )
-    max_step_tokens: int = Field(default=128, ge=1)
+    refinements: int = Field(
+        default=0, ge=0, description="mask-predict passes after the one of one_shot, which is then trained for them"
+    )
+    max_step_tokens: int = Field(default=128, ge=1, description="targets are cut there; one_shot says as many at once")
+
+    @model_validator(mode="after")
+    def _refines_what_is_said_at_once(self) -> MarCosOptions:
+        if self.refinements and self.speaking != "one_shot":
+            raise ValueError("`refinements` mend what is said at once: set `speaking: one_shot`, or leave them out")
+        return self

@@ -1,0 +1,84 @@
+"""Speaking without autoregression: all tokens of a step from one pass, and passes that mend the least certain ones.
+
+The paper trains the speaking layer to say 128 tokens at once ("Potential for non-autoregressive decoding in speaking
+stage"). Refinement is mask-predict (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked
+language models", 2019): it needs a model that was trained with a part of its targets in sight (:func:`in_sight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from methods.backbone import label_loss
+from methods.base import IGNORE, Cost
+from methods.draws import key, uniform
+
+
+def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
+    """Final hidden states (R, M, d), each of which tells the token of its own place.
+
+    Every place sees all thoughts (R, S, d) and the tokens ``ids`` (R, M) that are ``known`` (R, M). A place that is not
+    known holds end-of-text. What a place becomes does not depend on how many blank ones there
+    are, so training may leave out those behind the targets of a batch.
+    """
+    thoughts, length = shallow.shape[1], ids.shape[1]
+    visible = known.new_zeros(len(known), thoughts + length, thoughts + length)
+    visible[:, :, :thoughts] = known.new_ones(thoughts + length, thoughts).tril()
+    visible[:, thoughts:, thoughts:] = known[:, None]
+    sequence = torch.cat([shallow, lm.get_input_embeddings()(ids)], dim=1)
+    output = lm.base_model(inputs_embeds=sequence, attention_mask=visible[:, None], use_cache=False)
+    return output.last_hidden_state[:, thoughts:]
+
+
+def in_sight(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tensor, Tensor]:
+    """Which targets a training pass shows, (K B, M), and a weight for the loss of each that it hides.
+
+    Of each row's L targets it hides a number drawn evenly from 1 to L, at places drawn evenly. The weight, L over that
+    number, keeps the size of a row's loss. ``keys`` (B,) are those of the examples, ``step`` the optimizer's.
+    """
+    draws = torch.cat([uniform(keys ^ key("in sight", step, k), 1 + labels.shape[1]) for k in range(steps)])
+    target = labels != IGNORE
+    count = target.sum(1, keepdim=True)
+    hidden = (draws[:, :1] * count).long() + 1
+    order = draws[:, 1:].masked_fill(~target, 2.0).argsort(1).argsort(1)
+    return target & (order >= hidden), (count / hidden).expand_as(labels)
+
+
+def at_once_loss(lm: Any, shallow: Tensor, labels: Tensor, eos: int, sight: tuple[Tensor, ...] | None = None) -> Tensor:
+    """Sum of the cross entropy of the targets (R, M), each told in its own place: all from the thoughts alone, or those
+    that ``sight``, rows of what :func:`in_sight` returns, hides."""
+    known, weights = sight or (torch.zeros_like(labels, dtype=torch.bool), None)
+    hidden = speak_at_once(lm, shallow, labels.masked_fill(~known, eos), known)
+    return label_loss(lm.get_output_embeddings(), hidden, labels.masked_fill(known, IGNORE), weights)
+
+
+def decode_at_once(lm: Any, shallow: Tensor, eos: int, length: int, refinements: int) -> tuple[Tensor, Cost]:
+    """(R, length) tokens, end-of-text from each row's end on: the likeliest of every place from one pass. Each
+    refinement then says a part of them anew, those it is least sure of, with the others in sight; the part shrinks
+    evenly, and rows stay within the length that the first pass gave them."""
+    head = lm.get_output_embeddings()
+    blank = torch.full((len(shallow), length), eos, device=shallow.device)
+    unseen = torch.zeros_like(blank, dtype=torch.bool)
+    probability, tokens = _likeliest(head(speak_at_once(lm, shallow, blank, unseen)))
+    ends = (tokens == eos).long()
+    own = ends.cumsum(1) - ends == 0  # up to the first end-of-text, which counts
+    for turn in range(refinements):
+        unsure = own.sum(1, keepdim=True) * (refinements - turn) // (refinements + 1)
+        order = probability.masked_fill(~own, torch.inf).argsort(dim=1, stable=True).argsort(1)
+        known = own & (order >= unsure)
+        again = _likeliest(head(speak_at_once(lm, shallow, tokens.masked_fill(~known, eos), known)))
+        probability, tokens = (
+            torch.where(known, old, new) for old, new in zip((probability, tokens), again, strict=True)
+        )
+    ended = ((tokens == eos).cumsum(1) > 0) | ~own
+    emitted = int((~ended).sum() + ended.any(1).sum())
+    return tokens.masked_fill(ended, eos), Cost(forward_passes=1 + refinements, tokens=emitted)
+
+
+def _likeliest(logits: Tensor) -> Sequence[Tensor]:
+    """Probability and id of the likeliest token, for logits (R, M, V)."""
+    return logits.float().softmax(-1).max(-1)

@@ -1,0 +1,156 @@
+"""Speaking at once, and the passes that refine it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from methods.base import IGNORE, Decoding
+from methods.draws import question_keys
+from methods.marcos.options import MarCosOptions
+from methods.marcos.speaking import at_once_loss, decode_at_once, in_sight, speak_at_once
+from test_marcos import CONTEXT, EXAMPLES, VOCABULARY, make
+from tiny import passes
+
+EOS = VOCABULARY.eos
+QUESTIONS = [example.question for example in EXAMPLES]
+
+
+def thoughts(rows: int = 3) -> Tensor:
+    return torch.randn(rows, 3, 32, generator=torch.Generator().manual_seed(0))
+
+
+def blank(rows: int, length: int) -> tuple[Tensor, Tensor]:
+    ids = torch.full((rows, length), EOS)
+    return ids, torch.zeros_like(ids, dtype=torch.bool)
+
+
+@torch.no_grad()
+def test_blank_places_do_not_see_each_other() -> None:
+    """So that the 128 places of the paper and those that a batch's targets need give the same."""
+    lm = make(speaking="one_shot").speaking
+    long = speak_at_once(lm, thoughts(), *blank(3, 9))
+    torch.testing.assert_close(long[:, :4], speak_at_once(lm, thoughts(), *blank(3, 4)))
+    assert not torch.allclose(long[:, 0], long[:, 1], atol=1e-4)  # they differ by their position
+
+
+@torch.no_grad()
+def test_known_tokens_are_seen_from_both_sides_and_hidden_ones_by_none() -> None:
+    lm = make(speaking="one_shot").speaking
+    ids, known = blank(1, 5)
+    known[0, 2] = True
+    ids[0, 2] = 40
+    before = speak_at_once(lm, thoughts(1), ids, known)
+    ids[0, 2] = 41
+    seen = (speak_at_once(lm, thoughts(1), ids, known) - before).abs().amax(-1)[0] > 1e-5
+    assert seen.all()
+    known[0, 2] = False
+    ids[0, 0] = 7  # behind the mask: only its own place reads what it holds
+    changed = (speak_at_once(lm, thoughts(1), ids, known) - speak_at_once(lm, thoughts(1), *blank(1, 5))).abs()
+    assert changed.amax(-1)[0, 1].item() < 1e-5
+
+
+def test_training_hides_one_to_all_targets_of_each_row() -> None:
+    labels = torch.full((400, 8), IGNORE)
+    labels[:, :5] = 9
+    keys = question_keys([[i] for i in range(200)], 0, "rows")
+    known, weights = in_sight(labels, keys, steps=2, step=3)
+    assert not known[:, 5:].any()
+    hidden = 5 - known.sum(1)
+    assert sorted(set(hidden.tolist())) == [1, 2, 3, 4, 5]
+    assert all(40 < int((hidden == n).sum()) < 120 for n in range(1, 6))
+    torch.testing.assert_close(weights[:, 0], 5.0 / hidden)
+    assert (known[:200] != known[200:]).any()  # steps of an example draw each their own
+    assert (in_sight(labels, keys, steps=2, step=4)[0] != known).any()
+
+
+def test_what_is_hidden_does_not_depend_on_the_rest_of_the_batch() -> None:
+    labels = torch.full((3, 6), IGNORE)
+    labels[:, :4] = 9
+    keys = question_keys(QUESTIONS, 0, "rows")
+    known, _ = in_sight(labels, keys, steps=1, step=0)
+    alone, _ = in_sight(labels[1:2, :5], keys[1:2], steps=1, step=0)
+    assert torch.equal(known[1:2, :5], alone)
+
+
+def test_loss_of_a_row_keeps_its_size_whatever_is_hidden() -> None:
+    """Where what is in sight tells nothing, the loss is that without it, on the mean."""
+    lm = make(speaking="one_shot").speaking
+    torch.nn.init.zeros_(lm.get_input_embeddings().weight)  # all logits are equal
+    labels = torch.tensor([[5, 6, 7, EOS, IGNORE]])
+    whole = at_once_loss(lm, thoughts(1), labels, EOS)
+    for step in range(5):
+        sight = in_sight(labels, torch.tensor([11]), steps=1, step=step)
+        torch.testing.assert_close(at_once_loss(lm, thoughts(1), labels, EOS, sight), whole)
+
+
+class Scripted:
+    """A speaker whose logits are given, pass by pass; it notes which tokens it was shown."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *scripts: list[list[tuple[int, float]]]) -> None:
+        self.scripts, self.shown = iter(scripts), []
+        monkeypatch.setattr("methods.marcos.speaking.speak_at_once", self.speak)
+
+    def speak(self, lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
+        self.shown.append(ids.masked_fill(~known, -1).tolist())
+        logits = torch.zeros(*ids.shape, 10)
+        for row, places in enumerate(next(self.scripts)):
+            for place, (token, size) in enumerate(places):
+                logits[row, place, token] = size
+        return logits
+
+    def get_output_embeddings(self) -> Any:
+        return lambda hidden: hidden
+
+
+def test_the_first_pass_alone_takes_the_likeliest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaker = Scripted(monkeypatch, [[(5, 9.0), (6, 9.0), (EOS, 9.0), (7, 9.0)]])
+    tokens, cost = decode_at_once(speaker, thoughts(1), EOS, length=4, refinements=0)
+    assert tokens.tolist() == [[5, 6, EOS, EOS]] and (cost.forward_passes, cost.tokens) == (1, 3)
+
+
+def test_refinement_says_the_least_certain_tokens_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four tokens (the end counts), two are said anew in the second of two passes."""
+    first = [(5, 9.0), (6, 1.0), (7, 2.0), (EOS, 9.0), (8, 0.5)]
+    second = [(2, 9.0), (3, 5.0), (4, 5.0), (9, 9.0), (9, 9.0)]
+    speaker = Scripted(monkeypatch, [first], [second])
+    tokens, cost = decode_at_once(speaker, thoughts(1), EOS, length=5, refinements=1)
+    assert speaker.shown == [[[-1] * 5], [[5, -1, -1, EOS, -1]]]
+    assert tokens.tolist() == [[5, 3, 4, EOS, EOS]] and (cost.forward_passes, cost.tokens) == (2, 4)
+
+
+def test_refinement_stays_within_the_length_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [(5, 9.0), (EOS, 1.0), (8, 0.5)]
+    second = [(9, 9.0), (6, 9.0), (9, 9.0)]
+    tokens, _ = decode_at_once(Scripted(monkeypatch, [first], [second]), thoughts(1), EOS, 3, refinements=1)
+    assert tokens.tolist() == [[5, 6, EOS]]
+
+
+@torch.no_grad()
+def test_refined_answers_cost_what_they_say_and_do_not_depend_on_the_batch() -> None:
+    method = make(speaking="one_shot", max_step_tokens=6, refinements=2)
+    with passes(method) as seen:
+        together = method.generate(QUESTIONS, Decoding(answer_only=False))
+    assert len(seen) == together.cost.forward_passes
+    assert together.answer.shape == (3, 6) and together.steps is not None and together.steps.shape == (3, 3, 6)
+    for row, question in enumerate(QUESTIONS):
+        assert torch.equal(method.generate([question], Decoding()).answer[0], together.answer[row])
+
+
+def test_validation_asks_for_what_the_first_pass_says() -> None:
+    method = make(speaking="one_shot", refinements=2)
+    batch = method.collate(EXAMPLES, CONTEXT)
+    plain = make(speaking="one_shot")(batch, CONTEXT).losses["reconstruction"]
+    unseen = method(batch, replace(CONTEXT, training=False)).losses["reconstruction"]
+    torch.testing.assert_close(unseen, plain)
+    assert not torch.allclose(method(batch, CONTEXT).losses["reconstruction"], plain)
+
+
+def test_refinements_need_one_shot() -> None:
+    with pytest.raises(ValidationError, match="set `speaking: one_shot`"):
+        MarCosOptions(refinements=1)
