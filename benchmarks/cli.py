@@ -137,7 +137,7 @@ def track(study: StudyArgument, results: Results = RESULTS) -> None:
 def table(
     study: StudyArgument,
     results: Results = RESULTS,
-    table: Annotated[Table, typer.Option(help="Accuracy and costs; greedy against sampled; latents exchanged.")] = MAIN,
+    table: Annotated[Table, typer.Option(help="Which one; `table --help` lists them.")] = MAIN,
 ) -> None:
     """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
     with clear_errors():
@@ -148,6 +148,15 @@ def table(
         files = render(loaded, results, table)
         tracking.attach_table(loaded, results, files)
     typer.echo(next(path for path in files if path.suffix == ".md").read_text())
+
+
+@app.command()
+def claims() -> None:
+    """What the paper says of its numbers, against these numbers; `table STUDY --table claims` has ours beside."""
+    from benchmarks.markup import markdown
+    from benchmarks.tables.claims import paper_alone
+
+    typer.echo(markdown(paper_alone()))
 
 
 @app.command()

@@ -20,6 +20,7 @@ LATEX = str.maketrans(
         "±": r"$\pm$",
         DASH: "--",
         "·": r"$\cdot$",
+        "Δ": r"$\Delta$",
     }
 )
 MARKDOWN = str.maketrans({"|": r"\|", "<": "&lt;", "*": r"\*"})
@@ -44,19 +45,21 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """Columns beside each other with the same ``group`` share a heading."""
+    """Columns beside each other with the same ``group`` share a heading. ``text``: sentences, not numbers."""
 
     name: str
     group: str = ""
+    text: bool = False
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: the first column holds the titles of the lines, sections have headings of their own."""
+    """A table: the first column, ``head``, holds the titles of the lines; sections have headings of their own."""
 
     caption: str
     columns: tuple[Column, ...]
     sections: tuple[tuple[str, tuple[Line, ...]], ...]
+    head: str = "Model"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ def markdown(document: Document) -> str:
     parts += ["\n".join(f"* {_md(text)}" for text in document.legend)]
     for grid in others:
         parts += [f"## {_md(grid.caption)}", _markdown_grid(grid)]
-    parts += ["## How it was made", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in document.footer.items())]
+    if document.footer:
+        parts += ["## How it was made", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in document.footer.items())]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -92,14 +96,14 @@ def _md_cell(cell: Cell) -> str:
 
 
 def _markdown_grid(grid: Grid) -> str:
-    headers = ["Model", *(_md(f"{column.group} {column.name}".strip()) for column in grid.columns)]
+    headers = [_md(grid.head), *(_md(f"{column.group} {column.name}".strip()) for column in grid.columns)]
     rows: list[list[str]] = []
     for heading, lines in grid.sections:
         rows.append([f"***{_md(heading)}***", *[""] * len(grid.columns)])
         for line in lines:
             title = ("&nbsp;&nbsp;&nbsp;" if line.indent else "") + _md_cell(line.title)
             rows.append([title, *(_md_cell(cell) for cell in line.cells)])
-    align = ["left", *["right"] * len(grid.columns)]
+    align = ["left", *("left" if column.text else "right" for column in grid.columns)]
     return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align)
 
 
@@ -127,8 +131,11 @@ def _tex_cell(cell: Cell) -> str:
 def _latex_grid(grid: Grid, caption: str, below: Sequence[str]) -> str:
     width = 1 + len(grid.columns)
     lines = ["\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"]
-    lines += [f"\\caption{{{_tex(caption)}}}", f"\\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", "\\toprule"]
-    lines += _latex_headings(grid.columns)
+    wide = "p{2.2cm}"  # sentences break there
+    columns = "".join(wide if column.text else "r" for column in grid.columns)
+    first = wide if any(column.text for column in grid.columns) else "l"
+    lines += [f"\\caption{{{_tex(caption)}}}", f"\\begin{{tabular}}{{{first}{columns}}}", "\\toprule"]
+    lines += _latex_headings(grid.head, grid.columns)
     for heading, rows in grid.sections:
         lines += ["\\midrule", f"\\multicolumn{{{width}}}{{c}}{{\\textit{{{_tex(heading)}}}}} \\\\", "\\midrule"]
         for row in rows:
@@ -139,12 +146,12 @@ def _latex_grid(grid: Grid, caption: str, below: Sequence[str]) -> str:
     return "\n".join([*lines, "\\end{table*}"])
 
 
-def _latex_headings(columns: Sequence[Column]) -> list[str]:
+def _latex_headings(head: str, columns: Sequence[Column]) -> list[str]:
     spans: list[tuple[str, int, int]] = []  # group, first and last column, counted from 1 with the titles
     for group, members in groupby(enumerate(columns, 2), key=lambda pair: pair[1].group):
         numbers = [number for number, _ in members]
         spans.append((group, numbers[0], numbers[-1]))
-    names = " & ".join(["Model", *(_tex(column.name) for column in columns)]) + r" \\"
+    names = " & ".join([_tex(head), *(_tex(column.name) for column in columns)]) + r" \\"
     if not any(group for group, _, _ in spans):
         return [names]
     top = " & ".join(["", *(f"\\multicolumn{{{b - a + 1}}}{{c}}{{{_tex(group)}}}" for group, a, b in spans)]) + r" \\"

@@ -50,6 +50,9 @@ class Study(Strict):
         default=None, description="another study: a run with the settings of one of its runs is that run"
     )
     tables: tuple[Table, ...] = Field(default=(Table.main, Table.decoding, Table.controls), description="rendered")
+    beside: tuple[Identifier, ...] = Field(
+        default=(), description="studies whose records the table of claims takes too"
+    )
     backbone: BackboneSpec = BackboneSpec()
     tokenizer: TokenizerSpec
     blocks: tuple[Block, ...] = Field(min_length=1)

@@ -9,3 +9,8 @@ class Table(StrEnum):
     main = "main"  # accuracy and costs
     decoding = "decoding"  # accuracy by decoding
     controls = "controls"  # do the latents carry anything?
+    ablation = "ablation"  # MarCos with other settings, against its own
+    nar = "nar"  # steps said at once
+    scale = "3b"  # baselines on a larger backbone
+    pretrained = "pretrained"  # from published checkpoints
+    claims = "claims"  # what the paper says of its numbers

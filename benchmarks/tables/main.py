@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -15,10 +15,8 @@ from benchmarks.specs import Block, DecodingSpec, Row, TimingSpec
 from benchmarks.statistics import ALPHA
 from benchmarks.study import Study
 from benchmarks.tables.cells import cell, count, flops, percent, seconds
-from benchmarks.tables.maker import Maker, spoken
+from benchmarks.tables.maker import TIE, Maker, spoken
 
-REFERENCE = "main_0.5b"  # the paper's table that a study on real test sets is shown beside
-TIE = "="
 SCORES = (Column("n"), Column("De-duplicated (%)"), Column("Strict (%)"), Column("No answer (%)"))
 SCORES += (Column("95 % interval"), Column("± over"))
 COSTS = (Column("ms/question"), Column("Passes/question"), Column("Tokens/question"), Column("Tokens/s"))
@@ -40,7 +38,10 @@ SECONDS, HOURS = Unit("s", 1.0), Unit("h", 3600.0)
 
 
 class MainTable(Maker):
-    """`default`, and in the details the mean in place of drawn latents."""
+    """`default`, and in the details the mean in place of drawn latents. ``reference``: the paper's table that a study
+    on real test sets is shown beside."""
+
+    reference: ClassVar[str] = "main_0.5b"
 
     @classmethod
     def shows(cls, name: str, spec: DecodingSpec) -> bool:
@@ -56,7 +57,7 @@ class MainTable(Maker):
 
     def grids(self) -> list[Grid]:
         grids = [self._main(), self._detail(), self._training()]
-        reference = paper_table(REFERENCE)
+        reference = paper_table(self.reference)
         if self._paper is None and any(test in reference.tests for test in self.test_names):
             grids.append(self._reference(reference))
         return grids
@@ -94,19 +95,10 @@ class MainTable(Maker):
         note = self.note(first["reason"])
         cells = [cell(first["train_epoch_seconds"], unit.format, note)]
         for line in lines:
-            cells.append(self._accuracy(line))
+            cells.append(self.accuracy(line))
             cells.append(cell(line["test_seconds_median"], seconds, note, line["test_seconds_spread"]))
         cells += [cell(first["parameters"], count, note), cell(first["training_flops"], flops, note)]
         return Line(title, tuple(cells), row.indent)
-
-    def _accuracy(self, line: dict[str, Any]) -> Cell:
-        if pd.isna(line["accuracy"]):
-            return self.absent(line)
-        tail = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
-        if pd.notna(line["spread"]):
-            tail = f" ± {percent(line['spread'])}"
-        marks = [TIE if line["mark"] == "tie" else "", self.lacking(line)]
-        return Cell(percent(line["accuracy"]), tail, line["mark"] == "best", " ".join(mark for mark in marks if mark))
 
     def _paper_line(self, row: PaperRow, title: str, unit: Unit, blank: int = 2) -> Line:
         """The paper's numbers in the columns of the main table, of which the last ``blank`` are not in the paper."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -13,15 +13,22 @@ from benchmarks.markup import Cell, Document, Grid, Line
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.study import Study
 from benchmarks.summary import Summary
+from benchmarks.tables.cells import percent
+
+TIE = "="
 
 
 @dataclass
 class Maker(ABC):
-    """Turns a summary into a document; ``notes`` gathers why something has no number."""
+    """Turns a summary into a document; ``notes`` gathers why something has no number. ``beside``: the studies that this
+    one names so, for a table that ``reads_beside``."""
+
+    reads_beside: ClassVar[bool] = False
 
     study: Study
     summary: Summary
     titles: Mapping[str, str]
+    beside: tuple[tuple[Study, Summary], ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -81,6 +88,16 @@ class Maker(ABC):
     def lacking(self, line: Mapping[str, Any]) -> str:
         """The note of a mean that some training seeds are missing from."""
         return self.note(line["reason"]) if line["training_seeds"] < len(self.study.seeds) else ""
+
+    def accuracy(self, line: Mapping[str, Any]) -> Cell:
+        """A row's accuracy with its spread, bold or with the mark of a tie."""
+        if pd.isna(line["accuracy"]):
+            return self.absent(line)
+        tail = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
+        if pd.notna(line["spread"]):
+            tail = f" ± {percent(line['spread'])}"
+        marks = [TIE if line["mark"] == "tie" else "", self.lacking(line)]
+        return Cell(percent(line["accuracy"]), tail, line["mark"] == "best", " ".join(mark for mark in marks if mark))
 
     def rows(self, block: Block) -> Iterable[tuple[str, list[Row]]]:
         """Rows of a block under headings: those compared, then controls."""

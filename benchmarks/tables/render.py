@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,29 @@ import pandas as pd
 from benchmarks.files import write_text
 from benchmarks.markup import latex, markdown
 from benchmarks.provenance import provenance, titles
-from benchmarks.results import load_collected
-from benchmarks.study import Study
-from benchmarks.summary import summarise
+from benchmarks.results import Collected, load_collected
+from benchmarks.study import Study, load_study
+from benchmarks.summary import Summary, summarise
 from benchmarks.tables import Table
+from benchmarks.tables.ablation import AblationTable
+from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.controls import ControlsTable
 from benchmarks.tables.decoding import DecodingTable
 from benchmarks.tables.main import MainTable
 from benchmarks.tables.maker import Maker
+from benchmarks.tables.nar import NarTable
+from benchmarks.tables.pretrained import PretrainedTable
+from benchmarks.tables.scale import ScaleTable
 
 MAKERS: dict[Table, type[Maker]] = {
     Table.main: MainTable,
     Table.decoding: DecodingTable,
     Table.controls: ControlsTable,
+    Table.ablation: AblationTable,
+    Table.nar: NarTable,
+    Table.scale: ScaleTable,
+    Table.pretrained: PretrainedTable,
+    Table.claims: ClaimsTable,
 }
 
 
@@ -39,8 +50,8 @@ def render(study: Study, results: Path, table: Table = Table.main) -> list[Path]
 def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str, str]:
     """A table's contents by the ending of the file's name."""
     collected, kind = load_collected(study, results), MAKERS[table]
-    decodings = [name for name, spec in study.evaluation.decodings.items() if kind.shows(name, spec)]
-    maker = kind(study, summarise(study, collected, results, decodings), titles(collected))
+    beside = tuple(_beside(study, results, kind)) if kind.reads_beside else ()
+    maker = kind(study, _summary(study, collected, results, kind), titles(collected), beside)
     document = maker.document(provenance(study, collected))
     content = {
         "study": study.name,
@@ -56,6 +67,18 @@ def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str
         "csv": maker.frame.to_csv(index=False),
         "json": json.dumps(content, indent=1, ensure_ascii=False) + "\n",
     }
+
+
+def _summary(study: Study, collected: Collected, results: Path, kind: type[Maker]) -> Summary:
+    shown = [name for name, spec in study.evaluation.decodings.items() if kind.shows(name, spec)]
+    return summarise(study, collected, results, shown)
+
+
+def _beside(study: Study, results: Path, kind: type[Maker]) -> Iterator[tuple[Study, Summary]]:
+    """The studies named beside this one, where their records are collected."""
+    for other in map(load_study, study.beside):
+        if (results / other.name / "collect.json").is_file():
+            yield other, _summary(other, load_collected(other, results), results, kind)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,0 +1,210 @@
+"""What the paper says of its numbers (``claims.yaml``), recomputed: from its own tables, and from a study's records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, Protocol
+
+import yaml
+from pydantic import model_validator
+
+from benchmarks.paper import paper_table, paper_tables
+from benchmarks.specs import Identifier, Strict
+
+PATH = Path(__file__).with_name("claims.yaml")
+PRINTED = 0.005 + 1e-9  # the paper prints two decimals at most
+FEW = 3  # comparisons that a reason names
+Measure = Literal["accuracy", "test", "train"]
+Verdict = Literal["held", "not held", "not comparable"]
+
+
+class Cells(Strict):
+    """Cells of the paper's tables: a row, and what it is compared with, on some test sets (default: all)."""
+
+    table: str
+    block: str
+    row: str
+    against: tuple[str, ...] = ()
+    against_table: str | None = None
+    tests: tuple[str, ...] | None = None
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        return self.tests or tuple(paper_table(self.table).tests)
+
+
+class Claim(Strict):
+    """One sentence of the paper in one reading; ``claims.yaml`` says what the fields mean."""
+
+    id: Identifier
+    place: str
+    says: str
+    reading: str | None = None
+    cells: tuple[Cells, ...] = ()
+    measure: Measure = "accuracy"
+    versus: Literal["each", "best"] = "each"
+    judge: Literal["each", "most", "some", "largest"] = "each"
+    above: float | None = None
+    at_least: float | None = None
+    equals: float | None = None
+    without: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Claim:
+        bounds = sum(bound is not None for bound in (self.above, self.at_least, self.equals))
+        if (bool(self.cells), bounds) != (self.without is None, int(self.without is None)):
+            raise ValueError(f"claim {self.id!r} needs cells and one bound, or `without`, which says why it has none")
+        return self
+
+    @property
+    def is_size(self) -> bool:
+        """Whether it names how much, and not only which of two is more."""
+        return self.above != (0 if self.measure == "accuracy" else 1)
+
+    def met(self, value: float) -> bool:
+        if self.equals is not None:
+            return abs(value - self.equals) < PRINTED
+        return value > self.above if self.above is not None else value >= (self.at_least or 0)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in the paper's tables."""
+
+    table: str
+    block: str
+    row: str
+    test: str
+
+
+class Source(Protocol):
+    """Numbers by the places that they have in the paper's tables, or none."""
+
+    def value(self, cell: Cell, measure: Measure) -> float | None:
+        """Accuracy in percent, or seconds."""
+        ...
+
+    def separated(self, a: Cell, b: Cell) -> bool | None:
+        """Whether a paired test separates two accuracies; None where there is no such test."""
+        ...
+
+
+class Paper:
+    """The paper's own numbers, which cannot be tested."""
+
+    def value(self, cell: Cell, measure: Measure) -> float | None:
+        table = paper_table(cell.table)
+        row = table.blocks[cell.block].printed[cell.row]
+        if measure == "train":
+            return 3600 * row.train_hours.mean if row.train_hours else None
+        score = row.tests[cell.test]
+        if measure == "test":
+            return score.seconds.mean if score.seconds else None
+        return score.accuracy.mean * (100 if table.unit == "share" else 1)
+
+    def separated(self, a: Cell, b: Cell) -> bool | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Value:
+    """One comparison: a difference in points (``signed``), a ratio, or an accuracy. ``sure``: see
+    :meth:`Source.separated`."""
+
+    cell: Cell
+    against: Cell | None
+    number: float
+    sure: bool | None
+    signed: bool
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for people."""
+        against = f" against {self.against.row}" if self.against else ""
+        number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
+        return f"{self.cell.block} {self.cell.test} {self.cell.row}{against} ({number})"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a source's numbers say to a claim."""
+
+    claim: Claim
+    values: tuple[Value, ...]
+    verdict: Verdict
+    why: str
+
+
+@cache
+def load_claims() -> tuple[Claim, ...]:
+    """All claims, their cells looked up in the paper's tables."""
+    claims = tuple(Claim.model_validate(entry) for entry in yaml.safe_load(PATH.read_text(encoding="utf-8"))["claims"])
+    for claim in claims:
+        for part in claim.cells:
+            for table, row in ((part.table, part.row), *((part.against_table or part.table, r) for r in part.against)):
+                blocks = paper_tables()[table].blocks
+                if row not in blocks[part.block].printed or set(part.on) - paper_table(table).tests.keys():
+                    raise ValueError(f"{PATH.name}: claim {claim.id!r} names cells that table {table!r} does not print")
+    return claims
+
+
+def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
+    """A verdict on a claim. A size is comparable only in the paper's setting; where a source can test a difference, one
+    that is not separated from none does not count."""
+    if claim.without:
+        return Finding(claim, (), "not comparable", claim.without)
+    values = tuple(value for part in claim.cells for value in _values(claim, part, source))
+    wanted = sum(_comparisons(claim, part) for part in claim.cells)
+    if not values:
+        return Finding(claim, (), "not comparable", "no run has these cells")
+    if claim.is_size and not same_setting:
+        return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
+    met = [claim.met(value.number) and value.sure is not False for value in values]
+    number = {"each": all(met), "most": 2 * sum(met) > len(met), "some": any(met)}
+    held = claim.met(max(value.number for value in values)) if claim.judge == "largest" else number[claim.judge]
+    return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, wanted))
+
+
+def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], wanted: int) -> str:
+    """How many comparisons meet the claim, which do not where they are few, and how many are missing."""
+    parts = []
+    if claim.judge != "largest" and len(values) > 1:
+        parts.append(f"{sum(met)} of {len(values)}")
+    failed = [value for value, good in zip(values, met, strict=True) if not good]
+    unsure = [value for value in failed if claim.met(value.number)]
+    if claim.judge == "each" and len(failed) <= FEW:
+        parts += [f"not {value.place}" for value in failed if value not in unsure]
+    if unsure:
+        parts.append(f"paired tests do not separate {', '.join(value.place for value in unsure[:FEW])}"
+                     + (f" and {len(unsure) - FEW} more" if len(unsure) > FEW else ""))  # fmt: skip
+    if len(values) < wanted:
+        parts.append(f"{wanted - len(values)} of {wanted} comparisons lack a number")
+    return "; ".join(parts)
+
+
+def _comparisons(claim: Claim, part: Cells) -> int:
+    rows = 1 if claim.versus == "best" else max(1, len(part.against))
+    return rows * (1 if claim.measure == "train" else len(part.on))
+
+
+def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
+    """The comparisons of one group of cells that the source has both sides of."""
+    for test in part.on[:1] if claim.measure == "train" else part.on:
+        own = Cell(part.table, part.block, part.row, test)
+        number = source.value(own, claim.measure)
+        if number is None:
+            continue
+        if not part.against:
+            yield Value(own, None, number, None, False)
+        others = [Cell(part.against_table or part.table, part.block, row, test) for row in part.against]
+        known = {cell: value for cell in others if (value := source.value(cell, claim.measure)) is not None}
+        if claim.versus == "best" and known:
+            known = dict([max(known.items(), key=lambda item: item[1])])
+        for other, value in known.items():
+            if claim.measure == "accuracy":
+                yield Value(own, other, number - value, source.separated(own, other), True)
+            elif number > 0:
+                yield Value(own, other, value / number, None, False)

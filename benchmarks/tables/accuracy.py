@@ -1,0 +1,134 @@
+"""Tables of accuracy alone: every row against the first, and beside the paper's number for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from benchmarks import statistics
+from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.paper import Measured, paper_table
+from benchmarks.specs import Block, DecodingSpec, Row
+from benchmarks.tables.cells import cell, p_value, points
+from benchmarks.tables.maker import TIE, Maker
+
+
+class AccuracyTable(Maker):
+    """``references``: the paper's tables that a row's numbers are looked for in, the first that has it."""
+
+    references: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+        return name == "default"
+
+    @property
+    def title(self) -> str:
+        return self.study.title
+
+    def grids(self) -> list[Grid]:
+        own = [column for test in self.test_names for column in self._columns(test)]
+        grids = [Grid(self.title, tuple(own), self._sections(self._line))]
+        if self.study.paper is None:
+            columns = [
+                Column(name, group)
+                for group in paper_table(self.references[0]).tests.values()
+                for name in ("Acc (%)", "Δ")
+            ]
+            caption = "For reference: the paper's numbers, in the paper's setting, not this study's"
+            grids.append(Grid(caption, tuple(columns), self._sections(self._paper_line)))
+        return grids
+
+    def _columns(self, test: str) -> Iterator[Column]:
+        group = self.test_title(test)
+        yield from (Column(name, group) for name in ("Acc (%)", "Δ", "p"))
+        if self.study.paper:
+            yield from (Column(name, group) for name in ("Paper (%)", "Paper Δ"))
+
+    def _sections(self, line: Any) -> tuple[tuple[str, tuple[Line, ...]], ...]:
+        return tuple(
+            (heading, tuple(line(block, row, rows[0]) for row in rows))
+            for block in self.study.blocks
+            for heading, rows in self.rows(block)
+        )
+
+    def _line(self, block: Block, row: Row, first: Row) -> Line:
+        cells: list[Cell] = []
+        for test in self.test_names:
+            line = self.summary.line(block.id, row.id, "default", test)
+            assert line is not None
+            cells += [self.accuracy(line), *self._against(block, row, first, test)]
+            if self.study.paper:
+                cells += self._paper(block, row, first, test)
+        return Line(Cell(self.study.row_title(row)), tuple(cells), row.indent)
+
+    def _against(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
+        key = {"block": block.id, "row": row.id, "test": test}
+        found = self.tests.loc[(self.tests[list(key)] == pd.Series(key)).all(axis=1)].to_dict("records")
+        if row is first or not found:
+            return Cell(), Cell()
+        return cell(found[0]["difference"], points), cell(found[0]["p_holm"], p_value)
+
+    def _paper_line(self, block: Block, row: Row, first: Row) -> Line:
+        tests = paper_table(self.references[0]).tests
+        cells = tuple(cell for test in tests for cell in self._paper(block, row, first, test))
+        return Line(Cell(self.study.row_title(row)), cells, row.indent)
+
+    def _paper(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
+        """The paper's number and its difference from the first row's; dashes where the paper gives none."""
+        own, base = (self._printed(block, of, test) for of in (row, first))
+        if own is None:
+            return Cell(), Cell()
+        shown = cell(own.mean, "{:.2f}".format, spread=own.spread)
+        return shown, Cell() if base is None or row is first else Cell(f"{own.mean - base.mean:+.2f}")
+
+    def _printed(self, block: Block, row: Row, test: str) -> Measured | None:
+        for name in self.references:
+            table = paper_table(name)
+            printed = table.blocks[block.id].printed if block.id in table.blocks else {}
+            if row.id in printed and test in printed[row.id].tests:
+                return printed[row.id].tests[test].accuracy
+        return None
+
+    @cached_property
+    def _tests(self) -> pd.DataFrame:
+        """Each row minus the first of its block, corrected for the rows of a block's test set."""
+        lines = []
+        for block in self.study.blocks:
+            first = next(iter(self.rows(block)))[1][0].id
+            for test in self.test_names:
+                family = list(_against(self.summary.pairs, block.id, test, first))
+                adjusted = statistics.holm([line["p_value"] for line in family])
+                lines += [line | {"p_holm": p} for line, p in zip(family, adjusted, strict=True)]
+        columns = ["block", "row", "against", "test", "n", "difference", "p_value", "p_holm", "kind"]
+        return pd.DataFrame(lines, columns=columns)
+
+    @property
+    def tests(self) -> pd.DataFrame:
+        return self._tests
+
+    def legend(self) -> Iterable[str]:
+        over = "training seeds" if len(self.study.seeds) > 1 else "decoding seeds of one trained model"
+        yield f"""Acc: accuracy of the default decoding, mean over seeds; ± is the standard deviation over the {over};
+        (det.): nothing is drawn. Δ: the row minus the first of its section, in percentage points. p: paired test of
+        that difference over the same questions, Holm's correction for the rows of the section. Bold: separated from
+        every other row; {TIE}: not separated from the best. The tests speak for these trained models on other
+        questions, not for other training seeds."""
+        tables = " and ".join(paper_table(name).label for name in self.references)
+        if self.study.paper:
+            yield f"Paper: tables {tables} of the paper. A dash: the paper gives no number."
+        else:
+            yield f"""This study's setting is not the paper's: how a difference is signed may be compared with the
+            paper's (tables {tables}), its size may not. A dash: the paper gives no number."""
+
+
+def _against(pairs: pd.DataFrame, block: str, test: str, first: str) -> Iterator[dict[str, Any]]:
+    """The pairs of one family that a row stands in, as that row minus the first."""
+    for pair in pairs.loc[(pairs["block"] == block) & (pairs["test"] == test)].to_dict("records"):
+        if first in (pair["a"], pair["b"]):
+            other, sign = (pair["b"], -1.0) if pair["a"] == first else (pair["a"], 1.0)
+            shared = {name: pair[name] for name in ("block", "test", "n", "p_value", "kind")}
+            yield {**shared, "row": other, "against": first, "difference": sign * pair["difference"]}

@@ -1,0 +1,226 @@
+"""The table of claims: what the paper says of its numbers, from its own cells and from the records at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from benchmarks import claims
+from benchmarks.claims import Claim, Finding, Measure
+from benchmarks.markup import DASH, Column, Document, Grid, Line
+from benchmarks.markup import Cell as Shown
+from benchmarks.paper import paper_table
+from benchmarks.specs import DecodingSpec
+from benchmarks.statistics import ALPHA
+from benchmarks.study import Study
+from benchmarks.summary import Summary
+from benchmarks.tables.maker import Maker
+
+COUNTERPARTS = {  # the paper's table that a table of a study has the rows of
+    "main": "main_0.5b",
+    "3b": "main_3b",
+    "pretrained": "pretrained",
+    "ablation": "ablation",
+    "nar": "one_shot",
+    "synthetic": "synthetic",
+    "longrange": "long_range",
+}
+TITLE = "What the paper says of its numbers"
+COLUMNS = ("Stands in", "Cells", "Paper's numbers", "Verdict on them", "Ours", "Verdict on ours", "Why")
+
+
+class Records:
+    """Numbers of studies by the places of the paper's tables. Each row has the id of the paper's; test sets have the
+    paper's names, or stand in for the paper's in their order."""
+
+    def __init__(self, studies: Iterable[tuple[Study, Summary]]) -> None:
+        self.by_table: dict[str, tuple[Study, Summary]] = {}
+        for study, summary in studies:
+            names = [study.paper] if study.paper else [COUNTERPARTS[t] for t in study.tables if t in COUNTERPARTS]
+            for name in names:
+                self.by_table.setdefault(name, (study, summary))
+
+    def value(self, cell: claims.Cell, measure: Measure) -> float | None:
+        line = self._line(cell) or {}
+        column, scale = {
+            "accuracy": ("accuracy", 100),
+            "test": ("test_seconds_median", 1),
+            "train": ("train_epoch_seconds", 1),
+        }[measure]
+        value = line.get(column)
+        return None if pd.isna(value) else scale * float(value)  # type: ignore[arg-type]
+
+    def separated(self, a: claims.Cell, b: claims.Cell) -> bool | None:
+        if a.table not in self.by_table or a.table != b.table:
+            return None
+        study, summary = self.by_table[a.table]
+        block, test = self._place(study, a)
+        pairs = summary.pairs.loc[(summary.pairs["block"] == block) & (summary.pairs["test"] == test)]
+        for pair in pairs.to_dict("records"):
+            if {pair["a"], pair["b"]} == {a.row, b.row}:
+                return pair["p_holm"] < ALPHA
+        return None
+
+    def in_papers_setting(self, claim: Claim) -> bool:
+        tables = {name for part in claim.cells for name in (part.table, part.against_table) if name}
+        return all(name in self.by_table and self.by_table[name][0].paper == name for name in tables)
+
+    def _line(self, cell: claims.Cell) -> dict[str, Any] | None:
+        if cell.table not in self.by_table:
+            return None
+        study, summary = self.by_table[cell.table]
+        block, test = self._place(study, cell)
+        return summary.line(block, cell.row, "default", test)
+
+    @staticmethod
+    def _place(study: Study, cell: claims.Cell) -> tuple[str, str]:
+        """Block and test set of a study. One that trains on each test set's own data has a block for each."""
+        own, papers = study.evaluation.tests, tuple(paper_table(cell.table).tests)
+        test = cell.test if set(own) & set(papers) else dict(zip(papers, own, strict=False)).get(cell.test, cell.test)
+        blocks = {block.id for block in study.blocks}
+        return cell.block if cell.block in blocks else cell.test, test
+
+
+class ClaimsTable(Maker):
+    """A line for each claim in each reading; what ours gives comes from this study and those it names ``beside``."""
+
+    reads_beside: ClassVar[bool] = True
+
+    @classmethod
+    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+        return name == "default"
+
+    @property
+    def title(self) -> str:
+        return TITLE
+
+    @cached_property
+    def _records(self) -> Records:
+        return Records([(self.study, self.summary), *self.beside])
+
+    @cached_property
+    def findings(self) -> list[tuple[Finding, Finding]]:
+        """What the paper's own numbers say to each claim, and what ours do."""
+        ours = self._records
+        return [
+            (claims.judge(claim, claims.Paper()), claims.judge(claim, ours, ours.in_papers_setting(claim)))
+            for claim in claims.load_claims()
+        ]
+
+    def grids(self) -> list[Grid]:
+        return [claims_grid(self.title, self.findings)]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return claims_frame(self.findings)
+
+    @property
+    def tests(self) -> pd.DataFrame:
+        return self.summary.pairs
+
+    def legend(self) -> Iterable[str]:
+        yield from LEGEND
+        studies = {table: study for table, (study, _) in self._records.by_table.items()}
+        ours = [
+            f"{table} from {study.name}{'' if study.paper else ' (another setting)'}"
+            for table, study in studies.items()
+        ]
+        yield f"Ours: {', '.join(ours)}. {_stand_ins(studies)}".strip()
+
+
+LEGEND = (
+    """Paper's numbers: recomputed from the cells of its tables, as benchmarks/paper.yaml has them: differences in
+    percentage points, or how many times as long the other takes. Verdict on them: whether these numbers bear the
+    sentence in this reading. They stand alone: the paper gives no test, and does not say what its spreads cover.""",
+    f"""Verdict on ours: the same reading on our records. A difference counts where a paired test separates the two rows
+    (p < {ALPHA}, Holm's correction); in a setting that is not the paper's, a sentence that names a size is not
+    comparable, and one that only says which is better is judged, for that setting.""",
+)
+
+
+def paper_alone() -> Document:
+    """The claims against the paper's own numbers, for which no study has to have run."""
+    findings = [(claims.judge(claim, claims.Paper()), None) for claim in claims.load_claims()]
+    return Document(TITLE, (claims_grid(TITLE, findings),), (" ".join(LEGEND[0].split()),))
+
+
+def _stand_ins(studies: Mapping[str, Study]) -> str:
+    """Which test sets stand in for the paper's."""
+    parts = dict.fromkeys(
+        f"{own} for {title}"
+        for table, study in studies.items()
+        if not set(study.evaluation.tests) & set(paper_table(table).tests)
+        for own, title in zip(study.evaluation.tests, paper_table(table).tests.values(), strict=False)
+    )
+    return f"Stand-ins: {', '.join(parts)}." if parts else ""
+
+
+def claims_grid(title: str, findings: Iterable[tuple[Finding, Finding | None]]) -> Grid:
+    """One line per claim; without records of ours its columns have dashes."""
+    lines = []
+    for papers, ours in findings:
+        claim = papers.claim
+        sentence = claim.says + (f" ({claim.reading})" if claim.reading else "")
+        texts = [claim.place, _cells(claim), shown(papers), papers.verdict]
+        texts += [shown(ours), ours.verdict] if ours else [DASH, DASH]
+        reasons = [
+            f"{whose}: {finding.why}"
+            for whose, finding in (("paper", papers), ("ours", ours))
+            if finding and finding.why
+        ]
+        texts.append(claim.without or "; ".join(reasons) or DASH)
+        lines.append(Line(Shown(sentence), tuple(Shown(text) for text in texts)))
+    columns = tuple(Column(name, text=True) for name in COLUMNS)
+    return Grid(title, columns, (("Claims, in the order of the paper", tuple(lines)),), head="Claim")
+
+
+def claims_frame(findings: Iterable[tuple[Finding, Finding | None]]) -> pd.DataFrame:
+    """One line per comparison of each claim, and one for each claim that has none."""
+    lines = []
+    for papers, ours in findings:
+        claim = papers.claim
+        shared = {"claim": claim.id, "place": claim.place, "says": claim.says, "reading": claim.reading}
+        shared |= {"measure": claim.measure if claim.cells else None, "verdict_paper": papers.verdict}
+        shared |= {"verdict_ours": ours.verdict if ours else None}
+        known = {(value.cell, value.against): value for value in ours.values} if ours else {}
+        places = {(value.cell, value.against): value for value in papers.values}
+        for key in dict.fromkeys([*places, *known]) or [None]:
+            cell, against = key or (None, None)
+            place = (
+                {} if cell is None else {"table": cell.table, "block": cell.block, "row": cell.row, "test": cell.test}
+            )
+            numbers = {"paper": places.get(key), "ours": known.get(key)}  # type: ignore[arg-type]
+            lines.append(
+                shared
+                | place
+                | {"against": against.row if against else None}
+                | {name: value.number if value else None for name, value in numbers.items()}
+                | {"ours_separated": numbers["ours"].sure if numbers["ours"] else None}
+            )
+    return pd.DataFrame(lines)
+
+
+def shown(finding: Finding) -> str:
+    """The numbers of a finding: all where they are few, else how far they reach."""
+    if not finding.values:
+        return DASH
+    numbers = [value.number for value in finding.values]
+    few, form = len(numbers) <= claims.FEW, "{:.2f}"
+    unit = {"accuracy": "", "test": " times", "train": " times"}[finding.claim.measure]
+    if finding.claim.measure == "accuracy":
+        form, unit = ("{:+.2f}", "") if finding.values[0].against else (form, " %")
+    texts = [form.format(number) for number in (numbers if few else (min(numbers), max(numbers)))]
+    return (", ".join(texts) if few else f"{' to '.join(texts)}") + unit + ("" if few else f" ({len(numbers)})")
+
+
+def _cells(claim: Claim) -> str:
+    parts = []
+    for part in claim.cells:
+        against = f" against {', '.join(part.against)}" if part.against else ""
+        against += f" of {part.against_table}" if part.against_table else ""
+        tests = "" if claim.measure == "train" else f" on {', '.join(part.tests)}" if part.tests else ""
+        parts.append(f"{part.table} {part.block}: {part.row}{against}{tests}")
+    return "; ".join(parts) or DASH
