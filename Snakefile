@@ -20,5 +20,5 @@ include: "workflows/rules/table.smk"
 
 rule all:
     default_target: True
-    input:
-        expand("results/table_{table}.md", table=list(Table)),
+    input:  # of the study that is named, or of all
+        expand("results/table_{table}.md", table=STUDY.tables if config else HOMES),

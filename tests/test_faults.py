@@ -1,5 +1,5 @@
-"""What goes wrong on real machines, one fault after the other: nothing that was whole is lost, and the same command goes
-on to the result that an undisturbed run has."""
+"""What goes wrong on real machines, one fault after the other: nothing that was whole is lost, and the same command
+goes on to the result that an undisturbed run has."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ STUDY_FILE = study_file()
 STUDY = read_study(STUDY_FILE)
 GPU = int(torch.cuda.is_available())
 # Where a table is taken from when the study at hand does not render it
-HOMES = dict.fromkeys(("main", "decoding", "controls"), "quick")
+HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
 # Source that decides the weights. Modules that list data sets are not among it: see `training_data`
 TRAINING = [*TRAINING_CODE, *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers"))]
 RECORDS = ["benchmarks.results", "benchmarks.records"]
@@ -67,6 +67,8 @@ def file_of(wildcards):
 
 def home(table):
     """The study that a table without a study in its path is taken from."""
+    if table not in HOMES and table not in STUDY.tables:
+        raise WorkflowError(f"study {STUDY.name} does not render table_{table}: name one that does (--config study=…)")
     return STUDY.name if table in STUDY.tables else HOMES[table]
 
 
