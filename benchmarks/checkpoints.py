@@ -1,7 +1,10 @@
 """Checkpoints that survive being killed at any moment: written aside, flushed, renamed last, verified at load.
 
-A checkpoint is a folder with ``model.safetensors``, ``optimizer.safetensors`` and ``state.json``, which holds the
-digests of the other two. Nothing in it executes when it is read.
+A checkpoint is a folder with weights and optimizer states in safetensors files, and ``state.json``, which holds the
+digests of the others. Nothing in it executes when it is read. Tensors stand there whole, in float32, by the name of
+their parameter, whatever engine trained them: so any number of ranks goes on from it, without DeepSpeed's universal
+checkpoints, which are pickles. Several ranks write a file each (``model-00001-of-00008.safetensors``): none has to hold
+all tensors or to write for all. Their folder must be on a file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -11,50 +14,71 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from benchmarks.engine import Ranks
+from benchmarks.engine.process import whole_weights
 from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_in, sync, write_json
 
 log = logging.getLogger(__name__)
 KEPT = 2  # the last good one and the one before
 
 
+Tensors = Iterable[tuple[str, Tensor]]
+
+
+class Stored(Mapping[str, Tensor]):
+    """The tensors of some safetensors files by name, each read when it is asked for."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        files = [safe_open(path, framework="pt") for path in paths]
+        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118  # no mapping
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._files[name].get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 @dataclass
 class Checkpoint:
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    state: dict[str, Any]
+    """One that is read: tensors by name, and everything else."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for part in (self.model, self.optimizer) for tensor in part.values())
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    state: dict[str, Any]
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name, each shared tensor once, on the CPU."""
-    seen: dict[int, str] = {}
-    state = module.state_dict()
-    return {
-        name: tensor.detach().cpu().contiguous()
-        for name, tensor in state.items()
-        if seen.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), name) == name
-    }
+    return {name: tensor.cpu().contiguous() for name, tensor in whole_weights(module)}
 
 
+@torch.no_grad()
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """The opposite of :func:`weights`; every tensor must find its place."""
-    missing, unexpected = module.load_state_dict(dict(tensors), strict=False)
-    lacking = set(missing) & weights(module).keys()
-    if lacking or unexpected:
-        raise ValueError(f"the weights do not fit the model: missing {sorted(lacking)}, unexpected {unexpected}")
+    own = dict(whole_weights(module))
+    if own.keys() != tensors.keys():
+        raise ValueError(f"the weights do not fit the model: missing {sorted(own.keys() - tensors.keys())}, unexpected "
+                         f"{sorted(tensors.keys() - own.keys())}")  # fmt: skip
+    for name, tensor in own.items():
+        value = tensors[name]
+        if value.shape != tensor.shape:
+            raise ValueError(f"the weights do not fit the model: {name} has the shape {tuple(value.shape)} in the "
+                             f"file, {tuple(tensor.shape)} in the model")  # fmt: skip
+        tensor.copy_(value)
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -72,34 +96,61 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def save(folder: Path, name: str, checkpoint: Checkpoint) -> None:
-    """Write ``folder/name`` so that it is there whole or not at all; older ones beyond :data:`KEPT` go afterwards."""
+def save(
+    folder: Path, name: str, model: Tensors, optimizer: Tensors, state: dict[str, Any], ranks: Ranks | None = None
+) -> None:
+    """Write ``folder/name`` so that it is there whole or not at all; older ones beyond :data:`KEPT` go afterwards.
+
+    All ranks call this together; the first renames when all have written.
+    """
+    ranks = ranks or Ranks()
     target, temporary = folder / name, folder / f".{name}.partial"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    if ranks.first:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    ranks.wait("a checkpoint's folder")
     try:
-        with space_in(folder, checkpoint.size):
-            _write(temporary, checkpoint)
+        _write(temporary, {"model": model, "optimizer": optimizer}, state, ranks)
     except BaseException:  # what is half there takes room
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(temporary, target)
-    sync(folder)
-    for old in _by_age(folder)[:-KEPT]:
-        shutil.rmtree(old)
+    if ranks.first:
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(temporary, target)
+        sync(folder)
+        for old in _by_age(folder)[:-KEPT]:
+            shutil.rmtree(old)
+    ranks.wait("a checkpoint's renaming")
 
 
-def _write(folder: Path, checkpoint: Checkpoint) -> None:
+def _write(folder: Path, parts: Mapping[str, Tensors], state: dict[str, Any], ranks: Ranks) -> None:
     digests = {}
-    for part in ("model", "optimizer"):
-        path = folder / f"{part}.safetensors"
-        save_file(getattr(checkpoint, part), path)
-        sync(path)
+    for part, tensors in parts.items():
+        path, own = folder / _file_name(part, ranks), _own(tensors, ranks)
+        with space_in(folder, sum(tensor.nbytes for tensor in own.values())):
+            save_file(own, path)
+            sync(path)
         digests[path.name] = sha256(path)
-    state = {**checkpoint.state, "digests": digests}
-    write_json(folder / "state.json", {**state, "seal": seal(state)})
-    sync(folder)
+    state = {**state, "digests": {name: digest for found in ranks.gather(digests) for name, digest in found.items()}}
+    if ranks.first:
+        with space_in(folder):
+            write_json(folder / "state.json", {**state, "seal": seal(state)})
+            sync(folder)
+
+
+def _file_name(part: str, ranks: Ranks) -> str:
+    return f"{part}.safetensors" if ranks.world == 1 else f"{part}-{ranks.rank + 1:05}-of-{ranks.world:05}.safetensors"
+
+
+def _own(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
+    """Copies of the tensors that this rank writes: each goes to the rank that has least so far."""
+    bytes_of, own = [0] * ranks.world, {}
+    for name, tensor in tensors:
+        owner = bytes_of.index(min(bytes_of))
+        bytes_of[owner] += tensor.nbytes
+        if owner == ranks.rank:
+            own[name] = tensor.detach().cpu().contiguous().clone()
+    return own
 
 
 def seal(state: Mapping[str, Any]) -> str:
@@ -108,9 +159,15 @@ def seal(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def load_latest(folder: Path, key: str) -> Checkpoint | None:
+def load_latest(folder: Path, key: str, ranks: Ranks | None = None) -> Checkpoint | None:
     """The newest checkpoint that is whole and was written for ``key``; broken ones are named in the log and skipped.
-    What a process that was killed left half-written is removed."""
+    What a process that was killed left half-written is removed. The first rank looks, for all."""
+    ranks = ranks or Ranks()
+    name = ranks.from_first(_latest(folder, key) if ranks.first else None)
+    return load(folder / name, verify=False) if name else None
+
+
+def _latest(folder: Path, key: str) -> str | None:
     for path in folder.glob(".*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in reversed(_by_age(folder)):
@@ -120,20 +177,22 @@ def load_latest(folder: Path, key: str) -> Checkpoint | None:
             log.warning("%s; going back to the checkpoint before it", error)
             continue
         if checkpoint.state.get("key") == key:
-            return checkpoint
+            return path.name
         log.warning("%s belongs to other settings, data or code: not used", path)
     return None
 
 
-def load(path: Path) -> Checkpoint:
-    """Read and verify one checkpoint, or :class:`BrokenRecord`."""
+def load(path: Path, verify: bool = True) -> Checkpoint:
+    """Read, and by default verify, one checkpoint, or :class:`BrokenRecord`."""
     state = read_json(path / "state.json")
     if not isinstance(state, dict) or state.get("seal") != seal(state):
         raise BrokenRecord(f"{path / 'state.json'} is damaged (its seal is not the one written with it)")
-    for name, expected in state["digests"].items():
+    digests = state["digests"]
+    for name, expected in digests.items() if verify else ():
         if not (path / name).is_file() or sha256(path / name) != expected:
             raise BrokenRecord(f"{path / name} is damaged (its sha256 is not the one written with it)")
-    return Checkpoint(load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"), state)
+    parts = [[path / name for name in digests if name.startswith(part)] for part in ("model", "optimizer")]
+    return Checkpoint(*map(Stored, parts), state)
 
 
 def discard(folder: Path) -> None:

@@ -79,9 +79,16 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Train one run; goes on from its last checkpoint."""
     with clear_errors():
         spec = _run(study, run)
-        from benchmarks import training
+        from benchmarks import devices, training
+        from benchmarks.launch import RankFailure
 
-        record = training.train(spec, results)
+        if spec.engine.nodes == 1:  # of several nodes, each belongs to the run as a whole
+            devices.pin(spec.engine.gpus)
+        try:
+            record = training.train(spec, results)
+        except RankFailure as failure:
+            typer.secho(f"error: {failure}", fg="red", err=True)
+            raise typer.Exit(failure.code) from failure
     seconds, speed = record["wall_seconds"], record["tokens_per_second"]
     typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
 
@@ -91,8 +98,9 @@ def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS)
     """Answer and score all test questions with a trained run."""
     with clear_errors():
         spec = _run(study, run)
-        from benchmarks import evaluation
+        from benchmarks import devices, evaluation
 
+        devices.pin(1)
         record = evaluation.evaluate(spec, results)
     for name, decoding in record["decodings"].items():
         for test, scores in decoding["tests"].items():
@@ -105,8 +113,9 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Measure test and training times of a trained run. Nothing else should run on the machine."""
     with clear_errors():
         spec = _run(study, run)
-        from benchmarks import timing
+        from benchmarks import devices, timing
 
+        devices.pin(1)
         record = timing.time_run(spec, results)
     for test, modes in record["tests"].items():
         for mode, measured in modes.items():

@@ -76,7 +76,7 @@ def answer(
     count, eos = len(questions), method.vocabulary.eos
     answers = Answers([""] * count, *(np.zeros(count, dtype=np.int64) for _ in range(3)))
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
-        generation = generate(method, [questions[i] for i in indices], decoding, spec.training.precision)
+        generation = generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
         ids = generation.answer.cpu()
         for index, row in zip(indices, ids.tolist(), strict=True):
             answers.texts[index] = decode(tokenizer, row)

@@ -11,40 +11,54 @@ import torch
 from torch import Tensor
 
 from benchmarks.data import Corpus
-from benchmarks.engine import Engine
+from benchmarks.engine import Ranks, autocast
 from benchmarks.files import reserve
 from benchmarks.progress import Progress
 from methods.base import Batch, Context, Method
 
 
 class FeatureStore:
-    """Rows of :meth:`Method.features` for a whole corpus, in files that the system pages in and out."""
+    """Rows of :meth:`Method.features` for a whole corpus, in files that the system pages in and out.
 
-    def __init__(self, folder: Path, label: str) -> None:
-        self.folder, self.label = folder, label
+    The ranks of a node fill one store together, a batch each; every node has a store of its own.
+    """
+
+    def __init__(self, folder: Path, label: str, ranks: Ranks | None = None) -> None:
+        self.ranks = ranks or Ranks()
+        self.folder = folder.with_name(f"{folder.name}-node{self.ranks.node}") if self.ranks.node else folder
+        self.label = label
         self.rows: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def fill(
-        self, method: Method, engine: Engine, corpus: Corpus, rows: np.ndarray, context: Context, batch_size: int
+        self, method: Method, precision: str, corpus: Corpus, rows: np.ndarray, context: Context, batch_size: int
     ) -> None:
         """One pass over some rows of the corpus, sorted by length; row i of the store is ``rows[i]``."""
         self.remove()
-        self.folder.mkdir(parents=True)
+        self.ranks.wait("features begin")
+        self.folder.mkdir(parents=True, exist_ok=True)
         order = np.argsort(corpus.lengths[rows], kind="stable")
+        starts = range(0, len(order), batch_size)
+        starts = starts[self.ranks.local_rank :: self.ranks.local_world] or starts[:1]
         with Progress(self.label, len(order)) as progress:
-            for start in range(0, len(order), batch_size):
+            for start in starts:
+                self.ranks.beat(f"features, row {start}")
                 places = order[start : start + batch_size]
                 batch = method.collate(corpus.examples(rows[places]), context).to(method.device)
-                for name, values in engine.features(batch, context).items():
+                with autocast(method.device, precision):
+                    features = method.features(batch, context)
+                for name, values in features.items():
                     self._column(name, len(rows), values)[torch.from_numpy(places)] = values.float().cpu()
-                progress.advance(len(places))
+                progress.advance(len(places) * self.ranks.local_world)
+        self.ranks.wait("features of all ranks")
 
     def _column(self, name: str, length: int, rows: Tensor) -> Tensor:
         if name not in self.rows:
             shape = (length, *rows.shape[1:])
             path = self.folder / f"{name}.float32"
-            reserve(path, 4 * math.prod(shape))
+            if self.ranks.local_rank == 0:
+                reserve(path, 4 * math.prod(shape))
+            self.ranks.wait(f"room for the features {name}")
             column = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=torch.float32)
             self.rows[name] = column.view(shape)
         return self.rows[name]
@@ -55,4 +69,5 @@ class FeatureStore:
 
     def remove(self) -> None:
         self.rows.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.ranks.local_rank == 0:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -145,16 +145,21 @@ def watch_parent() -> None:
     Nothing is lost that SIGKILL would not cost: every file is written beside its place and moved.
     """
     if parent := os.environ.get(PARENT_VARIABLE):
-        threading.Thread(target=_outlive, args=(int(parent),), name="watch-parent", daemon=True).start()
+        die_with(int(parent), "the workflow")
 
 
-def _outlive(pid: int) -> None:
+def die_with(pid: int, what: str) -> None:
+    """End this process as soon as that one is gone."""
+    threading.Thread(target=_outlive, args=(pid, what), name=f"watch {what}", daemon=True).start()
+
+
+def _outlive(pid: int, what: str) -> None:
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         os._exit(1)
     select.select([handle], [], [])  # readable once the process has ended
     try:
-        print(f"the workflow (process {pid}) is gone: stopping", file=sys.stderr, flush=True)
+        print(f"{what} (process {pid}) is gone: stopping", file=sys.stderr, flush=True)
     finally:  # whoever read our output may be gone too
         os._exit(1)

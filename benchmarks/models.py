@@ -8,11 +8,13 @@ from safetensors.torch import load_file
 
 from benchmarks.checkpoints import load_weights
 from benchmarks.data import load_tokenizer, vocabulary
-from benchmarks.files import BrokenRecord
+from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.specs import RunSpec
 from methods.backbone import load_backbone
 from methods.base import Method, Setup
 from methods.registry import build
+
+WEIGHTS = "weights.safetensors"
 
 
 class Paths:
@@ -23,15 +25,16 @@ class Paths:
         self.run = self.study / "runs" / spec.id
         self.data = self.study / "data" / spec.block
         self.checkpoints = self.run / "checkpoints"
-        self.weights = self.checkpoints / "final.safetensors"
+        self.model = self.run / "model"  # what the run ends with, in a folder that needs nothing else to be used
+        self.weights = self.model / WEIGHTS
 
     def sibling(self, run: str) -> Path:
         """The final weights of another run of the study."""
-        return self.study / "runs" / run / "checkpoints" / "final.safetensors"
+        return self.study / "runs" / run / "model" / WEIGHTS
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
-    """The run's method with freshly initialised weights."""
+    """The run's method with freshly initialised weights. ``data`` is a folder with the run's tokenizer."""
     words = vocabulary(load_tokenizer(data))
     backbone = load_backbone(vocab_size=words.size, **spec.backbone.model_dump())
     return build(spec.method, spec.options, Setup(backbone, words), spec.seed)
@@ -42,6 +45,19 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
     paths = Paths(results, spec)
     method = build_method(spec, paths.data)
     load_weights(method, read_weights(paths.weights))
+    return method.eval()
+
+
+def export(spec: RunSpec, paths: Paths) -> None:
+    """Put specification and tokenizer beside the final weights."""
+    load_tokenizer(paths.data).save_pretrained(paths.model / "tokenizer")
+    write_json(paths.model / "spec.json", spec.model_dump(mode="json"))
+
+
+def exported_method(folder: Path) -> Method:
+    """The method in a run's ``model`` folder, wherever that was copied to, in evaluation mode."""
+    method = build_method(RunSpec.model_validate(read_json(folder / "spec.json")), folder)
+    load_weights(method, read_weights(folder / WEIGHTS))
     return method.eval()
 
 

@@ -65,9 +65,6 @@ class TrainingSpec(Strict):
     epochs: float | None = Field(default=None, gt=0)
     tokens: float | None = Field(default=None, gt=0)
     batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, over all ranks")
-    micro_batch_size: int | None = Field(
-        default=None, ge=1, description="examples per forward pass; default: batch_size"
-    )
     learning_rate: float = Field(default=1e-4, gt=0)
     schedule: Literal["constant", "cosine"] = "constant"
     final_learning_rate_share: float = Field(default=0.1, ge=0, le=1, description="where the cosine ends")
@@ -75,9 +72,6 @@ class TrainingSpec(Strict):
     weight_decay: float = Field(default=0.01, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float | None = Field(default=1.0, gt=0)
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="bfloat16: autocast over float32 weights"
-    )
     validations: int = Field(default=5, ge=1, description="validations per stage that selects its weights")
     log_every: int = Field(default=10, ge=1)
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
@@ -142,7 +136,46 @@ class TimingSpec(Strict):
 
 
 class EngineSpec(Strict):
-    kind: Literal["process"] = "process"
+    """What a run's steps run on. Of all this only ``precision`` shapes a result: a run that was started on one number
+    of GPUs goes on with another."""
+
+    kind: Literal["process", "deepspeed"] = Field(
+        default="process", description="process: one process on one device; deepspeed: one rank per GPU"
+    )
+    gpus: int = Field(default=1, ge=1, description="ranks per node; where there is no GPU they share the CPU")
+    nodes: int = Field(default=1, ge=1)
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        default=0, description="what is split between ranks: 1 optimizer states, 2 gradients too, 3 weights too"
+    )
+    offload: Literal["none", "optimizer", "weights"] = Field(
+        default="none", description="what lies in CPU memory; weights: them and the optimizer states"
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of training, evaluation and timing; bfloat16: autocast over float32 weights"
+    )
+    micro_batch: int | None = Field(
+        default=None, ge=1, description="examples per forward pass of a rank; default: its whole share of a batch"
+    )
+    activation_checkpointing: bool = Field(
+        default=False, description="compute activations again in the backward pass instead of keeping them"
+    )
+    hang_seconds: float = Field(
+        default=900, gt=0, description="ranks that get nowhere for so long are stopped, and the one that hangs is named"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EngineSpec:
+        if self.kind == "process" and (self.gpus > 1 or self.nodes > 1 or self.zero_stage or self.offload != "none"):
+            raise ValueError("`kind: process` is one process on one device: set `kind: deepspeed` for more")
+        if self.offload == "optimizer" and self.zero_stage == 0:
+            raise ValueError("`offload: optimizer` needs zero_stage 1, 2 or 3")
+        if self.offload == "weights" and self.zero_stage != 3:
+            raise ValueError("`offload: weights` needs zero_stage 3")
+        return self
+
+    @property
+    def ranks(self) -> int:
+        return self.gpus * self.nodes
 
 
 class Row(Strict):
@@ -156,6 +189,7 @@ class Row(Strict):
     backbone: BackboneSpec | None = Field(default=None, description="default: the block's, else the study's")
     options: dict[str, Any] = {}
     training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
+    engine: dict[str, Any] = Field(default={}, description="engine settings that differ from the study's")
     blocks: tuple[str, ...] | None = None
 
 
@@ -217,5 +251,7 @@ class RunSpec(Strict):
         exclude: dict[str, Any] = dict.fromkeys(set(MEASURED) - set(measured[stage]), True)
         if stage == "time":  # it knows the default decoding alone
             exclude["evaluation"] = {"decodings": self.evaluation.decodings.keys() - {"default"}}
+        else:
+            exclude["engine"] = EngineSpec.model_fields.keys() - {"precision"}
         text = json.dumps(self.model_dump(mode="json", exclude=exclude), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.data import Corpus
-from benchmarks.engine import Engine, Phase
+from benchmarks.engine import Engine, Phase, Ranks
 from benchmarks.features import FeatureStore
 from benchmarks.specs import TrainingSpec
 from methods.base import Batch, Budget, Context, Method, Output, Stage
@@ -45,16 +45,15 @@ class Sums:
     statistics: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     tokens: int = 0
 
-    def expect(self, batches: Sequence[Batch]) -> None:
-        for batch in batches:
-            self.tokens += batch.tokens
-            for name, value in batch.denominators.items():
-                self.denominators[name] += value
+    def expect(self, batch: Batch, counts: bool = True) -> None:
+        self.tokens += batch.tokens * counts
+        for name, value in batch.denominators.items():
+            self.denominators[name] += value * counts
 
-    def add(self, output: Output) -> None:
+    def add(self, output: Output, counts: bool = True) -> None:
         for target, tensors in ((self.losses, output.losses), (self.statistics, output.statistics)):
             for name, value in tensors.items():
-                target[name] += float(value.detach())
+                target[name] += float(value.detach()) if counts else 0.0
 
     def terms(self) -> dict[str, float]:
         return {name: value / max(self.denominators[name], 1.0) for name, value in self.losses.items()}
@@ -65,23 +64,31 @@ def optimizer_step(engine: Engine, data: StageData, indices: np.ndarray, context
 
     Sums are divided by the denominators of the *global* batch, so that neither ranks nor accumulation change them.
     """
-    own = indices[engine.rank :: engine.world]
-    size = engine.training.micro_batch_size or len(own)
-    batches = [data.batch(own[start : start + size], context) for start in range(0, len(own), size)]
-    sums = Sums()
-    sums.expect(batches)
-    sums.denominators = engine.all_reduce(sums.denominators)
-    for batch in batches:
+    share, sums = engine.share(indices), Sums()
+    batches = [(data.batch(rows, context), counts) for rows, counts in share]
+    for batch, counts in batches:
+        sums.expect(batch, counts)
+    sums.denominators = engine.ranks.sum(sums.denominators)
+    for number, (batch, counts) in enumerate(batches, 1):
         output = engine.forward(batch, context)
         losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
-        engine.backward(torch.stack(losses).sum())
-        sums.add(output)
-    sums.losses = engine.all_reduce(sums.losses)
-    sums.statistics = engine.all_reduce(sums.statistics)
+        engine.backward(torch.stack(losses).sum() * counts, last=number == len(batches))
+        sums.add(output, counts)
+    reduce_sums(sums, engine.ranks)
     _require_finite(sums.losses, sums, data, indices, context)
     sums.statistics["grad_norm"] = engine.step(step)
     _require_finite({"grad_norm": sums.statistics["grad_norm"]}, sums, data, indices, context)
     return sums
+
+
+def reduce_sums(sums: Sums, ranks: Ranks) -> None:
+    """Losses, statistics and tokens over all ranks, in one call."""
+    kinds = {"loss": sums.losses, "statistic": sums.statistics}
+    own = {f"{kind} {name}": value for kind, values in kinds.items() for name, value in values.items()}
+    total = ranks.sum({**own, "tokens": sums.tokens})
+    for kind, values in kinds.items():
+        values.update({name: total[f"{kind} {name}"] for name in values})
+    sums.tokens = round(total["tokens"])
 
 
 def _require_finite(
@@ -101,10 +108,12 @@ def validation_terms(engine: Engine, data: StageData, context: Context, batch_si
     """Loss terms over the validation rows."""
     order = np.argsort(data.corpus.lengths, kind="stable")
     sums = Sums()
-    for start in range(0, len(order), batch_size):
-        batch = data.batch(order[start : start + batch_size], context)
-        sums.expect([batch])
-        sums.add(engine.forward(batch, context))
+    for rows, counts in engine.deal([order[start : start + batch_size] for start in range(0, len(order), batch_size)]):
+        batch = data.batch(rows, context)
+        sums.expect(batch, counts)
+        sums.add(engine.forward(batch, context), counts)
+    sums.denominators = engine.ranks.sum(sums.denominators)
+    reduce_sums(sums, engine.ranks)
     return sums.terms()
 
 

@@ -130,7 +130,7 @@ class Study(Strict):
                 training=TrainingSpec.model_validate(training),
                 evaluation=self._evaluation_for(row.method),
                 timing=self.timing,
-                engine=self.engine,
+                engine=EngineSpec.model_validate(self.engine.model_dump(exclude_unset=True) | row.engine),
                 threads=self.threads,
                 timing_threads=self.timing_threads,
                 starts_from=parent,

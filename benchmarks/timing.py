@@ -17,7 +17,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
-from benchmarks.engine import Engine, Phase, pick_device, synchronize
+from benchmarks.engine import Phase, Ranks, pick_device, synchronize
+from benchmarks.engine.process import ProcessEngine
 from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
@@ -52,7 +53,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "run": spec.id,
             "digest": spec.digest("time"),
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-            "precision": spec.training.precision,
+            "precision": spec.engine.precision,
             "threads": spec.timing_threads,
             "batch_size": timing.batch_size,
             "tests": tests,
@@ -87,7 +88,7 @@ def time_test(method: Method, spec: RunSpec, questions: list[list[int]], answer_
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
         total, passes, latents = Cost(), 0, 0
         for batch in of:
-            cost = generate(method, batch, decoding, spec.training.precision).cost
+            cost = generate(method, batch, decoding, spec.engine.precision).cost
             total, passes = total + cost, passes + cost.forward_passes * len(batch)
             latents += cost.latent_steps * len(batch)
         return Cost(passes, latents, total.tokens)
@@ -164,13 +165,13 @@ def time_stage(
 ) -> dict[str, float]:
     """Median seconds and mean FLOPs of an optimizer step over batches of all lengths, and what is done once."""
     device = method.device
-    engine = Engine(method, stage, spec.training, Phase(0, 1))
+    engine = ProcessEngine(method, stage, spec.training, spec.engine, Phase(0, 1), Ranks())
     data = StageData(method, corpus, stage, spec.seed, None)
     batches = sorted(epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, 0), key=_mean_length(corpus))
     chosen = [batches[i] for i in spread_over(len(batches), steps)]
     once = {"once_seconds": 0.0, "once_flops": 0.0}
     if stage.cached:
-        data, once = _cached(method, engine, data, chosen, len(batches), scratch)
+        data, once = _cached(method, spec.engine.precision, data, chosen, len(batches), scratch)
         chosen = [np.arange(len(chosen[0]))] * steps
     method.train()
     with FlopCounterMode(display=False) as counter:
@@ -192,17 +193,17 @@ def time_stage(
 
 
 def _cached(
-    method: Method, engine: Engine, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path
+    method: Method, precision: str, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path
 ) -> tuple[StageData, dict[str, float]]:
     """Features of the chosen batches, and what the pass over all batches takes at their rate."""
     rows, size = np.concatenate(chosen), len(chosen[0])
     store = FeatureStore(scratch / "features-timing", "features")
     context = data.context(0, 0)
     with FlopCounterMode(display=False) as counter:  # warms up too; counting slows down, so it is not timed
-        store.fill(method, engine, data.corpus, rows, context, size)
+        store.fill(method, precision, data.corpus, rows, context, size)
     synchronize(method.device)
     began = time.perf_counter()
-    store.fill(method, engine, data.corpus, rows, context, size)
+    store.fill(method, precision, data.corpus, rows, context, size)
     synchronize(method.device)
     seconds = time.perf_counter() - began
     scale = batches / len(chosen)

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import checkpoints
+from benchmarks import checkpoints, launch
 from benchmarks.data import Corpus, epoch_batches, open_corpus
-from benchmarks.engine import Engine, pick_device
+from benchmarks.engine import Engine, Ranks, build_engine
+from benchmarks.engine.process import whole_weights
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, space_in, sync, write_json
 from benchmarks.locks import RunLock
-from benchmarks.models import Paths, build_method, read_weights
+from benchmarks.models import Paths, build_method, export, read_weights
 from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
 from benchmarks.specs import RunSpec
@@ -35,7 +37,8 @@ from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
 CODE = (  # besides the method's own: what a run's weights depend on
-    *(f"benchmarks.{part}" for part in ("training", "steps", "engine", "features", "study", "specs")),
+    *(f"benchmarks.{part}" for part in ("training", "steps", "features", "study", "specs")),
+    *(f"benchmarks.engine.{part}" for part in ("base", "process")),
     *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers", "batching")),
 )
 
@@ -47,6 +50,7 @@ class Position:
     stage: int = 0
     stage_step: int = 0
     step: int = 0
+    updates: int = 0  # since the optimizer's states were zero
     examples: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -59,21 +63,21 @@ class Position:
 
 
 class Trainer:
-    """One run from its specification to its final weights."""
+    """One run from its specification to its final weights. Every rank has one; the first alone writes records."""
 
-    def __init__(self, spec: RunSpec, results: Path) -> None:
-        self.spec, self.paths = spec, Paths(results, spec)
+    def __init__(self, spec: RunSpec, results: Path, ranks: Ranks | None = None) -> None:
+        self.spec, self.paths, self.ranks = spec, Paths(results, spec), ranks or Ranks()
         self.training = spec.training
         self.train = open_corpus(self.paths.data, "train")
         self.held_out = open_corpus(self.paths.data, "validation")
-        self.method = build_method(spec, self.paths.data).to(pick_device())
+        self.method = build_method(spec, self.paths.data).to(self.ranks.device)
         self.budget = budget_of(spec.training, self.train)
         self.stages = self.method.stages(self.budget)
         self.position = Position()
         self.parent = read_weights(self.paths.sibling(spec.starts_from)) if spec.starts_from else None
-        self.key = self._key()
+        self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
         self.log: list[dict[str, Any]] = []
-        self.optimizer: dict[str, torch.Tensor] = {}  # of the stage that ended last
+        self.optimizer: Mapping[str, torch.Tensor] = {}  # of the stage that ended last, if the next goes on with it
         self.epoch, self.batches = -1, []
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
@@ -88,7 +92,8 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train to the end, from the last checkpoint if there is one; returns the record of the run."""
         started = now()
-        write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
+        if self.ranks.first:
+            write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         self._resume()
         with self.notice:
             while self.position.stage < len(self.stages):
@@ -98,24 +103,28 @@ class Trainer:
         return self._record(started)
 
     def _resume(self) -> None:
-        found = checkpoints.load_latest(self.paths.checkpoints, self.key)
+        found = checkpoints.load_latest(self.paths.checkpoints, self.key, self.ranks)
         if found is None:
             if self.parent:
                 self.method.warm_start({k: v.to(self.method.device) for k, v in self.parent.items()})
-            (self.paths.run / "log.jsonl").unlink(missing_ok=True)
+            if self.ranks.first:
+                (self.paths.run / "log.jsonl").unlink(missing_ok=True)
             return
         checkpoints.load_weights(self.method, found.model)
         self.position = Position(**found.state["position"])
-        self._truncate_log(self.position.step)
+        if self.ranks.first:
+            self._truncate_log(self.position.step)
         log.warning("%s: going on from step %d", self.spec.id, self.position.step)
         self.optimizer = found.optimizer
 
     def _run_stage(self, stage: Stage) -> None:
         at, steps = self.position, steps_of(stage, self.budget.steps_per_epoch)
-        engine = Engine(self.method, stage, self.training, phase_of(self.stages, at.stage, self.budget.steps_per_epoch))
+        train, held_out = (self._data(stage, corpus) for corpus in (self.train, self.held_out))
+        phase = phase_of(self.stages, at.stage, self.budget.steps_per_epoch)
+        engine = build_engine(self.method, stage, self.training, self.spec.engine, phase, self.ranks)
         if self.optimizer and (at.stage_step > 0 or stage.keep_optimizer):
-            engine.load_optimizer_state(self.optimizer)
-        train, held_out = (self._data(stage, engine, corpus) for corpus in (self.train, self.held_out))
+            engine.load_optimizer_states(self.optimizer, at.updates)
+            self.optimizer = {}
         every = max(1, math.ceil(steps / self.training.validations))
         with Progress(f"{self.spec.id} {stage.name}", steps, at.stage_step) as progress:
             while at.stage_step < steps:
@@ -128,21 +137,25 @@ class Trainer:
                 progress.advance(note=f"loss {sum(self.position.final.values()):.3g}")
                 if at.stage_step < steps and self._checkpoint_is_due():
                     self._checkpoint(engine)
-        self.optimizer = engine.optimizer_state()
+        if at.stage + 1 < len(self.stages) and self.stages[at.stage + 1].keep_optimizer:
+            self.optimizer = {name: tensor.cpu().clone() for name, tensor in engine.optimizer_states()}
+        engine.close()
         for data in (train, held_out):
             if data.features is not None:
                 data.features.remove()
 
-    def _data(self, stage: Stage, engine: Engine, corpus: Corpus) -> StageData:
+    def _data(self, stage: Stage, corpus: Corpus) -> StageData:
         plain = StageData(self.method, corpus, stage, self.spec.seed, None)
         if not stage.cached:
             return plain
         part = "train" if corpus is self.train else "validation"
-        store = FeatureStore(self.paths.checkpoints / f"features-{part}", f"{self.spec.id} {stage.name} features")
+        label = f"{self.spec.id} {stage.name} features"
+        store = FeatureStore(self.paths.checkpoints / f"features-{part}", label, self.ranks)
         began = time.perf_counter()
         rows = np.arange(len(corpus))
+        context, precision = plain.context(0, 0), self.spec.engine.precision
         with self.notice.obeyed():
-            store.fill(self.method, engine, corpus, rows, plain.context(0, 0), self.training.batch_size)
+            store.fill(self.method, precision, corpus, rows, context, self.training.batch_size)
         if self.position.stage_step == 0:  # a resumed stage computes them again, and does not count them twice
             self.position.seconds += time.perf_counter() - began
         return StageData(self.method, corpus, stage, self.spec.seed, store)
@@ -159,7 +172,7 @@ class Trainer:
         at = self.position
         logged = self.method.after_step(sums.statistics)
         at.final = sums.terms()
-        at.step, at.stage_step = at.step + 1, at.stage_step + 1
+        at.step, at.stage_step, at.updates = at.step + 1, at.stage_step + 1, engine.updates
         at.examples, at.tokens, at.seconds = at.examples + examples, at.tokens + sums.tokens, at.seconds + seconds
         line = {"loss": sum(at.final.values()), **at.final, **logged, "grad_norm": sums.statistics["grad_norm"]}
         for warning in self.method.warnings(logged):
@@ -180,7 +193,7 @@ class Trainer:
         score = sum(at.validation[name] for name in stage.select_on)
         if at.best is None or score < at.best:
             at.best, at.best_step = score, at.step
-            self._save_weights(self.paths.checkpoints / "best.safetensors")
+            self._save_weights(self.paths.checkpoints / "best.safetensors", engine.weights())
         self._log("validation", {**at.validation, "selected_step": at.best_step})
 
     def _end_stage(self) -> None:
@@ -211,24 +224,30 @@ class Trainer:
             self._checkpoint(None)
 
     def _checkpoint_is_due(self) -> bool:
-        self.stopping = self.notice.given
-        return self.stopping or time.monotonic() - self.saved >= self.training.checkpoint_seconds
+        due = self.ranks.first and time.monotonic() - self.saved >= self.training.checkpoint_seconds
+        told = self.ranks.sum({"stop": self.notice.given, "save": due})
+        self.stopping = told["stop"] > 0
+        return self.stopping or told["save"] > 0
 
     def _checkpoint(self, engine: Engine | None) -> None:
         self._flush()
-        tensors = engine.optimizer_state() if engine else self.optimizer
+        model = engine.weights() if engine else whole_weights(self.method)
+        optimizer = engine.optimizer_states() if engine else self.optimizer.items()
         state = {"key": self.key, "position": asdict(self.position)}
-        entry = checkpoints.Checkpoint(checkpoints.weights(self.method), tensors, state)
-        checkpoints.save(self.paths.checkpoints, f"step-{self.position.step:09d}-{self.position.stage:03d}", entry)
+        name = f"step-{self.position.step:09d}-{self.position.stage:03d}"
+        checkpoints.save(self.paths.checkpoints, name, model, optimizer, state, self.ranks)
         self.saved = time.monotonic()
         if self.stopping:
             log.warning("%s: told to go; step %d is saved", self.spec.id, self.position.step)
             raise Preempted
 
-    def _save_weights(self, path: Path) -> str:
-        tensors = checkpoints.weights(self.method)
-        checkpoints.save_weights(path, tensors)
-        return checkpoints.digest(tensors)
+    def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:
+        """Write one file of all weights; returns their digest, on the first rank."""
+        kept = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors if self.ranks.first}
+        if self.ranks.first:
+            checkpoints.save_weights(path, kept)
+        self.ranks.wait(f"{path.name} on disk")
+        return checkpoints.digest(kept) if self.ranks.first else ""
 
     def _log(self, kind: str, values: dict[str, Any]) -> None:
         at = self.position
@@ -238,10 +257,11 @@ class Trainer:
     def _flush(self) -> None:
         """Write logged lines out; done before every checkpoint, so that a log never lacks what a checkpoint is past."""
         path = self.paths.run / "log.jsonl"
-        with space_in(path.parent), path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in self.log)
-            file.flush()
-            sync(path)
+        if self.ranks.first:
+            with space_in(path.parent), path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in self.log)
+                file.flush()
+                sync(path)
         self.log.clear()
 
     def _truncate_log(self, step: int) -> None:
@@ -253,7 +273,9 @@ class Trainer:
 
     def _record(self, started: str) -> dict[str, Any]:
         at, spec = self.position, self.spec
-        weights_digest = self._save_weights(self.paths.weights)
+        weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
+        if self.ranks.first:
+            export(spec, self.paths)
         return {
             "run": spec.id,
             "digest": spec.digest("train"),
@@ -277,18 +299,31 @@ class Trainer:
 
 
 def train(spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Train a run unless it is trained already; returns its record."""
+    """Train a run unless it is trained already, here or on the ranks of its engine; returns its record."""
+    paths = Paths(results, spec)
+    if spec.engine.kind == "deepspeed":
+        with RunLock(paths.run):
+            launch.run_ranks(spec, results)
+        return read_json(paths.run / "train.json")
+    with RunLock(paths.run):
+        return train_as(Ranks(), spec, results)
+
+
+def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
+    """What :func:`train` does, as one of some ranks; who calls it holds the run's lock."""
     torch.set_num_threads(spec.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a check for bugs that costs a pass over memory
     paths = Paths(results, spec)
-    with RunLock(paths.run):
-        trainer = Trainer(spec, results)
-        done = paths.run / "train.json"
-        if done.exists() and paths.weights.exists() and read_json(done).get("key") == trainer.key:
-            log.warning("%s is trained already", spec.id)
-            return read_json(done)
-        record = trainer.run()
+    trainer = Trainer(spec, results, ranks)
+    done = paths.run / "train.json"
+    whole = done.exists() and paths.weights.exists() and read_json(done).get("key") == trainer.key
+    if ranks.any(ranks.first and whole):
+        log.warning("%s is trained already", spec.id)
+        return read_json(done)
+    record = trainer.run()
+    if ranks.first:
         write_json(done, record)
         checkpoints.discard(paths.checkpoints)
+    ranks.wait("the record")
     return record

@@ -192,6 +192,7 @@ class Method(nn.Module, ABC):
     has_latents: ClassVar[bool] = False  # whether Decoding.thoughts makes a difference
     batch_terms: ClassVar[tuple[str, ...]] = ()  # loss terms that are statistics of the micro-batch, not sums over rows
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
+    caches_in_training: ClassVar[bool] = False  # whether forward reads a cache, so that no layer may run twice
 
     def __init__(self, options: MethodOptions, setup: Setup) -> None:
         super().__init__()
@@ -207,6 +208,12 @@ class Method(nn.Module, ABC):
     def skip(cls, options: Any, setting: Mapping[str, Any]) -> str | None:
         """A reason when the method cannot run in a setting (keys: form, pretrained, backbone), else None."""
         return None
+
+    @property
+    def even_passes(self) -> bool:
+        """Whether :meth:`forward` calls the same modules in the same order for all micro-batches of a stage. Ranks that
+        split the weights (ZeRO 3) gather them module by module, together."""
+        return True
 
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the weights of a run of the method that :meth:`starts_from` names."""

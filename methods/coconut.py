@@ -84,6 +84,7 @@ class Coconut(Method):
   booktitle={COLM}, year={2025}}"""
     Options: ClassVar = CoconutOptions
     has_latents = True
+    caches_in_training = True
     options: CoconutOptions
 
     def __init__(self, options: CoconutOptions, setup: Setup) -> None:
@@ -107,6 +108,10 @@ class Coconut(Method):
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
         copy_weights(weights, self)
         self._initialise_markers()
+
+    @property
+    def even_passes(self) -> bool:
+        return not self.options.uniform_prob  # examples of a micro-batch may draw more thoughts than another's
 
     # -- curriculum
 

@@ -57,6 +57,7 @@ class CODI(Method):
   booktitle={EMNLP}, year={2025}}"""
     Options: ClassVar = CODIOptions
     has_latents = True
+    caches_in_training = True
     batch_terms = ("distillation",)
     options: CODIOptions
 

@@ -49,6 +49,7 @@ class SimCoT(Method):
   author={Wei, Xilin and Liu, Xiaoran and Zang, Yuhang and others}, year={2025}, eprint={2509.20317}}"""
     Base: ClassVar[type[Coconut] | type[CODI]]
     has_latents = True
+    caches_in_training = True
     options: Any
 
     def __init__(self, options: Any, setup: Setup) -> None:
@@ -62,6 +63,10 @@ class SimCoT(Method):
 
     def stages(self, budget: Budget) -> list[Stage]:
         return self.base.stages(budget)
+
+    @property
+    def even_passes(self) -> bool:
+        return self.base.even_passes
 
     @property
     @abstractmethod
@@ -102,12 +107,12 @@ class SimCoT(Method):
 
     def forward(self, batch: Batch, context: Context) -> Output:
         output, latents = self.base.losses_and_latents(batch)
-        explained = self.explain(batch, latents) if len(batch["latents"]) else latents.new_zeros(())
-        output.losses["explanation"] = self.options.weight * explained
+        output.losses["explanation"] = self.options.weight * self.explain(batch, latents)
         return output
 
     def explain(self, batch: Batch, latents: Tensor) -> Tensor:
-        """The weighted cross entropy of all texts, each read after its group of the (B, m, d) latents."""
+        """The weighted cross entropy of all texts, each read after its group of the (B, m, d) latents; 0 of none, which
+        are read all the same, so that every micro-batch takes the same passes."""
         groups = latents.flatten(0, 1)[batch["latents"]]
         words = self.base.lm.get_input_embeddings()(batch["explained"])
         output = self.decoder.base_model(inputs_embeds=torch.cat([groups, words], dim=1), use_cache=False)

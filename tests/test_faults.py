@@ -168,7 +168,7 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     assert training.train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert logged_steps(spec, results) == list(range(1, STEPS + 1))
     left = {path.name for path in Paths(results, spec).checkpoints.iterdir()}
-    assert left == {"final.safetensors", "best.safetensors"}
+    assert left == {"best.safetensors"}
 
 
 # -- SIGTERM

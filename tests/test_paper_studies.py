@@ -50,7 +50,8 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
         content["tokenizer"] = {"trained": 400}
     for block in content["blocks"]:
         block["data"] |= {"train": "embedded", "validation": 4, "limit": 8}
-    content["training"] |= {"batch_size": 8, "micro_batch_size": 4, "validations": 1}
+    content["training"] |= {"batch_size": 8, "validations": 1}
+    content["engine"] = {"micro_batch": 4}
     content["evaluation"] |= {"tests": ["embedded_in_domain"], "max_new_tokens": 2, "batch_size": 250}
     content["evaluation"]["decodings"] = {"default": {"seeds": 1}}
     content["timing"] |= {"repeats": 1, "questions": 2, "train_steps": 3}

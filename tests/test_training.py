@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from benchmarks import checkpoints, steps, training
 from benchmarks.data import prepare
-from benchmarks.engine import Engine, Phase
+from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.features import FeatureStore
 from benchmarks.models import Paths
 from benchmarks.specs import RunSpec
@@ -111,8 +111,8 @@ def _without_clock(line: str) -> dict:
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2, 3):
-        entry = checkpoints.Checkpoint({"w": torch.tensor([step])}, {}, {"key": "k", "step": step})
-        checkpoints.save(tmp_path, f"step-{step}", entry)
+        model = {"w": torch.tensor([step])}
+        checkpoints.save(tmp_path, f"step-{step}", model.items(), (), {"key": "k", "step": step})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-2", "step-3"]
     damaged = tmp_path / "step-3" / "model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplo
 def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
     trainer = training.Trainer(spec, results)
     stage = stage or trainer.stages[0]
-    engine = Engine(trainer.method, stage, trainer.training, Phase(0, 10))
+    engine = build_engine(trainer.method, stage, trainer.training, spec.engine, Phase(0, 10), Ranks())
     return trainer, engine, steps.StageData(trainer.method, trainer.train, stage, spec.seed, None)
 
 
@@ -132,7 +132,7 @@ def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
 def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
     terms, weights = [], []
     for micro in (None, 5):
-        spec = run_of(small_study(ROWS, training={"micro_batch_size": micro}), row)
+        spec = run_of(small_study(ROWS, engine={"micro_batch": micro}), row)
         trainer, engine, data = stepper(spec, prepared)
         for step in range(3):
             context = data.context(0, step)
@@ -147,13 +147,13 @@ def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
 def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Path) -> None:
     """Phase 2 of MarCos on stored features gives the loss and gradient that features computed on the spot give."""
     spec = run_of(small_study(ROWS), "marcos")
-    trainer, engine, data = stepper(spec, prepared)
+    trainer, _, data = stepper(spec, prepared)
     second = trainer.stages[1]
     assert second.cached
-    engine = Engine(trainer.method, second, trainer.training, Phase(0, 10))
+    trainer.method.requires_grad_(True)  # the first stage's engine left the predictor out
     context = data.context(0, 0)
     store = FeatureStore(tmp_path / "features", "test")
-    store.fill(trainer.method, engine, trainer.train, np.arange(len(trainer.train)), context, 32)
+    store.fill(trainer.method, "float32", trainer.train, np.arange(len(trainer.train)), context, 32)
     rows = np.array([5, 300, 17, 2])
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)

@@ -2,6 +2,7 @@
 import functools
 import hashlib
 import os
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +43,10 @@ def read_study(path):
 
 STUDY_FILE = study_file()
 STUDY = read_study(STUDY_FILE)
-GPU = int(torch.cuda.is_available())
+GPUS = torch.cuda.device_count()  # of this machine
+GPU = int(GPUS > 0 or shutil.which("sbatch") is not None)  # of a job: on a cluster's login node there may be none
+if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: what is at hand there is not counted here
+    workflow.register_resource("gpu", max(GPUS, 1))
 # Where a table is taken from when the study at hand does not render it
 HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
 # Source that decides the weights. Modules that list data sets are not among it: see `training_data`
@@ -103,6 +107,17 @@ def warm_start(wildcards):
     """The run whose weights a run starts from, if any."""
     start = run_of(wildcards).starts_from
     return [f"results/{wildcards.study}/runs/{start}/train.json"] if start else []
+
+
+def gpus(wildcards):
+    """How many a run trains on, over all its nodes."""
+    return GPU * run_of(wildcards).engine.ranks
+
+
+def memory(wildcards):
+    """MB: each rank builds the whole model before it is split (12 GB of float32 at 3B)."""
+    engine = run_of(wildcards).engine
+    return 8000 if engine.kind == "process" else 32000 * engine.gpus
 
 
 def later_rows_first(wildcards):

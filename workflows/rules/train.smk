@@ -12,11 +12,12 @@ rule train:
         code=run_code(*TRAINING),
     log:
         "results/{study}/logs/train/{run}.log",
-    threads: lambda wildcards: run_of(wildcards).threads
+    threads: lambda wildcards: run_of(wildcards).threads * run_of(wildcards).engine.gpus
     resources:
-        mem_mb=8000,
+        mem_mb=memory,
         runtime=24 * 60,
-        gpu=GPU,
+        nodes=lambda wildcards: run_of(wildcards).engine.nodes,
+        gpu=gpus,
     priority: later_rows_first
     retries: 3  # a run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
     shell:  # a scheduler tells all processes of a job: the shell and tee wait for the one that saves

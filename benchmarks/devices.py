@@ -1,0 +1,76 @@
+"""GPUs of this machine, each used by one process of the suite (or by the ranks of one) at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from benchmarks.locks import FileLock, Locked
+
+log = logging.getLogger(__name__)
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+POLL = 1.0  # seconds
+_held: list[FileLock] = []  # until this process ends
+
+
+class TooFewDevices(ValueError):
+    """This machine has not as many GPUs as a run asks for."""
+
+
+def visible() -> list[str]:
+    """The GPUs that this process may use, without touching any."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def pin(count: int, folder: Path | None = None) -> list[str]:
+    """Wait for ``count`` GPUs that no other process holds, and show this process no others. To be called before CUDA is
+    used; where there is no GPU nothing happens. The locks go with the process, however it ends."""
+    names = visible()
+    if not names:
+        return []
+    if len(names) < count:
+        raise TooFewDevices(f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
+                            f"{count}: lower `gpus`, or widen {VARIABLE}")  # fmt: skip
+    folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
+    own: dict[str, FileLock] = {}
+    with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one chooses at a time, so none waits in a circle
+        while len(own) < count:
+            for name in names:
+                lock = FileLock(folder / f"gpu-{name}.lock", f"work on GPU {name}")
+                if len(own) < count and name not in own and _taken(lock):
+                    own[name] = lock
+            if len(own) < count:
+                time.sleep(POLL)
+    _held.extend(own.values())
+    os.environ[VARIABLE] = ",".join(own)
+    return list(own)
+
+
+def _taken(lock: FileLock) -> bool:
+    try:
+        lock.acquire()
+    except Locked as error:
+        log.warning("%s", error)
+        return False
+    return True
+
+
+@contextmanager
+def _take(lock: FileLock) -> Iterator[None]:
+    """Hold a lock as soon as it is free."""
+    while not _taken(lock):
+        time.sleep(POLL)
+    try:
+        yield
+    finally:
+        lock.release()

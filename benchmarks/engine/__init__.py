@@ -1,0 +1,30 @@
+"""What runs an optimizer step: one process, or the ranks of DeepSpeed. Training asks an :class:`Engine`, and does not
+know which one it is.
+
+One update is the same whatever runs it. A global batch is cut into micro-batches by the specification alone; they are
+dealt to the ranks; each loss term is divided by its denominator over the *global* batch; gradients are summed. So the
+number of ranks changes nothing, nor does accumulation, except for terms that a method declares to be statistics of a
+micro-batch (:attr:`Method.batch_terms`): those are the same at the same micro-batch.
+"""
+
+from __future__ import annotations
+
+from benchmarks.engine.base import Engine, Phase
+from benchmarks.engine.device import autocast, pick_device, synchronize
+from benchmarks.engine.process import ProcessEngine
+from benchmarks.engine.ranks import Ranks
+from benchmarks.specs import EngineSpec, TrainingSpec
+from methods.base import Method, Stage
+
+__all__ = ["Engine", "Phase", "Ranks", "autocast", "build_engine", "pick_device", "synchronize"]
+
+
+def build_engine(
+    method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: Phase, ranks: Ranks
+) -> Engine:
+    """The engine of one stage. One process imports neither deepspeed nor a process group."""
+    if spec.kind == "process":
+        return ProcessEngine(method, stage, training, spec, phase, ranks)
+    from benchmarks.engine.sharded import DeepSpeedEngine
+
+    return DeepSpeedEngine(method, stage, training, spec, phase, ranks)

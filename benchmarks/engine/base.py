@@ -1,0 +1,122 @@
+"""What an engine does for a stage: forward, backward, update; weights and optimizer states in and out, by name."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarks.engine.ranks import Ranks
+from benchmarks.specs import EngineSpec, TrainingSpec
+from methods.base import Batch, Context, Method, Output, Stage
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, by parameter; the third of its states is the number of its updates
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Where a stage lies in its phase, in optimizer steps: one learning rate schedule spans all stages of a phase."""
+
+    before: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank computes of a global batch: rows of each of its micro-batches, ``idle`` of them at the end not its
+    own. Those it computes only because the other ranks compute one more, and their result counts nothing."""
+
+    rows: Sequence[np.ndarray]
+    idle: int
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, bool]]:
+        """Each micro-batch, and whether it counts."""
+        own = len(self.rows) - self.idle
+        return ((rows, number < own) for number, rows in enumerate(self.rows))
+
+
+class Engine(ABC):
+    """One stage's optimizer over the stage's trainable parameters: AdamW, gradient clipping, learning rate."""
+
+    def __init__(
+        self, method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: Phase, ranks: Ranks
+    ) -> None:
+        self.method, self.training, self.spec, self.phase, self.ranks = method, training, spec, phase, ranks
+        self.updates = 0  # since the optimizer's states were zero
+        for name, parameter in method.named_parameters():
+            parameter.requires_grad_(name.startswith(stage.trainable))
+        self.trainable = {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
+        if not self.trainable:
+            raise ValueError(f"{method.name}: stage {stage.name!r} trains nothing; no parameter starts with "
+                             f"{stage.trainable}")  # fmt: skip
+        if spec.activation_checkpointing:
+            checkpoint_activations(method)
+
+    def share(self, indices: np.ndarray) -> Share:
+        """This rank's part of a global batch. The micro-batches are the same at any number of ranks, unless their size
+        is left to it."""
+        size = self.spec.micro_batch or math.ceil(len(indices) / self.ranks.world)
+        count = math.ceil(len(indices) / size)
+        parts = [indices[start::count] for start in range(count)]
+        return self.deal(parts)
+
+    def deal(self, parts: Sequence[np.ndarray]) -> Share:
+        """This rank's part of micro-batches: every rank gets as many, since they compute each one together."""
+        own = list(parts[self.ranks.rank :: self.ranks.world])
+        idle = math.ceil(len(parts) / self.ranks.world) - len(own)
+        return Share([*own, *[parts[0][:1]] * idle], idle)
+
+    def learning_rate(self, step: int) -> float:
+        """At step ``step`` of the stage: linear warm-up, then constant or cosine, over the whole phase."""
+        training, step = self.training, self.phase.before + step
+        if step < training.warmup_steps:
+            return training.learning_rate * (step + 1) / training.warmup_steps
+        if training.schedule == "constant":
+            return training.learning_rate
+        done = (step - training.warmup_steps) / max(self.phase.steps - training.warmup_steps, 1)
+        floor = training.final_learning_rate_share
+        return training.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
+
+    @abstractmethod
+    def forward(self, batch: Batch, context: Context) -> Output:
+        """The method's loss sums of one micro-batch."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add the gradient of a share of the loss; ``last``: of this rank's micro-batches of the step."""
+
+    @abstractmethod
+    def step(self, step: int) -> float:
+        """Update the weights at step ``step`` of the stage; returns the gradient norm before clipping."""
+
+    @abstractmethod
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter and persistent buffer whole, each shared tensor once, in the same order on all ranks; a
+        tensor may be gone when the next one is asked for."""
+
+    @abstractmethod
+    def optimizer_states(self) -> Iterator[tuple[str, Tensor]]:
+        """``parameter.exp_avg`` and ``parameter.exp_avg_sq`` whole, as :meth:`weights` gives tensors."""
+
+    @abstractmethod
+    def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
+        """The opposite: go on after ``updates`` of them, whatever engine they come from."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the method whole on every rank, as an engine finds it."""
+
+
+def checkpoint_activations(method: Method) -> None:
+    """Let every transformer of a method keep its layers' inputs alone."""
+    if method.caches_in_training:
+        raise ValueError(f"{method.name} reads a cache while it trains, and layers that run again would add to it "
+                         "twice: leave activation_checkpointing out of its row's engine")  # fmt: skip
+    for module in method.modules():
+        if isinstance(module, PreTrainedModel) and module.base_model is module:
+            module.gradient_checkpointing_enable({"use_reentrant": False})

@@ -1,0 +1,81 @@
+"""The engine of one process on one device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.engine.base import MOMENTS, Engine
+from benchmarks.engine.device import autocast
+from methods.base import Batch, Context, Output
+
+
+class ProcessEngine(Engine):
+    """Fused AdamW over whole parameters."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        training = self.training
+        self.optimizer = torch.optim.AdamW(
+            self.trainable.values(),
+            lr=training.learning_rate,
+            betas=training.betas,
+            weight_decay=training.weight_decay,
+            fused=True,
+        )
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        with autocast(self.method.device, self.spec.precision):
+            return self.method(batch, context)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        loss.backward()
+
+    def step(self, step: int) -> float:
+        parameters = self.trainable.values()
+        for parameter in parameters:  # one that this batch does not reach decays too, as where states are flat
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        norm = nn.utils.clip_grad_norm_(parameters, self.training.max_grad_norm or math.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.updates += 1
+        return float(norm)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        return whole_weights(self.method)
+
+    def optimizer_states(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.trainable.items():
+            for moment in MOMENTS:
+                yield f"{name}.{moment}", self.optimizer.state[parameter][moment]
+
+    def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
+        self.updates = updates
+        for name, parameter in self.trainable.items():
+            moments = {key: tensors[f"{name}.{key}"].to(parameter.device) for key in MOMENTS}
+            count = torch.tensor(float(updates), device=parameter.device)
+            self.optimizer.state[parameter] = {"step": count, **moments}
+
+    def close(self) -> None:
+        self.optimizer.zero_grad()
+
+
+def distinct_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and persistent buffers themselves, each shared one once, under its first name."""
+    seen: set[int] = set()
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def whole_weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a module that is whole, without gradient."""
+    return ((name, tensor.detach()) for name, tensor in distinct_tensors(module))

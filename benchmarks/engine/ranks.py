@@ -1,0 +1,122 @@
+"""The processes that train one run together, and what they tell each other. Files are written by the first alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+
+from benchmarks.engine.device import pick_device
+from benchmarks.heartbeat import Heartbeat
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """One process alone; :class:`ProcessGroup` has the same calls for more. All ranks make the same calls in the same
+    order."""
+
+    rank, world = 0, 1
+    local_rank, local_world, node = 0, 1, 0
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        return pick_device()
+
+    def beat(self, where: str) -> None:
+        """Note that this rank has come so far: in the stretch of work between two beats all ranks do the same."""
+
+    def sum(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums over all ranks; all give the same names."""
+        return dict(values)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is up on any rank."""
+        return flag
+
+    def from_first(self, value: T) -> T:
+        """The first rank's value, on every rank: plain Python, small."""
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, on every rank: plain Python, small."""
+        return [value]
+
+    def wait(self, where: str) -> None:
+        """Until all ranks are here."""
+
+
+class ProcessGroup(Ranks):
+    """The ranks of ``torch.distributed``: NCCL between GPUs, gloo between CPU processes."""
+
+    def __init__(self, heartbeat: Heartbeat | None) -> None:
+        import torch.distributed as group
+
+        self._group, self._heartbeat = group, heartbeat
+        self.rank, self.world = group.get_rank(), group.get_world_size()
+        self.local_rank, self.local_world = (int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        self.node = self.rank // self.local_world
+
+    @property
+    def device(self) -> torch.device:
+        found = pick_device()
+        return torch.device("cuda", self.local_rank) if found.type == "cuda" else found
+
+    def beat(self, where: str) -> None:
+        if self._heartbeat:
+            self._heartbeat.beat(where)
+
+    def sum(self, values: Mapping[str, float]) -> dict[str, float]:
+        self.beat("a sum over ranks")
+        names = sorted(values)
+        total = torch.tensor([values[name] for name in names], dtype=torch.float64, device=self.device)
+        self._group.all_reduce(total)
+        return dict(zip(names, total.tolist(), strict=True))
+
+    def any(self, flag: bool) -> bool:
+        return self.sum({"flag": float(flag)})["flag"] > 0
+
+    def from_first(self, value: T) -> T:
+        self.beat("news from rank 0")
+        values = [value]
+        self._group.broadcast_object_list(values, device=self.device)
+        return values[0]
+
+    def gather(self, value: T) -> list[T]:
+        self.beat("news from all ranks")
+        values: list[T] = [value] * self.world
+        self._group.all_gather_object(values, value)
+        return values
+
+    def wait(self, where: str) -> None:
+        self.beat(where)
+        self._group.barrier()
+
+
+@contextmanager
+def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[ProcessGroup]:
+    """Join the group that the environment names (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` …), until the block ends.
+
+    A rank that waits for another longer than ``seconds`` fails.
+    """
+    import deepspeed
+
+    device = pick_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    deepspeed.init_distributed(
+        dist_backend="nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=seconds),
+        auto_mpi_discovery=False,
+        verbose=False,
+    )
+    yield ProcessGroup(heartbeat)
+    torch.distributed.destroy_process_group()

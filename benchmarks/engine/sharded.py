@@ -1,0 +1,176 @@
+"""The engine of many ranks: DeepSpeed, with weights, gradients and optimizer states split as far as ZeRO's stage says.
+
+Where it must not change the mathematics of one process:
+
+- DeepSpeed averages gradients over ranks; here they are summed, since a loss is a share of the global one already.
+- Its optimizer is PyTorch's AdamW: nothing has to be compiled, so a machine without a C++ compiler will do.
+- Mixed precision is autocast over float32 weights, as in one process, and gradients are reduced in float32.
+
+With ZeRO 3 a parameter is whole only inside the forward and backward pass of the module that holds it. DeepSpeed finds
+those that are used elsewhere by itself (a tied head; a weight that another module reads), if all ranks call the same
+modules in the same order; a method's own parameters are registered here. So methods need not know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.engine.base import MOMENTS, Engine
+from benchmarks.engine.device import autocast
+from benchmarks.engine.process import distinct_tensors
+from benchmarks.specs import EngineSpec, TrainingSpec
+from methods.base import Batch, Context, Method, Output
+
+
+def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int) -> dict[str, Any]:
+    """DeepSpeed's JSON. What a step accumulates is told to it step by step, so its own count is one."""
+    zero: dict[str, Any] = {"stage": spec.zero_stage, "contiguous_gradients": True, "overlap_comm": False}
+    if spec.zero_stage == 3:
+        zero |= {"stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": False}
+    if spec.offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if spec.offload == "weights":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return {
+        "train_batch_size": ranks,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": (training.max_grad_norm or 1e30) if spec.zero_stage else 0.0,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": None,
+    }
+
+
+class Losses(nn.Module):
+    """A method as DeepSpeed sees it: tensors come out, and the statistics are put aside."""
+
+    def __init__(self, method: Method, precision: str) -> None:
+        super().__init__()
+        self.method, self.precision = method, precision
+        self.statistics: dict[str, Tensor] = {}
+
+    def forward(self, batch: Batch, context: Context) -> dict[str, Tensor]:
+        with autocast(self.method.device, self.precision):
+            output = self.method(batch, context)
+        self.statistics = output.statistics
+        return output.losses
+
+
+class DeepSpeedEngine(Engine):
+    """One stage's DeepSpeed engine; :meth:`close` gives the method back as it was found."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        import deepspeed
+
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        self._tools, self._gathered = deepspeed.utils, deepspeed.zero.GatheredParameters
+        if self.spec.zero_stage == 3 and not self.method.even_passes:
+            raise ValueError(f"{self.method.name}: with these options micro-batches may differ in passes, and "
+                             "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2")  # fmt: skip
+        self._found = {module: set(vars(module)) for module in self.method.modules()}
+        losses = Losses(self.method, self.spec.precision)
+        self.optimizer = torch.optim.AdamW(  # a rate of 0, because DeepSpeed may make an empty update to begin with
+            self.trainable.values(),
+            lr=0.0,
+            betas=self.training.betas,
+            weight_decay=self.training.weight_decay,
+            fused=True,
+        )
+        self.engine, *_ = deepspeed.initialize(
+            model=losses,
+            optimizer=self.optimizer,
+            config=deepspeed_settings(self.spec, self.training, self.ranks.world),
+            dist_init_required=False,
+        )
+        if self.spec.zero_stage == 3:
+            for parameter in self.method.parameters(recurse=False):
+                deepspeed.zero.register_external_parameter(losses, parameter)
+        self._reset_optimizer()
+
+    # -- steps
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        self.ranks.beat(f"forward pass, step {context.step}")
+        losses = self.engine(batch, context)
+        return Output(losses, self.engine.module.statistics)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        self.ranks.beat("backward pass")
+        self.engine.set_gradient_accumulation_boundary(last)
+        self.engine.backward(loss * self.ranks.world, scale_wrt_gas=False)
+
+    def step(self, step: int) -> float:
+        self.ranks.beat("update")
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(step)
+        norm = None
+        if self.spec.zero_stage == 0:
+            norm = nn.utils.clip_grad_norm_(self.trainable.values(), self.training.max_grad_norm or float("inf"))
+        self.engine.step()
+        self.updates += 1
+        return float(self.engine.get_global_grad_norm() if norm is None else norm)
+
+    # -- weights and optimizer states, whole
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in distinct_tensors(self.method):
+            self.ranks.beat(f"gathering {name}")
+            with self._gathered([tensor], enabled=hasattr(tensor, "ds_id")):
+                yield name, tensor.detach()
+
+    def optimizer_states(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.trainable.items():
+            for moment in MOMENTS:
+                self.ranks.beat(f"gathering {name}.{moment}")
+                if self.spec.zero_stage == 0:
+                    yield f"{name}.{moment}", self.optimizer.state[parameter][moment]
+                else:
+                    yield f"{name}.{moment}", self._tools.safe_get_full_optimizer_state(parameter, moment)
+
+    def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
+        self._reset_optimizer(updates)
+        for name, parameter in self.trainable.items():
+            for moment in MOMENTS:
+                self.ranks.beat(f"loading {name}.{moment}")
+                value = tensors[f"{name}.{moment}"].to(self.ranks.device)
+                if self.spec.zero_stage == 0:
+                    self.optimizer.state[parameter][moment].copy_(value)
+                else:
+                    self._tools.safe_set_full_optimizer_state(parameter, value, moment)
+
+    def _reset_optimizer(self, updates: int = 0) -> None:
+        """States as after ``updates`` that left the moments zero."""
+        sharded: Any = self.engine.optimizer
+        groups = [group["params"] for group in self.optimizer.param_groups]
+        if self.spec.zero_stage == 3:
+            groups = [sharded.fp32_partitioned_groups_flat]
+        for parameter in (parameter for group in groups for parameter in group):
+            state = self.optimizer.state[parameter]
+            state["step"] = torch.tensor(float(updates), device=parameter.device)
+            for moment in MOMENTS:
+                state[moment] = torch.zeros_like(parameter)
+        if self.spec.zero_stage in (1, 2):
+            sharded._lazy_init_hp_params_optimizer_state()  # links the states to the parameters they belong to
+        self.updates = updates
+
+    def close(self) -> None:
+        """Put whole parameters of PyTorch's own in the place of DeepSpeed's, and take off all that it left behind."""
+        whole: dict[int, nn.Parameter] = {}
+        for parameter in self.method.parameters():
+            self.ranks.beat("gathering the weights of a stage")
+            with self._gathered([parameter], enabled=hasattr(parameter, "ds_id")):
+                whole[id(parameter)] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+        self.engine.destroy()
+        for module in self.method.modules():
+            own = dict(module._parameters.items())
+            module._parameters = {name: None if p is None else whole[id(p)] for name, p in own.items()}
+            for name in vars(module).keys() - self._found[module]:
+                del vars(module)[name]

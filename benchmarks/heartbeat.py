@@ -1,0 +1,83 @@
+"""How far each rank has come, in a file per rank that its parent reads: so that a rank which hangs has a name.
+
+When one rank hangs, all others soon wait for it, and none gets on. They have come further than it has: the counts tell.
+Where they do not, because all hang in the same place, the rank whose file is no longer written does not even run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PERIOD = 0.5  # seconds between writes
+DONE = "done"
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What one rank last said: how often it has got on, where it is, and how often it has said so."""
+
+    rank: int
+    host: str
+    pid: int
+    count: int
+    where: str
+    written: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.pid} on {self.host}): {self.where}"
+
+
+def beat_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.beat"
+
+
+def read_beat(folder: Path, rank: int) -> Beat | None:
+    """None while a rank has said nothing, or is saying it."""
+    try:
+        return Beat(**json.loads(beat_file(folder, rank).read_text()))
+    except (OSError, json.JSONDecodeError):
+        return None
+
+
+class Heartbeat:
+    """Written by a thread, so that a beat costs a step nothing and a rank that waits is seen to live."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.path, self.rank = beat_file(folder, rank), rank
+        self.count, self.where, self.written = 0, "start", 0
+        self.host, self.pid = socket.gethostname(), os.getpid()
+        self._write()
+        threading.Thread(target=self._go_on, name="heartbeat", daemon=True).start()
+
+    def beat(self, where: str) -> None:
+        self.where, self.count = where, self.count + 1
+
+    def done(self) -> None:
+        self.beat(DONE)
+        self._write()
+
+    def _go_on(self) -> None:
+        while self.where != DONE:
+            time.sleep(PERIOD)
+            self._write()
+
+    def _write(self) -> None:
+        self.written += 1
+        beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written)
+        temporary = self.path.with_suffix(f".{threading.get_ident()}")
+        temporary.write_text(json.dumps(asdict(beat)))
+        temporary.replace(self.path)
+
+
+def laggards(beats: list[Beat], still: set[int]) -> list[Beat]:
+    """Of ranks that get nowhere, those that the others wait for; ``still`` are ranks whose files are not written."""
+    behind = min(beat.count for beat in beats)
+    if any(beat.count > behind for beat in beats):
+        return [beat for beat in beats if beat.count == behind]
+    return [beat for beat in beats if beat.rank in still] or beats

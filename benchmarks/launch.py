@@ -1,0 +1,220 @@
+"""Starts the ranks of a run, watches over them, and ends them all when one dies or hangs.
+
+On one machine DeepSpeed's launcher starts them; on several its runner does, over a hostfile, or ``srun`` inside a SLURM
+job. What each rank prints is in ``ranks/rank-N.log`` in the run's folder; rank 0's is printed here too. The folder must
+be on a file system that all nodes share.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.files import write_json
+from benchmarks.heartbeat import DONE, Beat, laggards, read_beat
+from benchmarks.models import Paths
+from benchmarks.preemption import EXIT_CODE
+from benchmarks.specs import EngineSpec, RunSpec
+
+HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
+POLL = 0.1  # seconds
+GRACE = 10.0  # seconds that a launcher has to end all ranks after one has ended
+MODULE = "benchmarks.rank"
+
+
+class NoPlace(ValueError):
+    """There is nowhere to start the ranks that a run asks for."""
+
+
+class RankFailure(RuntimeError):
+    """A rank died or hangs; all others are stopped. ``code`` is the exit code that says so."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def run_ranks(spec: RunSpec, results: Path) -> None:
+    """Train a run on the ranks of its engine. The caller holds the run's lock."""
+    folder = Paths(results, spec).run / "ranks"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    given = ["--folder", str(folder.resolve()), "--results", str(results.resolve())]
+    given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(spec.threads), "LOCAL_SIZE": str(spec.engine.gpus)}
+    with (folder / "launcher.log").open("wb") as log:
+        launcher = subprocess.Popen(
+            command(spec.engine, given), env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    watch = Watch(launcher, folder, spec.engine)
+    try:
+        with watch.passing_on(signal.SIGTERM):
+            watch.until_done()
+    finally:
+        watch.kill()
+
+
+def command(engine: EngineSpec, given: list[str]) -> list[str]:
+    """The command that starts all ranks."""
+    port = free_port()
+    python = [sys.executable, "-u", "-m"]
+    if engine.nodes == 1:
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[: engine.gpus]
+        slots = devices if len(devices) == engine.gpus and all(devices) else list(range(engine.gpus))
+        world = base64.urlsafe_b64encode(json.dumps({"localhost": slots}).encode()).decode()
+        place = [f"--world_info={world}", "--master_addr=127.0.0.1", f"--master_port={port}"]
+        return [*python, "deepspeed.launcher.launch", *place, "--no_local_rank", "--module", MODULE, *given]
+    if "SLURM_JOB_ID" in os.environ:
+        tasks = [f"--nodes={engine.nodes}", f"--ntasks={engine.ranks}", f"--ntasks-per-node={engine.gpus}"]
+        meet = ["--rendezvous", f"{socket.gethostname()}:{port}"]
+        return ["srun", *tasks, "--overlap", "--kill-on-bad-exit=1", *python, MODULE, *given, *meet]
+    if hostfile := os.environ.get(HOSTFILE_VARIABLE):
+        size = [f"--num_nodes={engine.nodes}", f"--num_gpus={engine.gpus}", f"--master_port={port}"]
+        runner = [*python, "deepspeed.launcher.runner", f"--hostfile={hostfile}", *size]
+        return [*runner, "--no_local_rank", "--module", MODULE, *given]
+    raise NoPlace(f"the engine asks for {engine.nodes} nodes: run inside a SLURM job of as many, or name a hostfile of "
+                  f"DeepSpeed in {HOSTFILE_VARIABLE}")  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+class Watch:
+    """Over one launcher and its ranks."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes], folder: Path, engine: EngineSpec) -> None:
+        self.launcher, self.folder, self.engine = launcher, folder, engine
+        self.printed = 0
+        self.moved = time.monotonic()  # when a rank last got on
+        self.beats: dict[int, Beat] = {}
+        self.written: dict[int, float] = {}  # when each rank's file was last seen to change
+        self.dead: Beat | None = None  # the rank that was gone first
+        self.told_to_go = False
+
+    def until_done(self) -> None:
+        """Return when all ranks are done, or raise :class:`RankFailure`."""
+        gone = None
+        while self.launcher.poll() is None:
+            time.sleep(POLL)
+            self._look()
+            if gone is None and self.dead:
+                gone = time.monotonic()
+            if gone and time.monotonic() - gone > GRACE:
+                self._signal(signal.SIGKILL)  # the launcher waits for them, and then says what the first one died of
+            if time.monotonic() - self.moved > self.engine.hang_seconds:
+                raise self._hang()
+        self._look()
+        if self.launcher.returncode or not all(beat.where == DONE for beat in self._all()):
+            raise self._failure(self.launcher.returncode)
+
+    def _all(self) -> list[Beat]:
+        """The last beats of all ranks; of one that never beat, a stand-in."""
+        nothing = Beat(-1, "an unknown host", 0, -1, "not started", 0)
+        return [self.beats.get(rank, Beat(**{**vars(nothing), "rank": rank})) for rank in range(self.engine.ranks)]
+
+    def _look(self) -> None:
+        self._print_first()
+        for rank in range(self.engine.ranks):
+            beat = read_beat(self.folder, rank)
+            if beat and beat.written != getattr(self.beats.get(rank), "written", None):
+                before = self.beats.get(rank)
+                self.written[rank] = time.monotonic()
+                if before is None or beat.count != before.count:
+                    self.moved = time.monotonic()
+                self.beats[rank] = beat
+        for beat in self._local():
+            if not self.dead and not alive(beat.pid):
+                self.dead = beat
+
+    def _local(self) -> list[Beat]:
+        """Ranks of this machine that are not done."""
+        here = socket.gethostname()
+        return [beat for beat in self.beats.values() if beat.host == here and beat.where != DONE]
+
+    def _print_first(self) -> None:
+        """What rank 0 has printed since the last look."""
+        path = self.folder / "rank-0.log"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self.printed)
+                text = file.read()
+            self.printed += len(text)
+            sys.stderr.write(text.decode(errors="replace"))
+            sys.stderr.flush()
+
+    def _hang(self) -> RankFailure:
+        now = time.monotonic()
+        still = {rank for rank in range(self.engine.ranks) if now - self.written.get(rank, 0.0) > 5.0}
+        self._signal(signal.SIGUSR1)  # each writes where it is into its log
+        time.sleep(0.5)
+        named = laggards(self._all(), still)
+        if len(named) == self.engine.ranks > 1:
+            who = f"no rank gets on, and none is behind the others: look at the network between them; {named[0]}"
+        else:
+            who = f"{', '.join(map(str, named))}: it hangs, and all others wait for it"
+        return RankFailure(f"nothing has moved for {self.engine.hang_seconds:g} s. {who}. All ranks are stopped; their "
+                           f"logs are in {self.folder}", 1)  # fmt: skip
+
+    def _failure(self, code: int) -> RankFailure:
+        number = 256 - code if 192 < code < 256 else -code  # a negative exit status, as launchers hand it on
+        if self.told_to_go:  # the ranks saved themselves; one that waited for another may have said otherwise
+            cause, code = "because it was told to go", EXIT_CODE
+        elif 0 < number < 64:
+            cause, code = f"by {signal.Signals(number).name}", 128 + number
+        else:
+            cause, code = f"with exit code {code}", code or 1
+        who = str(self.dead) if self.dead else "a rank"
+        log = self.folder / (f"rank-{self.dead.rank}.log" if self.dead else "launcher.log")
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
+        return RankFailure(f"{who}: ended {cause}; all others are stopped. The end of {log}:\n{tail}", code)
+
+    @contextmanager
+    def passing_on(self, number: signal.Signals) -> Iterator[None]:
+        """Hand a signal to the ranks, which save themselves and end, instead of dying of it."""
+
+        def pass_on(*_: object) -> None:
+            self.told_to_go = True
+            self._signal(number)
+
+        before = signal.signal(number, pass_on)
+        try:
+            yield
+        finally:
+            signal.signal(number, before)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for beat in self._local():
+            try:
+                os.kill(beat.pid, number)
+            except ProcessLookupError:
+                continue
+
+    def kill(self) -> None:
+        """End what is left of launcher and ranks."""
+        try:
+            os.killpg(self.launcher.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.launcher.wait()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False

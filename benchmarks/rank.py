@@ -1,0 +1,75 @@
+"""One rank of a run, as the launcher starts it: ``python -m benchmarks.rank``."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from benchmarks.heartbeat import Heartbeat
+from benchmarks.locks import die_with
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json")
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--parent", required=True, help="PID@HOST of the process that all ranks end with")
+    parser.add_argument("--rendezvous", help="HOST:PORT, where the launcher puts none into the environment")
+    return parser.parse_args()
+
+
+def place(gpus: int, rendezvous: str | None) -> int:
+    """Complete the environment that a process group is made from; returns the rank."""
+    slurm = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
+    for name, other in slurm.items():
+        os.environ.setdefault(name, os.environ.get(other, ""))
+    if rendezvous:
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = rendezvous.rsplit(":", 1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(gpus)
+    return int(os.environ["RANK"])
+
+
+def log_to(path: Path) -> None:
+    """Send all that this process prints to a file, whatever prints it."""
+    file = path.open("ab", buffering=0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(file.fileno(), stream.fileno())
+
+
+def main() -> int:
+    given = arguments()
+    from benchmarks.files import read_json
+    from benchmarks.specs import RunSpec
+
+    spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
+    rank = place(spec.engine.gpus, given.rendezvous)
+    log_to(given.folder / f"rank-{rank}.log")
+    heartbeat = Heartbeat(given.folder, rank)
+    faulthandler.register(signal.SIGUSR1)  # the parent asks where a rank that hangs is
+    pid, host = given.parent.split("@", 1)
+    if host == socket.gethostname():
+        die_with(int(pid), "the parent of all ranks")
+    logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format="%(levelname)s: %(message)s")
+
+    from benchmarks import training
+    from benchmarks.engine.ranks import join
+
+    try:
+        with join(spec.engine.hang_seconds, heartbeat) as ranks:
+            training.train_as(ranks, spec, given.results)
+    except ValueError as error:  # bad input: one message instead of a trace, as in the command line
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    heartbeat.done()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

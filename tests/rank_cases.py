@@ -1,0 +1,134 @@
+"""Some optimizer steps of any method on any engine, as one process or as one of the ranks of a group:
+
+RANK=0 WORLD_SIZE=2 … python tests/rank_cases.py FOLDER
+
+runs all cases in one process group, and leaves a file of numbers for each in FOLDER.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from benchmarks import steps
+from benchmarks.engine import Phase, Ranks, build_engine
+from benchmarks.features import FeatureStore
+from benchmarks.specs import EngineSpec, TrainingSpec
+from methods.base import Budget, Example, Method, Stage
+from methods.registry import available
+from small import MARCOS
+from tiny import ids, make
+
+BATCHES = [np.arange(6), np.arange(6, 11), np.array([11])]  # the last two are no multiple of two ranks
+TRAINING = TrainingSpec(epochs=4, batch_size=6, learning_rate=1e-3, schedule="cosine", warmup_steps=2)
+BUDGET = Budget(epochs=8.0, steps_per_epoch=3, chain_lengths=(9,) * 12)
+FULL_GRID = ("cot_sft", "marcos")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on an engine of two ranks; ``micro`` examples per pass, or each rank's whole share."""
+
+    method: str
+    zero_stage: int
+    micro: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-zero{self.zero_stage}" + ("-accumulated" if self.micro else "")
+
+    @property
+    def engine(self) -> EngineSpec:
+        return EngineSpec(kind="deepspeed", gpus=2, zero_stage=self.zero_stage, micro_batch=self.micro)
+
+
+def cases() -> list[Case]:
+    """Every method with whole and with split weights; some with all stages of ZeRO, and accumulated too."""
+    grid = [Case(name, stage, micro) for name in FULL_GRID for stage in (0, 1, 2, 3) for micro in (None, 2)]
+    return grid + [Case(name, stage, 2) for name in available() if name not in FULL_GRID for stage in (0, 3)]
+
+
+class Problems:
+    """Twelve examples of unequal length, as a corpus gives them."""
+
+    def __init__(self) -> None:
+        self.all = [self.example(i) for i in range(12)]
+        self.lengths = np.array([len(example.question) for example in self.all])
+
+    @staticmethod
+    def example(i: int) -> Example:
+        lines = [ids(f"<<{i}+{step}={i + step}>>") for step in range(i % 4)]
+        return Example(f"row-{i}", ids(f"{i} + {i * i}" + "?" * (i % 5)), lines, ids(str(2 * i)))
+
+    def examples(self, indices: np.ndarray) -> list[Example]:
+        return [self.all[i] for i in indices]
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+
+def numbers(method: str, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
+    """Loss terms and gradient norm of some steps in the first and in the last stage, validation terms, and the weights
+    and optimizer states that each stage ends with."""
+    made = make(method, MARCOS if method == "marcos" else {})
+    stages = made.stages(BUDGET)
+    found: dict[str, Tensor] = {}
+    for stage in [stages[0], *stages[1:][-1:]]:
+        for name, value in _run(made, stage, spec, ranks, folder).items():
+            found[f"{stage.name}: {name}"] = value
+    return found
+
+
+def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
+    problems: Any = Problems()
+    data = steps.StageData(method, problems, stage, 0, None)
+    if stage.cached:
+        store = FeatureStore(folder / f"features-{ranks.world}", "features", ranks)
+        store.fill(method, "float32", problems, np.arange(len(problems)), data.context(0, 0), 4)
+        data = steps.StageData(method, problems, stage, 0, store)
+    engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
+    found: dict[str, Tensor] = {}
+    for step, indices in enumerate(BATCHES):
+        sums = steps.optimizer_step(engine, data, indices, data.context(0, step), step)
+        method.after_step(sums.statistics)
+        values = {**sums.terms(), "tokens": float(sums.tokens), "gradient norm": sums.statistics["grad_norm"]}
+        found |= {f"{name} at step {step}": torch.tensor(value) for name, value in values.items()}
+    method.eval()
+    validation = steps.validation_terms(engine, data, data.context(0, 3, training=False), 5)
+    method.train()
+    found |= {f"validation {name}": torch.tensor(value) for name, value in validation.items()}
+    found |= _copies("weight", engine.weights()) | _copies("state", engine.optimizer_states())
+    engine.close()
+    after = _copies("weight", ((name, tensor) for name, tensor in method.state_dict(keep_vars=True).items()))
+    assert all(torch.equal(tensor, after[name]) for name, tensor in found.items() if name.startswith("weight"))
+    return found
+
+
+def _copies(kind: str, tensors: Any) -> dict[str, Tensor]:
+    return {f"{kind} {name}": tensor.detach().cpu().clone() for name, tensor in tensors}
+
+
+def main(folder: Path, chosen: Sequence[Case]) -> None:
+    from benchmarks.engine.ranks import join
+
+    torch.set_num_threads(1)
+    with join(300) as ranks:
+        for case in chosen:
+            found = numbers(case.method, case.engine, ranks, folder)
+            if ranks.first:
+                save_file(found, folder / f"{case.name}.partial")
+                (folder / f"{case.name}.partial").rename(folder / f"{case.name}.safetensors")
+                print(case.name, flush=True)
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[2:]
+    main(Path(sys.argv[1]), [case for case in cases() if not wanted or case.name in wanted])

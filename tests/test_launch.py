@@ -1,0 +1,174 @@
+"""Where ranks are started, what the engine's settings become, and who gets which GPU."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from benchmarks import devices, rank
+from benchmarks.engine import Phase, Ranks, build_engine
+from benchmarks.engine.sharded import deepspeed_settings
+from benchmarks.heartbeat import Beat, Heartbeat, laggards, read_beat
+from benchmarks.launch import NoPlace, command
+from benchmarks.specs import EngineSpec, TrainingSpec
+from conftest import ROOT
+from methods.base import Budget
+from small import MARCOS, small_study
+from tiny import context, examples, make
+
+EIGHT = EngineSpec(kind="deepspeed", gpus=4, nodes=2)
+TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that names no place."""
+    for name in ("SLURM_JOB_ID", "MARCOS_BENCH_HOSTFILE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def slots(words: list[str]) -> object:
+    (world,) = [word for word in words if word.startswith("--world_info=")]
+    return json.loads(base64.urlsafe_b64decode(world.split("=", 1)[1]))
+
+
+def test_one_node_is_deepspeeds_launcher_on_the_gpus_at_hand(bare: pytest.MonkeyPatch) -> None:
+    engine = EngineSpec(kind="deepspeed", gpus=2)
+    assert slots(command(engine, [])) == {"localhost": [0, 1]}
+    bare.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    words = command(engine, ["--folder", "here"])
+    assert slots(words) == {"localhost": ["5", "3"]}
+    assert "deepspeed.launcher.launch" in words and words[-3:] == ["benchmarks.rank", "--folder", "here"]
+
+
+def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoPlace, match="2 nodes: run inside a SLURM job of as many, or name a hostfile"):
+        command(EIGHT, [])
+    bare.setenv("MARCOS_BENCH_HOSTFILE", "hosts")
+    words = command(EIGHT, [])
+    assert {"--hostfile=hosts", "--num_nodes=2", "--num_gpus=4"} < set(words)
+    bare.setenv("SLURM_JOB_ID", "7")
+    words = command(EIGHT, [])
+    assert words[0] == "srun" and {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4"} < set(words)
+    assert words[-2] == "--rendezvous"
+
+
+def test_a_task_of_slurm_finds_its_place(bare: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
+        bare.setenv(name, "")  # put back when the test ends
+        bare.delenv(name)
+    for name, value in {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}.items():
+        bare.setenv(name, value)
+    assert rank.place(4, "node-1:2345") == 5
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
+    assert [os.environ[name] for name in names] == ["5", "1", "8", "node-1", "2345", "4"]
+
+
+def test_settings_of_deepspeed_follow_from_the_engine() -> None:
+    plain = deepspeed_settings(EngineSpec(kind="deepspeed"), TRAINING, 8)
+    assert plain["zero_optimization"]["stage"] == 0 and plain["train_batch_size"] == 8
+    spread = EngineSpec(kind="deepspeed", gpus=8, zero_stage=3, offload="weights")
+    settings = deepspeed_settings(spread, TRAINING, 8)
+    assert settings["gradient_clipping"] == 2.0
+    assert {settings["zero_optimization"][f"offload_{what}"]["device"] for what in ("param", "optimizer")} == {"cpu"}
+    json.dumps(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gpus": 2}, "set `kind: deepspeed`"),
+        ({"kind": "deepspeed", "offload": "optimizer"}, "needs zero_stage 1, 2 or 3"),
+        ({"kind": "deepspeed", "offload": "weights", "zero_stage": 2}, "needs zero_stage 3"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EngineSpec.model_validate(settings)
+
+
+def test_only_precision_makes_another_run() -> None:
+    rows = [{"id": "cot_sft", "method": "cot_sft"}]
+
+    def digest(**engine: object) -> str:
+        return next(iter(small_study(rows, engine=engine).runs.values())).digest("train")
+
+    assert digest() == digest(kind="deepspeed", gpus=8, zero_stage=2, micro_batch=4)
+    assert digest() != digest(precision="bfloat16")
+
+
+def test_a_row_may_have_settings_of_its_own() -> None:
+    rows = [{"id": "a", "method": "cot_sft"}, {"id": "b", "method": "cot_sft", "engine": {"micro_batch": 2}}]
+    runs = small_study(rows, engine={"kind": "deepspeed", "gpus": 2}).runs.values()
+    assert [(run.engine.gpus, run.engine.micro_batch) for run in runs] == [(2, None), (2, 2)]
+
+
+@pytest.mark.parametrize("name", ["cot_sft", "marcos"])
+def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
+    gradients = []
+    for again in (False, True):
+        method = make(name, MARCOS if name == "marcos" else {})
+        stage = method.stages(Budget(2.0, 4))[0]
+        spec = EngineSpec(activation_checkpointing=again)
+        engine = build_engine(method, stage, TRAINING, spec, Phase(0, 1), Ranks())
+        output = engine.forward(method.collate(examples(), context()), context())
+        engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
+        gradients.append({name: parameter.grad for name, parameter in engine.trainable.items()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+def test_activations_are_kept_where_a_cache_is_read() -> None:
+    method = make("codi")
+    spec = EngineSpec(activation_checkpointing=True)
+    with pytest.raises(ValueError, match="codi reads a cache while it trains"):
+        build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), Ranks())
+
+
+def test_ranks_that_are_behind_are_named() -> None:
+    beats = [Beat(number, "host", number, count, "forward pass", 1) for number, count in enumerate((7, 6, 7))]
+    assert laggards(beats, still=set()) == [beats[1]]
+    together = [Beat(number, "host", number, 7, "update", 1) for number in range(3)]
+    assert laggards(together, still={2}) == [together[2]]
+    assert laggards(together, still=set()) == together
+
+
+def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, 3)
+    heartbeat.beat("forward pass")
+    heartbeat.done()
+    beat = read_beat(tmp_path, 3)
+    assert beat and (beat.count, beat.where, beat.pid) == (2, "done", os.getpid())
+    assert read_beat(tmp_path, 0) is None
+
+
+def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
+    code = "import sys; from pathlib import Path; from benchmarks.devices import pin; "
+    code += "print(*pin(2, Path(sys.argv[1])), flush=True); sys.stdin.read()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "0,1,2"}
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout and other.stdout.readline().split() == ["0", "1"]
+    bare.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    assert devices.pin(1, tmp_path) == ["2"] and os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    bare.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    assert devices.pin(2, tmp_path) == ["0", "1"]
+    with pytest.raises(devices.TooFewDevices, match="shows 2 GPUs"):
+        devices.pin(3, tmp_path)

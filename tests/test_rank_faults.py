@@ -1,0 +1,231 @@
+"""A run on two ranks that is killed and stopped at every moment ends as a run on one process that nothing disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from benchmarks import checkpoints, training
+from benchmarks.data import prepare
+from benchmarks.heartbeat import Beat, read_beat
+from benchmarks.launch import alive
+from benchmarks.models import Paths, exported_method
+from benchmarks.specs import RunSpec
+from benchmarks.study import Study
+from conftest import ROOT
+from small import MARCOS, small_study
+
+RANKS = {"kind": "deepspeed", "gpus": 2, "zero_stage": 3}
+PATIENCE = 300  # seconds: other work may have the cores
+# Read by every Python process that is started with it on its path: "RANK CALL PART COUNT" ends one rank in that call
+KILLER = """
+import os, signal
+
+rank, name, part, count = os.environ.get("TEST_KILL", "- - - 0").split()
+original, seen = getattr(os, name, None), 0
+
+def deadly(*arguments, **named):
+    global seen
+    path = os.readlink(f"/proc/self/fd/{arguments[0]}") if name == "fsync" else str(arguments[-1])
+    seen += part in path
+    if seen == int(count) and part in path:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*arguments, **named)
+
+if os.environ.get("RANK") == rank:
+    setattr(os, name, deadly)
+"""
+
+
+def study(**engine: Any) -> Study:
+    data = {"train": "embedded", "validation": 16, "limit": 96}
+    return small_study(
+        [{"id": "marcos", "method": "marcos", "options": MARCOS}],
+        blocks=[{"id": "equation", "title": "Equation", "data": data}],
+        training={"batch_size": 16, "epochs": 2, "log_every": 1},
+        engine=engine,
+    )
+
+
+def run_of(of: Study) -> RunSpec:
+    return of.runs["equation/marcos/s0"]
+
+
+@dataclass
+class Place:
+    """A results folder, and the run in it that two ranks train."""
+
+    results: Path
+
+    @property
+    def paths(self) -> Paths:
+        return Paths(self.results, run_of(study()))
+
+    def start(self, hang_seconds: float = 600, kill: str = "") -> subprocess.Popen[str]:
+        """``marcos-bench train`` on two ranks; ``kill`` as in KILLER."""
+        content = study(**RANKS, hang_seconds=hang_seconds).model_dump(mode="json", exclude_unset=True)
+        (file := self.results / "study.yaml").write_text(yaml.safe_dump(content))
+        (self.results / "sitecustomize.py").write_text(KILLER)
+        environment = {"TEST_KILL": kill} if kill else {}
+        command = [sys.executable, "-m", "benchmarks.cli", "train", str(file), "equation/marcos/s0"]
+        return subprocess.Popen(
+            [*command, "--results", str(self.results)],
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join([str(self.results), str(ROOT)])},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def beats(self) -> list[Beat]:
+        return [beat for rank in range(2) if (beat := read_beat(self.paths.run / "ranks", rank))]
+
+    def saved(self) -> list[str]:
+        return sorted(path.name for path in self.paths.checkpoints.glob("step-*"))
+
+    def after_next_checkpoint(self, process: subprocess.Popen[str]) -> list[Beat]:
+        """Both ranks, when they have written a checkpoint more."""
+        before = self.saved()
+        wait(lambda: self.saved()[-1:] > before[-1:] or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[1]
+        return self.beats()
+
+
+def wait(for_what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not for_what():
+        assert time.monotonic() < deadline, "nothing happened for too long"
+        time.sleep(0.02)
+
+
+@dataclass
+class Outcome:
+    """How a process ended, what it printed, which ranks it had, and the checkpoints before and after."""
+
+    code: int
+    printed: str
+    beats: list[Beat]
+    before: list[str]
+    after: list[str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    results = tmp_path_factory.mktemp("faults")
+    prepare(study(), study().blocks[0], results)
+    return Place(results)
+
+
+@pytest.fixture(scope="module")
+def faults(place: Place) -> dict[str, Outcome]:
+    """One run, started again after each fault."""
+    return dict(_faults(place))
+
+
+def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
+    def finish(process: subprocess.Popen[str], before: list[str]) -> Outcome:
+        _, printed = process.communicate(timeout=PATIENCE)
+        wait(lambda: not any(alive(beat.pid) for beat in place.beats()))
+        return Outcome(process.returncode, printed, place.beats(), before, place.saved())
+
+    for name, kill in {"write": "1 fsync .partial/model 2", "rename": "0 replace /step- 2"}.items():
+        before = place.saved()
+        yield name, finish(place.start(kill=kill), before)
+    before, process = place.saved(), place.start()
+    os.kill(place.after_next_checkpoint(process)[1].pid, signal.SIGKILL)
+    yield "step", finish(process, before)
+    before, process = place.saved(), place.start(hang_seconds=20)
+    os.kill(place.after_next_checkpoint(process)[1].pid, signal.SIGSTOP)
+    yield "hang", finish(process, before)
+    before, process = place.saved(), place.start()
+    place.after_next_checkpoint(process)
+    process.kill()  # the parent alone: the ranks see to themselves
+    yield "parent", finish(process, before)
+    before, process = place.saved(), place.start()
+    for pid in [process.pid, *(beat.pid for beat in place.after_next_checkpoint(process))]:
+        os.kill(pid, signal.SIGKILL)
+    yield "all", finish(process, before)
+
+
+@pytest.mark.parametrize("moment", ["write", "rename", "step"])
+def test_one_rank_killed_ends_all_and_is_named(faults: dict[str, Outcome], moment: str) -> None:
+    outcome, rank = faults[moment], 0 if moment == "rename" else 1
+    assert outcome.code == 128 + signal.SIGKILL
+    assert f"rank {rank} (process {outcome.beats[rank].pid} on " in outcome.printed
+    assert "ended by SIGKILL; all others are stopped" in outcome.printed
+
+
+@pytest.mark.parametrize("moment", ["write", "rename", "step", "hang", "parent", "all"])
+def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Outcome], moment: str) -> None:
+    outcome = faults[moment]
+    assert outcome.code != 0
+    assert not any(alive(beat.pid) for beat in outcome.beats)
+    assert outcome.after[-1:] > outcome.before[-1:] or not outcome.before
+
+
+def test_a_rank_that_hangs_is_named(faults: dict[str, Outcome]) -> None:
+    outcome = faults["hang"]
+    assert outcome.code == 1
+    assert f"nothing has moved for 20 s. rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
+    assert "it hangs, and all others wait for it" in outcome.printed
+
+
+def losses(paths: Paths) -> torch.Tensor:
+    lines = [json.loads(line) for line in (paths.run / "log.jsonl").read_text().splitlines()]
+    return torch.tensor([line["loss"] for line in lines if line["kind"] == "step"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """The same run on one process."""
+    results = tmp_path_factory.mktemp("undisturbed")
+    (results / "small").mkdir()
+    (results / "small" / "data").symlink_to(place.results / "small" / "data")
+    training.train(run_of(study()), results)
+    return Paths(results, run_of(study()))
+
+
+def test_one_process_goes_on_with_what_two_ranks_left(
+    faults: dict[str, Outcome], place: Place, undisturbed: Paths
+) -> None:
+    newest = place.paths.checkpoints / faults["all"].after[-1]
+    assert len(list(newest.glob("model-*-of-00002.safetensors"))) == 2
+    training.train(run_of(study()), place.results)
+    assert_same(place.paths, undisturbed)
+
+
+def assert_same(paths: Paths, expected: Paths) -> None:
+    """Losses of all steps and final weights agree."""
+    torch.testing.assert_close(losses(paths), losses(expected), rtol=1e-4, atol=1e-5)
+    weights = load_file(paths.weights)
+    for name, tensor in load_file(expected.weights).items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-2, atol=1e-4, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_two_ranks_to_the_end(
+    place: Place, undisturbed: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both phases, features included; what it leaves can be loaded anywhere, and its record is that of any run."""
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "data").symlink_to(place.results / "small" / "data")
+    own = Place(tmp_path)
+    process = own.start()
+    _, printed = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, printed
+    assert_same(own.paths, undisturbed)
+    monkeypatch.setitem(sys.modules, "deepspeed", None)  # as if it were not installed
+    moved = own.paths.model.rename(tmp_path / "moved")
+    exported = checkpoints.weights(exported_method(moved))
+    record = json.loads((own.paths.run / "train.json").read_text())
+    assert checkpoints.digest(exported) == record["weights_sha256"]
