@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from benchmarks.data import prepare
 from benchmarks.heartbeat import Beat, read_beat
 from benchmarks.launch import alive
 from benchmarks.models import Paths, exported_method
+from benchmarks.preemption import EXIT_CODE
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from conftest import ROOT
@@ -150,6 +152,10 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
     yield "hang", finish(process, before)
     before, process = place.saved(), place.start()
     place.after_next_checkpoint(process)
+    process.terminate()
+    yield "told to go", finish(process, before)
+    before, process = place.saved(), place.start()
+    place.after_next_checkpoint(process)
     process.kill()  # the parent alone: the ranks see to themselves
     yield "parent", finish(process, before)
     before, process = place.saved(), place.start()
@@ -166,7 +172,7 @@ def test_one_rank_killed_ends_all_and_is_named(faults: dict[str, Outcome], momen
     assert "ended by SIGKILL; all others are stopped" in outcome.printed
 
 
-@pytest.mark.parametrize("moment", ["write", "rename", "step", "hang", "parent", "all"])
+@pytest.mark.parametrize("moment", ["write", "rename", "step", "hang", "told to go", "parent", "all"])
 def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Outcome], moment: str) -> None:
     outcome = faults[moment]
     assert outcome.code != 0
@@ -179,6 +185,12 @@ def test_a_rank_that_hangs_is_named(faults: dict[str, Outcome]) -> None:
     assert outcome.code == 1
     assert f"nothing has moved for 20 s. rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
     assert "it hangs, and all others wait for it" in outcome.printed
+
+
+def test_ranks_that_are_told_to_go_save_themselves(faults: dict[str, Outcome]) -> None:
+    outcome = faults["told to go"]
+    assert outcome.code == EXIT_CODE
+    assert re.search(r"told to go; step \d+ is saved", outcome.printed)
 
 
 def losses(paths: Paths) -> torch.Tensor:
