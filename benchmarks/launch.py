@@ -29,6 +29,7 @@ from benchmarks.specs import EngineSpec, RunSpec
 HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
 POLL = 0.1  # seconds
 GRACE = 10.0  # seconds that a launcher has to end all ranks after one has ended
+STARTUP = 600.0  # seconds that ranks have to begin
 MODULE = "benchmarks.rank"
 
 
@@ -115,11 +116,16 @@ class Watch:
                 gone = time.monotonic()
             if gone and time.monotonic() - gone > GRACE:
                 self._signal(signal.SIGKILL)  # the launcher waits for them, and then says what the first one died of
-            if time.monotonic() - self.moved > self.engine.hang_seconds:
+            if time.monotonic() - self.moved > self._patience():
                 raise self._hang()
         self._look()
         if self.launcher.returncode or not all(beat.where == DONE for beat in self._all()):
             raise self._failure(self.launcher.returncode)
+
+    def _patience(self) -> float:
+        """Seconds without any movement that are too many: imports and meeting each other take longer than steps."""
+        begun = len(self.beats) == self.engine.ranks and all(beat.count for beat in self.beats.values())
+        return self.engine.hang_seconds if begun else max(self.engine.hang_seconds, STARTUP)
 
     def _all(self) -> list[Beat]:
         """The last beats of all ranks; of one that never beat, a stand-in."""
@@ -166,7 +172,7 @@ class Watch:
             who = f"no rank gets on, and none is behind the others: look at the network between them; {named[0]}"
         else:
             who = f"{', '.join(map(str, named))}: it hangs, and all others wait for it"
-        return RankFailure(f"nothing has moved for {self.engine.hang_seconds:g} s. {who}. All ranks are stopped; their "
+        return RankFailure(f"nothing has moved for {self._patience():g} s. {who}. All ranks are stopped; their "
                            f"logs are in {self.folder}", 1)  # fmt: skip
 
     def _failure(self, code: int) -> RankFailure:

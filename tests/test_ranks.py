@@ -27,11 +27,11 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("group")
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    compilers = {"CC": "no-compiler", "CXX": "no-compiler"}
+    place["PATH"] = str(Path(sys.executable).parent)  # without a compiler
     ranks = [
         subprocess.Popen(
             [sys.executable, str(ROOT / "tests/rank_cases.py"), str(folder)],
-            env={**os.environ, **place, **compilers, "PYTHONPATH": path, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={**os.environ, **place, "PYTHONPATH": path, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=(folder / f"rank-{rank}.log").open("wb"),
             stderr=subprocess.STDOUT,
         )

@@ -29,9 +29,9 @@ from methods.base import Batch, Context, Method, Output
 
 def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int) -> dict[str, Any]:
     """DeepSpeed's JSON. What a step accumulates is told to it step by step, so its own count is one."""
-    zero: dict[str, Any] = {"stage": spec.zero_stage, "contiguous_gradients": True, "overlap_comm": False}
+    zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": 50_000_000}
     if spec.zero_stage == 3:
-        zero |= {"stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": False}
+        zero["stage3_param_persistence_threshold"] = 0
     if spec.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     if spec.offload == "weights":
@@ -143,8 +143,16 @@ class DeepSpeedEngine(Engine):
                 value = tensors[f"{name}.{moment}"].to(self.ranks.device)
                 if self.spec.zero_stage == 0:
                     self.optimizer.state[parameter][moment].copy_(value)
+                elif self.spec.zero_stage == 3:
+                    self._tools.safe_set_local_optimizer_state(parameter, self._own_part(parameter, value), moment)
                 else:
                     self._tools.safe_set_full_optimizer_state(parameter, value, moment)
+
+    def _own_part(self, parameter: Any, value: Tensor) -> Tensor:
+        """This rank's part of a tensor that is split into equal ones, the last filled up."""
+        size = parameter.ds_tensor.ds_numel
+        flat = nn.functional.pad(value.flatten(), (0, size * self.ranks.world - value.numel()))
+        return flat.narrow(0, size * self.ranks.rank, size)
 
     def _reset_optimizer(self, updates: int = 0) -> None:
         """States as after ``updates`` that left the moments zero."""
@@ -155,8 +163,8 @@ class DeepSpeedEngine(Engine):
         for parameter in (parameter for group in groups for parameter in group):
             state = self.optimizer.state[parameter]
             state["step"] = torch.tensor(float(updates), device=parameter.device)
-            for moment in MOMENTS:
-                state[moment] = torch.zeros_like(parameter)
+            for moment in MOMENTS:  # in place: parameters are linked to parts of these
+                state.setdefault(moment, torch.zeros_like(parameter)).zero_()
         if self.spec.zero_stage in (1, 2):
             sharded._lazy_init_hp_params_optimizer_state()  # links the states to the parameters they belong to
         self.updates = updates
