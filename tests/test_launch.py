@@ -75,10 +75,10 @@ def test_a_task_of_slurm_finds_its_place(bare: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_of_deepspeed_follow_from_the_engine() -> None:
-    plain = deepspeed_settings(EngineSpec(kind="deepspeed"), TRAINING, 8)
+    plain = deepspeed_settings(EngineSpec(kind="deepspeed"), TRAINING, 8, 1000)
     assert plain["zero_optimization"]["stage"] == 0 and plain["train_batch_size"] == 8
     spread = EngineSpec(kind="deepspeed", gpus=8, zero_stage=3, offload="weights")
-    settings = deepspeed_settings(spread, TRAINING, 8)
+    settings = deepspeed_settings(spread, TRAINING, 8, 10**9)
     assert settings["gradient_clipping"] == 2.0
     assert {settings["zero_optimization"][f"offload_{what}"]["device"] for what in ("param", "optimizer")} == {"cpu"}
     json.dumps(settings)

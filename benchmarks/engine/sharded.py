@@ -27,11 +27,12 @@ from benchmarks.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output
 
 
-def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int) -> dict[str, Any]:
-    """DeepSpeed's JSON. What a step accumulates is told to it step by step, so its own count is one."""
+def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, parameters: int) -> dict[str, Any]:
+    """DeepSpeed's JSON for a model of so many ``parameters``. What a step accumulates is told to it step by step, so
+    its own count is one. With ZeRO 3, tensors of under a thousandth of the model (biases, norms) stay whole."""
     zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": 50_000_000}
     if spec.zero_stage == 3:
-        zero["stage3_param_persistence_threshold"] = 0
+        zero["stage3_param_persistence_threshold"] = min(100_000, parameters // 1000)
     if spec.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     if spec.offload == "weights":
@@ -84,11 +85,10 @@ class DeepSpeedEngine(Engine):
             weight_decay=self.training.weight_decay,
             fused=True,
         )
+        size = sum(parameter.numel() for parameter in self.method.parameters())
+        settings = deepspeed_settings(self.spec, self.training, self.ranks.world, size)
         self.engine, *_ = deepspeed.initialize(
-            model=losses,
-            optimizer=self.optimizer,
-            config=deepspeed_settings(self.spec, self.training, self.ranks.world),
-            dist_init_required=False,
+            model=losses, optimizer=self.optimizer, config=settings, dist_init_required=False
         )
         if self.spec.zero_stage == 3:
             for parameter in self.method.parameters(recurse=False):
