@@ -124,6 +124,25 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 
 
 @app.command()
+def speed(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    output: Annotated[Path | None, typer.Option(help="Write the measurements to this JSON file too.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Medians are taken over so many.")] = 3,
+) -> None:
+    """Measure what batching and a cache are worth for every method. Nothing else should run on the machine."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks.files import write_json
+        from benchmarks.speed import measure_speed, render_speed
+
+        record = measure_speed(loaded, results, repeats)
+        if output is not None:
+            write_json(output, record)
+    typer.echo(render_speed(record))
+
+
+@app.command()
 def collect(study: StudyArgument, results: Results = RESULTS) -> None:
     """Gather all records of a study into one tidy frame."""
     with clear_errors():

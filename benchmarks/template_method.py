@@ -92,6 +92,6 @@ class MyMethod(Method):
         ids, real = pad([self._prompt(question) for question in questions], self.vocabulary.eos, side="left")
         keys = question_keys(questions, decoding.seed, "tokens")  # all randomness comes from such keys
         ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
-        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real)
+        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         return Generation(answer, cost)

@@ -159,13 +159,12 @@ def label_loss(head: nn.Module, hidden: Tensor, labels: Tensor, weights: Tensor 
     return (F.cross_entropy(logits, labels[labelled], reduction="none") * weights[labelled]).sum()
 
 
-def causal_mask(real: Tensor) -> Tensor:
-    """(B, L) real positions to a (B, 1, L, L) bool mask. Each position sees at least itself, so that padding stays
-    finite."""
-    length = real.shape[1]
-    lower = torch.ones(length, length, dtype=torch.bool, device=real.device).tril()
-    own = torch.eye(length, dtype=torch.bool, device=real.device)
-    return ((lower & real[:, None, :]) | own)[:, None]
+def causal_mask(real: Tensor, last: int | None = None) -> Tensor:
+    """(B, L) real positions to a (B, 1, n, L) bool mask of what the ``last`` n of them (default: all) see. Each
+    position sees at least itself, so that padding stays finite."""
+    columns = torch.arange(real.shape[1], device=real.device)
+    own = columns[real.shape[1] - (last or real.shape[1]) :, None]
+    return (((columns < own) & real[:, None, :]) | (columns == own))[:, None]
 
 
 def bidirectional_mask(real: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from methods.backbone import Backbone
 
+CachePolicy = Literal["dynamic", "none"]  # of methods.memory
 IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
 
 
@@ -141,6 +142,14 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Length:
+    """How much is generated for a question: tokens, end-of-text included, and latents, where a method says how many."""
+
+    tokens: int
+    latents: int = 0
+
+
+@dataclass(frozen=True)
 class Decoding:
     """How answers are generated. Draws depend on ``seed`` and the question alone, so on no other row of the batch."""
 
@@ -153,6 +162,8 @@ class Decoding:
     max_new_tokens: int = 128
     answer_only: bool = True  # methods that can skip the steps do so; False: say them too
     trace: bool = False  # keep the latents in Generation.trace
+    cache: CachePolicy = "dynamic"  # none: all is read again for every token; answers are the same
+    lengths: tuple[Length, ...] | None = None  # forced, one per question: measures work whatever the weights say
 
 
 @dataclass
@@ -235,6 +246,11 @@ class Method(nn.Module, ABC):
     def forward(self, batch: Batch, context: Context) -> Output:
         """Loss sums of one micro-batch, in one call however many passes of the backbone it takes."""
 
+    def naive_forward(self, batch: Batch, context: Context) -> Output | None:
+        """:meth:`forward` in the plainest way, row by row and without a cache, where that is another way: what tests
+        compare numbers with, and `marcos-bench speed` times."""
+        return None
+
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
         """Inputs of a cached stage, one row per example: computed once, without gradient."""
         raise NotImplementedError(f"{self.name} has no cached stage")
@@ -251,6 +267,10 @@ class Method(nn.Module, ABC):
     def warnings(self, logged: dict[str, float]) -> list[str]:
         """Signs of a run gone wrong in one logged line, each a sentence for the log."""
         return []
+
+    def length(self, example: Example) -> Length:
+        """How much ``generate`` says when it says what it was trained to: here the marked answer and end-of-text."""
+        return Length(len(self.vocabulary.answer_marker) + len(example.answer) + 1)
 
     def stochastic(self, decoding: Decoding) -> bool:
         """Whether the decoding seed changes what ``generate`` returns."""

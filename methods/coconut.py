@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from torch.nn import functional as F
 
-from methods.backbone import causal_mask, label_loss, positions_of
+from methods.backbone import label_loss
 from methods.base import (
     IGNORE,
     Batch,
     Budget,
     Context,
-    Cost,
     Decoding,
     Example,
     Generation,
@@ -30,15 +30,13 @@ from methods.base import (
     pad,
 )
 from methods.cot_sft import prompt, target
-from methods.decoding import Prefix, controlled, decode
+from methods.decoding import Prefix, blank, controlled, decode, read
 from methods.draws import key, question_keys, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from transformers import Cache
-
-OWN = Decoding()  # training: every question keeps its own thoughts
+OWN = Decoding(cache="dynamic")  # training: every question keeps its own thoughts, and gradients pass
 
 
 class CoconutOptions(MethodOptions):
@@ -69,7 +67,7 @@ class Reading:
 
     hidden: Tensor  # (B, M, d) final hidden states from the last thought on
     thoughts: Tensor  # (B, m, d) inputs at the m columns that hold thoughts
-    cache: Cache
+    prefix: Prefix
 
 
 class Coconut(Method):
@@ -203,28 +201,38 @@ class Coconut(Method):
         Markers end in the same column in all rows; a row that thinks less than others still reads its question
         while they think.
         """
-        from transformers import DynamicCache
-
-        trunk = self.lm.base_model
         vectors = self.lm.get_input_embeddings()(ids)
-        mask, positions = causal_mask(real), positions_of(real)
         thinking = (ids == self.latent) & (self.options.control != "pause")
-        cache, hidden, thoughts = DynamicCache(config=self.lm.config), vectors[:, :0], []
+        prefix, hidden, thoughts = blank(self.lm.base_model, vectors, decoding.cache), vectors[:, :0], []
         columns = thinking.any(0).nonzero().squeeze(1).tolist()
         for start, stop in pairwise([0, *columns, ids.shape[1]]):
             inputs = vectors[:, start:stop]
             if start:
-                own = controlled(hidden[:, -1:], decoding)
+                own = controlled(prefix.hidden[:, None], decoding)
                 thoughts.append(torch.where(thinking[:, start, None, None], own, inputs[:, :1]))
                 inputs = torch.cat([thoughts[-1], inputs[:, 1:]], dim=1)
-            hidden = trunk(
-                inputs_embeds=inputs,
-                attention_mask=mask[:, :, start:stop, :stop],
-                position_ids=positions[:, start:stop],
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state
-        return Reading(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), cache)
+            prefix, output = read(prefix, inputs, real[:, start:stop])
+            hidden = output.last_hidden_state
+        return Reading(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
+
+    def naive_forward(self, batch: Batch, context: Context) -> Output:
+        """Each row is read again for every thought."""
+        sums = []
+        for prompt_ids, real, text, labels in zip(
+            *(batch[name] for name in ("prompt", "real", "text", "labels")), strict=True
+        ):
+            vectors = self.naive_inputs(torch.cat([prompt_ids[real], text]))
+            logits = self.lm(inputs_embeds=vectors[None], use_cache=False).logits[0, -len(text) :]
+            sums.append(F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum"))
+        return Output({"cross_entropy": torch.stack(sums).sum()})
+
+    def naive_inputs(self, ids: Tensor) -> Tensor:
+        """What is read, (L, d), of one row of ids (L,)."""
+        vectors = self.lm.get_input_embeddings()(ids)
+        for place in (ids == self.latent).nonzero().squeeze(1).tolist():
+            hidden = self.lm.base_model(inputs_embeds=vectors[None, :place], use_cache=False).last_hidden_state
+            vectors = torch.cat([vectors[:place], hidden[0, -1:], vectors[place + 1 :]])
+        return vectors
 
     # -- inference
 
@@ -234,8 +242,6 @@ class Coconut(Method):
         keys = question_keys(questions, decoding.seed, "tokens")
         ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
         reading = self.read(ids, real, decoding)
-        thoughts = reading.thoughts.shape[1]
-        cost = Cost(forward_passes=1 + thoughts, latent_steps=thoughts)
-        prefix = Prefix(reading.cache, reading.hidden[:, -1], real, real.sum(1), cost)
-        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        answer, cost = decode(self.lm, reading.prefix, decoding, keys, self.vocabulary.eos)
+        cost.latent_steps += reading.thoughts.shape[1]
         return Generation(answer, cost, trace={"thoughts": reading.thoughts} if decoding.trace else {})

@@ -20,6 +20,7 @@ from methods.base import (
     Decoding,
     Example,
     Generation,
+    Length,
     Method,
     MethodOptions,
     Output,
@@ -128,7 +129,7 @@ class CODI(Method):
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
         teacher = trunk(input_ids=batch["taught"], output_hidden_states=True, use_cache=False)
         prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch["asked_real"]), Decoding())
-        student = read(trunk, prefix, embed(batch["said"]), output_hidden_states=True)
+        _, student = read(prefix, embed(batch["said"]), output_hidden_states=True)
         rows = torch.arange(len(batch["distilled"]), device=self.device)
         wanted = torch.stack([states[rows, batch["distilled"]] for states in teacher.hidden_states]).detach()
         reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])
@@ -146,18 +147,21 @@ class CODI(Method):
         latents = []
         for _ in range(self.options.num_latents):
             latents.append(controlled(self.project(prefix.hidden), decoding))
-            prefix = extend(self.lm.base_model, prefix, latents[-1])
+            prefix = extend(prefix, latents[-1])
         return prefix, torch.stack(latents, dim=1)
 
     # -- inference
+
+    def length(self, example: Example) -> Length:
+        return Length(len(self.phrase) + len(example.answer) + 1)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         ids, real = pad([self._prompt(question) for question in questions], self.vocabulary.eos, side="left")
         keys = question_keys(questions, decoding.seed, "tokens")
         ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
         trunk, embed = self.lm.base_model, self.lm.get_input_embeddings()
-        prefix, latents = self.think(prefill(trunk, embed(ids), real), decoding)
-        prefix = extend(trunk, prefix, embed(torch.full_like(keys, self.end)))
+        prefix, latents = self.think(prefill(trunk, embed(ids), real, decoding.cache), decoding)
+        prefix = extend(prefix, embed(torch.full_like(keys, self.end)))
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         cost.latent_steps += self.options.num_latents
         return Generation(answer, cost, trace={"latents": latents} if decoding.trace else {})

@@ -25,6 +25,7 @@ from methods.base import (
     Decoding,
     Example,
     Generation,
+    Length,
     Method,
     MethodOptions,
     Output,
@@ -33,7 +34,7 @@ from methods.base import (
     pad,
 )
 from methods.cot_sft import lines, prompt, target
-from methods.decoding import Prefix, choose, controlled, decode, extend, prefill
+from methods.decoding import Prefix, choose, controlled, decode, extend, forced, prefill
 from methods.draws import generator, key, normal, question_keys, uniform
 
 SEPARATOR_LIKE = "###"  # the published separator, one token of large vocabularies; ours is a token of its own
@@ -217,14 +218,19 @@ class CoLaR(Method):
         drawn = decoding.latents == "sample" or (decoding.latents == "default" and decoding.tokens == "sample")
         return drawn and not self.options.deterministic
 
+    def length(self, example: Example) -> Length:
+        chain = len(lines(example.steps, self.vocabulary))
+        latents = min(max(1, math.ceil(chain / self.speed)), self.options.max_latents)
+        return Length(len(target(example, self.vocabulary, steps=False)), latents)
+
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         ids, real = pad([self._prompt(q, self.speed) for q in questions], self.vocabulary.eos, side="left")
         keys = {stream: question_keys(questions, decoding.seed, stream) for stream in ("latents", "ends", "tokens")}
         keys = {stream: drawn.to(self.device) for stream, drawn in keys.items()}
-        trunk, embed = self.lm.base_model, self.lm.get_input_embeddings()
-        prefix = prefill(trunk, embed(ids.to(self.device)), real.to(self.device))
+        embed = self.lm.get_input_embeddings()
+        prefix = prefill(self.lm.base_model, embed(ids.to(self.device)), real.to(self.device), decoding.cache)
         prefix, latents, thought = self._think(prefix, keys, decoding)
-        prefix = extend(trunk, prefix, embed(torch.full_like(keys["tokens"], self.separator)))
+        prefix = extend(prefix, embed(torch.full_like(keys["tokens"], self.separator)))
         answer, cost = decode(self.lm, prefix, decoding, keys["tokens"], self.vocabulary.eos)
         cost.latent_steps += round(float(thought.sum(1).float().mean()))
         return Generation(answer, cost, trace={"latents": latents * thought[..., None]} if decoding.trace else {})
@@ -236,13 +242,17 @@ class CoLaR(Method):
         """
         head = self.lm.get_output_embeddings()
         ends = replace(decoding, top_p=1.0)  # the nucleus is for answers
+        lengths = forced(decoding, keys["ends"], "latents")
         running = torch.ones_like(keys["ends"], dtype=torch.bool)
         latents, thought = [], []
         for step in range(self.options.max_latents):
             latents.append(controlled(self._next_latent(prefix.hidden, keys["latents"], step, decoding), decoding))
             thought.append(running)
-            prefix = _visible(extend(self.lm.base_model, prefix, latents[-1]), running)
-            running = running & (choose(head(prefix.hidden), ends, keys["ends"], step) != self.separator)
+            prefix = _visible(extend(prefix, latents[-1]), running)
+            if lengths is None:
+                running = running & (choose(head(prefix.hidden), ends, keys["ends"], step) != self.separator)
+            else:
+                running = lengths > step + 1
             if not running.any():
                 break
         return prefix, torch.stack(latents, dim=1), torch.stack(thought, dim=1)
@@ -287,4 +297,4 @@ def draw_labels(ids: Tensor, place: Tensor, counts: Tensor, keys: Tensor) -> Ten
 def _visible(prefix: Prefix, rows: Tensor) -> Prefix:
     """A prefix whose last position is there for some rows alone."""
     real = torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1)
-    return replace(prefix, real=real, position=prefix.position - (~rows).long())
+    return replace(prefix, real=real)

@@ -16,6 +16,7 @@ from methods.base import (
     Decoding,
     Example,
     Generation,
+    Length,
     Method,
     MethodOptions,
     Output,
@@ -67,11 +68,14 @@ class CoTSFT(Method):
         hidden = self.lm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
         return Output({"cross_entropy": label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"])})
 
+    def length(self, example: Example) -> Length:
+        return Length(len(target(example, self.vocabulary, self.options.steps)))
+
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         ids, real = pad([prompt(q, self.vocabulary) for q in questions], self.vocabulary.eos, side="left")
         keys = question_keys(questions, decoding.seed, "tokens")
         ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
-        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real)
+        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         return Generation(answer, cost)
 

@@ -1,108 +1,112 @@
-"""The one cached, batched decoder that every method calls.
+"""The one batched answer decoder that every method calls.
 
 A method prefills a :class:`Prefix` with its prompt, may extend it by continuous vectors (:func:`extend`), and decodes
 tokens from it. Prompts are padded on the left; masks and position ids make padding invisible. Finished rows leave the
-batch once they are half of it.
+batch once they are half of it. How a prefix is kept is the business of :mod:`methods.memory`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from methods.backbone import causal_mask, positions_of
-from methods.base import Cost, Decoding
+from methods.base import CachePolicy, Cost, Decoding
 from methods.draws import uniform
+from methods.memory import Memory, make_memory
 
 if TYPE_CHECKING:
-    from transformers import Cache, PreTrainedModel
+    from transformers import PreTrainedModel
 
 
 @dataclass
 class Prefix:
-    """What a model has read: its cache, and what the next position needs."""
+    """What a model has read, and the state that the next token is predicted from."""
 
-    cache: Cache
+    memory: Memory
     hidden: Tensor  # (B, d) final hidden state of the last position
-    real: Tensor  # (B, L) which cached positions are no padding
-    position: Tensor  # (B,) position id of the next one
+    real: Tensor  # (B, L) which positions are no padding
     cost: Cost
 
     def select(self, rows: Tensor) -> Prefix:
-        """The prefix of some rows. The cache is changed in place: this prefix is spent."""
-        self.cache.batch_select_indices(rows)
-        return Prefix(self.cache, self.hidden[rows], self.real[rows], self.position[rows], self.cost)
+        """The prefix of some rows. The memory is changed in place: this prefix is spent."""
+        self.memory.select(rows)
+        return Prefix(self.memory, self.hidden[rows], self.real[rows], self.cost)
 
 
-def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor) -> Prefix:
-    """Read (B, L, d) left-padded vectors in one pass."""
-    from transformers import DynamicCache
-
-    positions = positions_of(real)
-    mask = None if bool(real.all()) else causal_mask(real)
-    output = trunk(
-        inputs_embeds=embeddings,
-        attention_mask=mask,
-        position_ids=positions,
-        past_key_values=DynamicCache(config=trunk.config),
-        use_cache=True,
-    )
-    return Prefix(output.past_key_values, output.last_hidden_state[:, -1], real, positions[:, -1] + 1, Cost(1))
+def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
+    """The prefix of rows of (B, L, d) vectors of which nothing has been read."""
+    real = torch.zeros(len(embeddings), 0, dtype=torch.bool, device=embeddings.device)
+    return Prefix(make_memory(cache, trunk), embeddings[:, :0].sum(1), real, Cost())
 
 
-def extend(trunk: PreTrainedModel, prefix: Prefix, embeddings: Tensor) -> Prefix:
-    """Read one more (B, d) vector per row. The cache is changed in place: ``prefix`` is spent."""
-    output = read(trunk, prefix, embeddings[:, None])
-    real = torch.cat([prefix.real, prefix.real.new_ones(len(prefix.real), 1)], dim=1)
-    cost = prefix.cost + Cost(1)
-    return Prefix(output.past_key_values, output.last_hidden_state[:, -1], real, prefix.position + 1, cost)
+def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
+    """Read (B, L, d) left-padded vectors, of which ``real`` (B, L) are no padding, in one pass."""
+    return read(blank(trunk, embeddings, cache), embeddings, real)[0]
 
 
-def read(trunk: PreTrainedModel, prefix: Prefix, embeddings: Tensor, **settings: Any) -> Any:
-    """The trunk's output at (B, n, d) vectors that go on from ``prefix``; rows may be padded at their end. The cache is
-    changed in place: ``prefix`` is spent."""
-    rows, count = embeddings.shape[:2]
-    read_before = prefix.real[:, None, None].expand(rows, 1, count, -1)
-    own = prefix.real.new_ones(count, count).tril().expand(rows, 1, count, count)
-    return trunk(
-        inputs_embeds=embeddings,
-        attention_mask=torch.cat([read_before, own], dim=-1),
-        position_ids=prefix.position[:, None] + torch.arange(count, device=embeddings.device),
-        past_key_values=prefix.cache,
-        use_cache=True,
-        **settings,
-    )
+def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
+    """Read one more (B, d) vector per row. The memory is changed in place: ``prefix`` is spent."""
+    return read(prefix, embeddings[:, None])[0]
 
 
-def decode(
-    lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int, max_new_tokens: int | None = None
-) -> tuple[Tensor, Cost]:
+def read(prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, **settings: Any) -> tuple[Prefix, Any]:
+    """Read (B, n, d) more vectors in one pass, of which ``real`` (B, n; default: all) are no padding; returns the
+    trunk's output too. The memory is changed in place: ``prefix`` is spent."""
+    own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
+    seen = torch.cat([prefix.real, own], dim=1)
+    output = prefix.memory.read(embeddings, seen, **settings)
+    return Prefix(prefix.memory, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1)), output
+
+
+def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) -> tuple[Tensor, Cost]:
     """Tokens after a prefix, (B, L) with ``eos`` from each row's end on, and what the prefix and they cost.
 
     ``keys`` (B,) are the rows' draws when tokens are sampled.
     """
-    limit = max_new_tokens or decoding.max_new_tokens
-    trunk, head, embed = lm.base_model, lm.get_output_embeddings(), lm.get_input_embeddings()
+    head, embed = lm.get_output_embeddings(), lm.get_input_embeddings()
+    ends = forced(decoding, keys, "tokens")
+    limit = decoding.max_new_tokens if ends is None else int(ends.max())
     tokens = torch.full((len(keys), limit), eos, dtype=torch.long, device=keys.device)
     rows = torch.arange(len(keys), device=keys.device)  # where the rows still decoded stand in `tokens`
     running = torch.ones_like(rows, dtype=torch.bool)
     emitted = 0
     for step in range(limit):
-        chosen = choose(head(prefix.hidden), decoding, keys[rows], step)
-        tokens[rows[running], step] = chosen[running]
-        alive = running & (chosen != eos)
-        emitted, left = emitted + int(running.sum()), int(alive.sum())
-        running = alive
+        logits = head(prefix.hidden)
+        if ends is not None:
+            logits = end_at(logits, ends[rows], step, eos)
+        chosen = torch.where(running, choose(logits, decoding, keys[rows], step), eos)
+        tokens[rows, step] = chosen
+        alive = chosen != eos
+        still, left = torch.stack([running.sum(), alive.sum()]).tolist()  # the one wait for the device in a step
+        emitted, running = emitted + still, alive
         if left == 0 or step + 1 == limit:
             break
         if 2 * left <= len(rows):
             keep = running.nonzero().squeeze(1)
             prefix, rows, chosen, running = prefix.select(keep), rows[keep], chosen[keep], running[keep]
-        prefix = extend(trunk, prefix, embed(chosen))
+        prefix = extend(prefix, embed(chosen))
     return tokens[:, : step + 1], prefix.cost + Cost(tokens=emitted)
+
+
+def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"]) -> Tensor | None:
+    """(B,) how many of them each row has where :attr:`Decoding.lengths` says so."""
+    if decoding.lengths is None:
+        return None
+    if len(decoding.lengths) != len(keys):
+        raise ValueError(f"{len(decoding.lengths)} lengths are given for {len(keys)} rows that are decoded: lengths "
+                         "are forced on answers alone, one for each question")  # fmt: skip
+    return torch.tensor([getattr(length, what) for length in decoding.lengths], device=keys.device)
+
+
+def end_at(logits: Tensor, ends: Tensor, step: int, eos: int) -> Tensor:
+    """Logits (B, V) that make a row's token number ``ends`` (B,) end-of-text, and none before it."""
+    over = step + 1 >= ends
+    logits = logits.masked_fill(over[:, None], -torch.inf)
+    logits[:, eos] = torch.where(over, 0.0, -torch.inf).to(logits)
+    return logits
 
 
 def choose(logits: Tensor, decoding: Decoding, keys: Tensor, step: int) -> Tensor:

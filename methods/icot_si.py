@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from methods.base import IGNORE, Batch, Budget, Context, Example, MethodOptions, Stage
-from methods.cot_sft import CoTSFT, prompt
+from methods.base import IGNORE, Batch, Budget, Context, Example, Length, MethodOptions, Stage
+from methods.cot_sft import CoTSFT, prompt, target
 from methods.draws import key, uniform
 
 PUBLISHED_CUTOFF = 39  # tokens of GPT-2 or Mistral on GSM8K's equations
@@ -82,6 +82,9 @@ class ICoTSI(CoTSFT):
             select_on=("cross_entropy",) if internalised else (),
             settings={"removed": removed},
         )
+
+    def length(self, example: Example) -> Length:
+        return Length(len(target(example, self.vocabulary, steps=False)))
 
     # -- training
 

@@ -20,6 +20,7 @@ from methods.base import (
     Decoding,
     Example,
     Generation,
+    Length,
     Method,
     MethodOptions,
     Output,
@@ -118,6 +119,9 @@ class SimCoT(Method):
         output = self.decoder.base_model(inputs_embeds=torch.cat([groups, words], dim=1), use_cache=False)
         hidden = output.last_hidden_state[:, self.group - 1 :]
         return label_loss(self.decoder.get_output_embeddings(), hidden, batch["explained_labels"], batch["weights"])
+
+    def length(self, example: Example) -> Length:
+        return self.base.length(example)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         return self.base.generate(questions, decoding)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from torch.nn import functional as F
 
 from golden import close
-from methods.base import IGNORE, Batch, Budget, Decoding, Example
+from methods.base import IGNORE, Budget, Decoding, Example
 from methods.coconut import Coconut, CoconutOptions
 from tiny import EOS, context, examples, ids, make, passes, questions, text
 
@@ -119,26 +117,6 @@ def test_stages_drawn_at_random() -> None:
 # -- the same numbers as one row at a time, without a cache
 
 
-def naive_inputs(method: Coconut, sequence: list[int]) -> Tensor:
-    """(L, d) inputs of one row: the whole row is read again for every thought."""
-    vectors = method.lm.get_input_embeddings()(torch.tensor(sequence))
-    for place in [i for i, token in enumerate(sequence) if token == method.latent]:
-        hidden = method.lm.base_model(inputs_embeds=vectors[None, :place], use_cache=False).last_hidden_state[0, -1]
-        vectors = torch.cat([vectors[:place], hidden[None], vectors[place + 1 :]])
-    return vectors
-
-
-def naive_loss(method: Coconut, batch: Batch, rows: int | None = None) -> Tensor:
-    """The loss sum, row by row, of all rows or the first ones."""
-    total = torch.zeros(())
-    for row in range(rows or len(batch["text"])):
-        prompt, said, labels = batch["prompt"][row][batch["real"][row]], batch["text"][row], batch["labels"][row]
-        vectors = naive_inputs(method, [*prompt.tolist(), *said.tolist()])
-        logits = method.lm(inputs_embeds=vectors[None], use_cache=False).logits[0, -len(said) :]
-        total = total + F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
-    return total
-
-
 def gradients(method: Coconut, loss: Tensor) -> dict[str, Tensor]:
     method.zero_grad()
     loss.backward()
@@ -153,7 +131,9 @@ def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float) -> No
     batch = method.collate(examples(), context(stage=stage))
     if drawn:
         assert len(set((batch["prompt"] == method.latent).sum(1).tolist())) > 1
-    loss, expected = method(batch, context(stage=stage)).losses["cross_entropy"], naive_loss(method, batch)
+    loss, expected = (
+        forward(batch, context(stage=stage)).losses["cross_entropy"] for forward in (method, method.naive_forward)
+    )
     close(loss, expected)
     ours, theirs = gradients(method, loss), gradients(method, expected)
     assert ours.keys() == theirs.keys()
@@ -167,7 +147,8 @@ def test_answers_equal_those_of_one_question_at_a_time_without_cache() -> None:
     asked = questions()
     answers = method.generate(asked, Decoding(max_new_tokens=limit)).answer
     for question, answer in zip(asked, answers, strict=True):
-        vectors = naive_inputs(method, [*question, *ids("\n"), method.begin, *[method.latent] * 6, method.end])
+        read = [*question, *ids("\n"), method.begin, *[method.latent] * 6, method.end]
+        vectors = method.naive_inputs(torch.tensor(read))
         tokens: list[int] = []
         while len(tokens) < limit and EOS not in tokens:
             tokens.append(int(method.lm(inputs_embeds=vectors[None]).logits[0, -1].argmax()))
@@ -210,20 +191,3 @@ def test_thoughts_of_others() -> None:
     torch.testing.assert_close(mean[:, 0], own[:, 0].mean(0).expand(4, -1))
     twice = [questions()[0]] * 2
     torch.testing.assert_close(thoughts(twice, "own"), thoughts(twice, "exchanged"))
-
-
-def test_a_training_step_takes_a_fifth_of_the_naive_time() -> None:
-    """Batch 64, 70 tokens, 6 thoughts; the naive step is linear in rows, so that 8 of them say what 64 take."""
-    method = coconut(hidden_size=96)
-    rows = [Example(f"{i}", ids("q" * 45), [ids("<<1+1=2>>")] * 3, ids("123456")) for i in range(64)]
-    batch = method.collate(rows, context(stage=4))
-    assert batch["prompt"].shape[1] + batch["text"].shape[1] >= 65
-
-    def seconds(loss: Any) -> float:
-        began = time.perf_counter()
-        gradients(method, loss())
-        return time.perf_counter() - began
-
-    ours = min(seconds(lambda: method(batch, context(stage=4)).losses["cross_entropy"]) for _ in range(3))
-    naive = min(seconds(lambda: naive_loss(method, batch, rows=8)) for _ in range(2)) * 8
-    assert ours < naive / 5

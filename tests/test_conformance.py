@@ -136,6 +136,27 @@ def test_batch_size_changes_no_answer(method: Method) -> None:
         assert together == alone
 
 
+def test_answers_need_no_cache(method: Method) -> None:
+    """Without one, and one question at a time, all is read again for every token: as published codes do."""
+    alone = [say(method, [question], cache="none")[0] for question in questions()]
+    assert say(method, questions()) == alone
+
+
+def test_lengths_can_be_forced(method: Method) -> None:
+    """Those of the gold answers, so that work is measured that depends on no weights; with and without cache."""
+    lengths = tuple(method.length(example) for example in examples())
+    answers = []
+    for cache in ("dynamic", "none"):
+        with torch.no_grad():
+            generation = method.generate(questions(), Decoding(max_new_tokens=1, lengths=lengths, cache=cache))
+        answers.append(generation.answer)
+        assert [row.index(EOS) + 1 for row in generation.answer.tolist()] == [length.tokens for length in lengths]
+        assert generation.cost.tokens == sum(length.tokens for length in lengths)
+    assert torch.equal(*answers)
+    with pytest.raises(ValueError, match="lengths are given"):
+        method.generate(questions()[1:], Decoding(lengths=lengths))
+
+
 def test_a_question_asked_twice_gets_one_answer(method: Method) -> None:
     first = questions()[3]
     answers = say(method, [first, questions()[7], first], tokens="sample", latents="sample")

@@ -43,7 +43,7 @@ def test_cached_batch_equals_the_plain_computation(lm) -> None:
     prompts = [torch.randint(1, 40, (3 + i % 7,), generator=generator).tolist() for i in range(24)]
     ids, real = padded(prompts)
     prefix = prefill(lm.base_model, lm.get_input_embeddings()(ids), real)
-    tokens, cost = decode(lm, prefix, Decoding(), torch.zeros(24, dtype=torch.long), EOS, 30)
+    tokens, cost = decode(lm, prefix, Decoding(max_new_tokens=30), torch.zeros(24, dtype=torch.long), EOS)
     expected = [plain_greedy(lm, prompt, 30) for prompt in prompts]
     assert len({len(row) for row in expected}) > 2  # they do end at different times
     for row, wanted in zip(tokens.tolist(), expected, strict=True):

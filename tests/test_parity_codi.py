@@ -96,9 +96,8 @@ def test_student_logits(golden: Golden) -> None:
     model, batch = golden.model, golden.model.collate(golden.examples, CONTEXT)
     trunk, embed = model.lm.base_model, model.lm.get_input_embeddings()
     prefix, _ = model.think(prefill(trunk, embed(batch["asked"]), batch["asked_real"]), Decoding())
-    logits = model.lm.get_output_embeddings()(
-        read(trunk, prefix, embed(golden.tensors["in.decoder_input_ids"])).last_hidden_state
-    )
+    _, output = read(prefix, embed(golden.tensors["in.decoder_input_ids"]))
+    logits = model.lm.get_output_embeddings()(output.last_hidden_state)
     real = golden.tensors["in.decoder_labels"] != IGNORE
     close(logits[real], golden.tensors["out.student_logits"][real])
 

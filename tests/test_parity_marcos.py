@@ -141,7 +141,8 @@ def test_greedy_tokens(golden: Golden) -> None:
         sequence = torch.cat([thoughts[step], start], dim=1)
         prefix = prefill(model.speaking.base_model, sequence, torch.ones(sequence.shape[:2], dtype=torch.bool))
         keys = torch.zeros(len(expected), dtype=torch.long)
-        tokens, _ = decode(model.speaking, prefix, Decoding(), keys, golden.eos, expected.shape[1] - 1)
+        decoding = Decoding(max_new_tokens=expected.shape[1] - 1)
+        tokens, _ = decode(model.speaking, prefix, decoding, keys, golden.eos)
         ended = (expected[:, 1:] == golden.eos).cumsum(1) > 0  # the published loop writes on after the end
         wanted = expected[:, 1:].masked_fill(ended, golden.eos)
         padded = torch.nn.functional.pad(tokens, (0, wanted.shape[1] - tokens.shape[1]), value=golden.eos)

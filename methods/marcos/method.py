@@ -317,7 +317,8 @@ class MarCos(Method):
         """Tokens of shallow neurons (R, S, d), step by step from step ``first`` on."""
         start = torch.tensor(self.vocabulary.newline, device=rows.device).expand(len(rows), -1)
         sequence = torch.cat([rows, self.speaking.get_input_embeddings()(start)], dim=1)
-        prefix = prefill(self.speaking.base_model, sequence, sequence.new_ones(sequence.shape[:2], dtype=torch.bool))
+        real = sequence.new_ones(sequence.shape[:2], dtype=torch.bool)
+        prefix = prefill(self.speaking.base_model, sequence, real, decoding.cache)
         streams = range(first, first + len(rows) // len(questions))
         keys = torch.cat([question_keys(questions, decoding.seed, f"tokens {step}") for step in streams])
         return decode(self.speaking, prefix, decoding, keys.to(rows.device), self.vocabulary.eos)

@@ -1,0 +1,149 @@
+"""What batching and a cache are worth, for every method, and a training step against the naive one.
+
+Weights are untrained, so answers have the lengths of the gold ones: both ways do the same work, and say the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
+from benchmarks.engine import pick_device, synchronize
+from benchmarks.environment import environment, now
+from benchmarks.progress import Progress
+from benchmarks.study import Study
+from methods.backbone import load_backbone
+from methods.base import Budget, Context, Decoding, Example, Method, Setup, Vocabulary
+from methods.registry import available, build
+
+BATCH = 64
+STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # of the training step
+
+
+def measure_speed(study: Study, results: Path, repeats: int = 3) -> dict[str, Any]:
+    """Rates of all registered methods on the study's backbone, its tokenizer and its block of most runs."""
+    torch.set_num_threads(study.timing_threads)
+    started, runs = now(), list(study.runs.values())
+    block = max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
+    data = prepare(study, block, results)
+    words = vocabulary(load_tokenizer(data))
+    setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
+    examples = open_corpus(data, "validation").examples(range(BATCH))
+    answers, training = {}, {}
+    with Progress("speed", len(available())) as progress:
+        for name in available():
+            options = next((row.options for row in study.rows if row.method == name), {})
+            answers[name] = time_answers(_built(name, options, setup), examples, repeats)
+            if (step := time_step(name, words, repeats)) is not None:
+                training[name] = step
+            progress.advance()
+    return {
+        "study": study.name,
+        "block": block.id,
+        "backbone": study.backbone.model_dump(),
+        "batch_size": BATCH,
+        "repeats": repeats,
+        "answers": answers,
+        "training_step": STEP,
+        "training": training,
+        "environment": environment(started),
+    }
+
+
+def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
+    return build(name, options, setup, seed=0).to(pick_device()).eval()
+
+
+@torch.no_grad()
+def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> dict[str, Any]:
+    """Questions per second in one batch with a cache, and one by one without; medians of repeats."""
+    questions = [example.question for example in examples]
+    batched = Decoding(lengths=tuple(method.length(example) for example in examples))
+    single = [replace(batched, cache="none", lengths=(length,)) for length in batched.lengths or ()]
+
+    def together() -> list[list[int]]:
+        return _said(method.generate(questions, batched).answer, method.vocabulary)
+
+    def alone() -> list[list[int]]:
+        pairs = zip(questions, single, strict=True)
+        return [_said(method.generate([q], how).answer, method.vocabulary)[0] for q, how in pairs]
+
+    same = sum(a == b for a, b in zip(together(), alone(), strict=True)) / len(questions)  # warms up too
+    cached, uncached = (len(questions) / _seconds(method, answer, repeats) for answer in (together, alone))
+    return {"title": method.title, "batched": cached, "single": uncached, "ratio": cached / uncached, "same": same}
+
+
+def _said(answer: torch.Tensor, words: Vocabulary) -> list[list[int]]:
+    """Answers without their padding."""
+    return [[token for token in row if token != words.eos] for row in answer.tolist()]
+
+
+def time_step(name: str, words: Vocabulary, repeats: int) -> dict[str, Any] | None:
+    """Seconds of forward and backward over one batch of the last stage, batched and naive, where a method has a naive
+    way."""
+    backbone = load_backbone(STEP["backbone"], words.size, overrides={"hidden_size": STEP["hidden_size"]})
+    method = _built(name, {}, Setup(backbone, words))
+    context = Context(method.stages(Budget(1.0, 100))[-1], epoch=0, step=0, seed=0)
+    shortest = method.collate([_example(1)], context).tokens
+    rows = [_example(STEP["tokens"] - shortest + 1)] * STEP["batch_size"]
+    batch = method.collate(rows, context).to(method.device)
+    with torch.no_grad():
+        if method.naive_forward(method.collate(rows[:1], context).to(method.device), context) is None:
+            return None
+
+    def step(forward: Callable[..., Any]) -> None:
+        method.zero_grad()
+        torch.stack(list(forward(batch, context).losses.values())).sum().backward()
+
+    step(method)  # warms up
+    ours, naive = (_seconds(method, lambda f=f: step(f), repeats) for f in (method, method.naive_forward))
+    return {
+        "title": method.title,
+        "tokens": batch.tokens / STEP["batch_size"],
+        "seconds": ours,
+        "naive_seconds": naive,
+        "ratio": naive / ours,
+    }
+
+
+def _example(question: int) -> Example:
+    return Example("row", [7] * question, [[5] * 8] * 3, [9] * 4)
+
+
+def _seconds(method: Method, work: Callable[[], Any], repeats: int) -> float:
+    """The median time of some repeats."""
+    seconds = []
+    for _ in range(repeats):
+        synchronize(method.device)
+        began = time.perf_counter()
+        work()
+        synchronize(method.device)
+        seconds.append(time.perf_counter() - began)
+    return median(seconds)
+
+
+def render_speed(record: dict[str, Any]) -> str:
+    """The record as two tables in Markdown."""
+    made = record["environment"]
+    answers = [[a["title"], a["batched"], a["single"], a["ratio"]] for a in record["answers"].values()]
+    headers = ["Method", f"cached, batch {BATCH} (questions/s)", "uncached, one by one (questions/s)", "ratio"]
+    steps = [[t["title"], t["seconds"], t["naive_seconds"], t["ratio"]] for t in record["training"].values()]
+    form = {"tablefmt": "pipe", "floatfmt": ("", ".3g", ".3g", ".1f")}
+    versions = ", ".join(f"{name} {made[name]}" for name in ("torch", "transformers", "python"))
+    return "\n\n".join(
+        [
+            tabulate(answers, headers, **form),
+            tabulate(steps, ["Training step", "batched (s)", "row by row (s)", "ratio"], **form),
+            f"{made['device']} ({made['cpu']}), {made['threads']} threads, {versions}; study {record['study']}, block "
+            f"{record['block']}. Untrained weights; answers have the lengths of the gold ones. The training step has "
+            f"batch {STEP['batch_size']}, {STEP['tokens']} tokens, 2 layers of width {STEP['hidden_size']}.",
+        ]
+    )

@@ -1,0 +1,85 @@
+"""What a transformer keeps of what it has read: a cache that grows, or nothing, so that it reads all again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from methods.backbone import causal_mask, positions_of
+from methods.base import CachePolicy
+
+
+class Memory(ABC):
+    """What one trunk has read of some rows; what it reads next is added in place."""
+
+    def __init__(self, trunk: Any) -> None:
+        self.trunk = trunk
+
+    @abstractmethod
+    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+        """The trunk's output at (B, n, d) vectors, the last n of all positions (B, L), of which ``real`` are no
+        padding."""
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows alone."""
+
+
+class Growing(Memory):
+    """A cache that grows by concatenation. Gradients pass through it."""
+
+    def __init__(self, trunk: Any) -> None:
+        super().__init__(trunk)
+        self.cache = DynamicCache(config=trunk.config)
+
+    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+        count = vectors.shape[1]
+        return self.trunk(
+            inputs_embeds=vectors,
+            attention_mask=_mask(real) if count == real.shape[1] else causal_mask(real, count),
+            position_ids=positions_of(real)[:, -count:],
+            past_key_values=self.cache,
+            use_cache=True,
+            **settings,
+        )
+
+    def select(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+
+
+class Rereading(Memory):
+    """No cache: with every vector all of them are read again, as in most published codes. For comparison."""
+
+    def __init__(self, trunk: Any) -> None:
+        super().__init__(trunk)
+        self.vectors: Tensor | None = None
+
+    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+        self.vectors = vectors if self.vectors is None else torch.cat([self.vectors, vectors], dim=1)
+        output = self.trunk(
+            inputs_embeds=self.vectors,
+            attention_mask=_mask(real),
+            position_ids=positions_of(real),
+            use_cache=False,
+            **settings,
+        )
+        return BaseModelOutputWithPast(last_hidden_state=output.last_hidden_state[:, -vectors.shape[1] :])
+
+    def select(self, rows: Tensor) -> None:
+        assert self.vectors is not None
+        self.vectors = self.vectors[rows]
+
+
+def _mask(real: Tensor) -> Tensor | None:
+    """Of a whole sequence; none where nothing is padding, for which attention has a faster way."""
+    return None if bool(real.all()) else causal_mask(real)
+
+
+def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
+    """The memory that a policy means."""
+    return Rereading(trunk) if policy == "none" else Growing(trunk)

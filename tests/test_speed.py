@@ -1,0 +1,38 @@
+"""The benchmark of batching and caching: both ways say the same, and the batched one is faster by far."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from benchmarks.cli import app
+from benchmarks.speed import STEP, time_step
+from methods.registry import available
+from small import MARCOS, small_study
+from tiny import setup
+
+ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
+
+
+def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> None:
+    study, output = tmp_path / "small.yaml", tmp_path / "speed.json"
+    study.write_text(small_study(ROWS).model_dump_json())  # JSON is YAML
+    run = CliRunner().invoke(
+        app, ["speed", str(study), "--results", str(tmp_path), "--output", str(output), "--repeats", "1"]
+    )
+    assert run.exit_code == 0, run.output
+    record = json.loads(output.read_text())
+    assert record["answers"].keys() == available().keys()
+    for method in record["answers"].values():
+        assert method["same"] == 1.0
+        assert method["batched"] > method["single"] > 0
+        assert method["title"] in run.output
+    assert "coconut" in record["training"]
+
+
+def test_a_training_step_of_coconut_takes_a_fifth_of_the_naive_time() -> None:
+    step = time_step("coconut", setup().vocabulary, repeats=2)
+    assert step is not None and step["tokens"] == STEP["tokens"]
+    assert step["ratio"] > 5
