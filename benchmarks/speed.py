@@ -36,7 +36,7 @@ def measure_speed(study: Study, results: Path, repeats: int = 3) -> dict[str, An
     data = prepare(study, block, results)
     words = vocabulary(load_tokenizer(data))
     setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
-    examples = open_corpus(data, "validation").examples(range(BATCH))
+    examples = open_corpus(data, "train").examples(range(BATCH))
     answers, training = {}, {}
     with Progress("speed", len(available())) as progress:
         for name in available():

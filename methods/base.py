@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from methods.backbone import Backbone
 
-CachePolicy = Literal["dynamic", "none"]  # of methods.memory
+CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.memory
 IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
 
 
@@ -162,7 +162,7 @@ class Decoding:
     max_new_tokens: int = 128
     answer_only: bool = True  # methods that can skip the steps do so; False: say them too
     trace: bool = False  # keep the latents in Generation.trace
-    cache: CachePolicy = "dynamic"  # none: all is read again for every token; answers are the same
+    cache: CachePolicy = "auto"  # how what was read is kept; changes no answer
     lengths: tuple[Length, ...] | None = None  # forced, one per question: measures work whatever the weights say
 
 

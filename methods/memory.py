@@ -1,4 +1,5 @@
-"""What a transformer keeps of what it has read: a cache that grows, or nothing, so that it reads all again."""
+"""What a transformer keeps of what it has read: a cache that grows, fixed buffers (:mod:`methods.static_memory`), or
+nothing, so that it reads all again."""
 
 from __future__ import annotations
 
@@ -81,5 +82,10 @@ def _mask(real: Tensor) -> Tensor | None:
 
 
 def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
-    """The memory that a policy means."""
-    return Rereading(trunk) if policy == "none" else Growing(trunk)
+    """The memory that a policy means: by itself, ``static`` where a GPU answers, and ``dynamic`` elsewhere."""
+    from methods.static_memory import Static
+
+    if policy == "auto":
+        on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
+        policy = "static" if on_gpu else "dynamic"
+    return {"dynamic": Growing, "static": Static, "none": Rereading}[policy](trunk)

@@ -142,6 +142,14 @@ def test_answers_need_no_cache(method: Method) -> None:
     assert say(method, questions()) == alone
 
 
+def test_fixed_buffers_change_no_answer(method: Method) -> None:
+    """Those that graphs are captured on where a GPU answers; batches of any size use them one after the other."""
+    for decoding in ({}, {"tokens": "sample", "latents": "sample", "seed": 3}):
+        grown = say(method, questions(), **decoding)
+        assert say(method, questions()[:3], cache="static", **decoding) == grown[:3]
+        assert say(method, questions(), cache="static", **decoding) == grown
+
+
 def test_lengths_can_be_forced(method: Method) -> None:
     """Those of the gold answers, so that work is measured that depends on no weights; with and without cache."""
     lengths = tuple(method.length(example) for example in examples())

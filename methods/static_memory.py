@@ -1,0 +1,191 @@
+"""Fixed buffers in the place of a cache that grows, so that one captured CUDA graph serves every token decoded.
+
+Launching a transformer's kernels one by one takes far longer than one token's arithmetic; a graph launches them at
+once, but needs tensors that stay where they are. A trunk has one set of buffers; rows and positions are rounded up, so
+that few graphs serve all batches. Without a GPU the same buffers are used without graphs, which is how tests see them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Cache
+from transformers.cache_utils import StaticLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from methods.backbone import causal_mask, positions_of
+from methods.memory import Growing, Memory
+
+POSITIONS = 128  # lengths are rounded up to multiples of it: fewer graphs, more masked positions to pass over
+
+
+class Slots(StaticLayer):
+    """One layer's keys and values in given tensors (R, heads, L, d); what is read next goes to ``slots`` (n,)."""
+
+    def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        super().__init__(max_cache_len=keys.shape[2])
+        self.keys, self.values, self.slots = keys, values, slots
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.keys.index_copy_(2, self.slots, key_states.to(self.keys.dtype))
+        self.values.index_copy_(2, self.slots, value_states.to(self.values.dtype))
+        return self.keys, self.values
+
+
+class Static(Memory):
+    """The prompt is read into a cache that grows, and copied into the trunk's buffers when the next vector comes."""
+
+    def __init__(self, trunk: Any) -> None:
+        if torch.is_grad_enabled():
+            raise ValueError("buffers keep no gradients: decode under torch.no_grad(), or with the cache `dynamic`")
+        super().__init__(trunk)
+        self.prompt: Growing | None = Growing(trunk)
+        self.buffers = _BUFFERS.setdefault(trunk, Buffers())
+        self.ticket = 0
+
+    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+        count, length = vectors.shape[1], real.shape[1]
+        if self.prompt is not None:
+            if count == length:
+                return self.prompt.read(vectors, real, **settings)
+            self.ticket = self.buffers.take(self.trunk, self.prompt, length - count)
+            self.prompt = None
+        if self.ticket != self.buffers.ticket:
+            raise RuntimeError("these rows' buffers serve others now: finish one batch before the next is begun")
+        self.buffers.fit(len(vectors), length)
+        if count == 1 and not settings:
+            return BaseModelOutputWithPast(last_hidden_state=self.buffers.step(self.trunk, vectors, real))
+        return self.buffers.several(self.trunk, vectors, real, **settings)
+
+    def select(self, rows: Tensor) -> None:
+        if self.prompt is not None:
+            self.prompt.select(rows)
+        else:
+            self.buffers.select(rows)
+
+
+class Buffers:
+    """Keys and values of every layer, the inputs of one step, and the graphs that were captured on them."""
+
+    def __init__(self) -> None:
+        self.layers: list[tuple[Tensor, ...]] = []  # keys and values (R, heads, L, d) of every layer
+        self.vectors = self.positions = self.mask = self.slots = torch.empty(0)
+        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.weights: tuple[int, ...] = ()
+        self.ticket = 0
+
+    def take(self, trunk: Any, prompt: Growing, length: int) -> int:
+        """Copy the cache of a prompt of some length in. The ticket says who has the buffers from now on."""
+        held = [(layer.keys, layer.values) for layer in prompt.cache.layers]
+        weights = tuple(tensor.data_ptr() for tensor in (*trunk.parameters(), *trunk.buffers()))
+        dtype = _arithmetic(held[0][0])
+        if weights != self.weights or self.layers[0][0].dtype != dtype:  # graphs would read weights that are gone
+            self.weights, self.graphs = weights, {}
+            self.layers = [tuple(state[:0, :, :0].to(dtype) for state in states) for states in held]
+        self.fit(len(held[0][0]), length + 1)
+        for own, states in zip(self.layers, held, strict=True):
+            for buffer, state in zip(own, states, strict=True):
+                buffer[: len(state), :, :length] = state
+        self.mask.zero_()
+        self.ticket += 1
+        return self.ticket
+
+    def fit(self, rows: int, length: int) -> None:
+        """Make room, which moves everything: graphs have to be captured again."""
+        old_rows, _, old_length, _ = self.layers[0][0].shape
+        more_rows = max(_whole_rows(rows) - old_rows, 0)
+        more = max(_whole(length), 2 * old_length) - old_length if length > old_length else 0
+        if not (more_rows or more):
+            return
+        self.graphs = {}
+        self.layers = [tuple(F.pad(state, (0, 0, 0, more, 0, 0, 0, more_rows)) for state in own) for own in self.layers]
+        place, (total, _, longest, _) = {"device": self.layers[0][0].device}, self.layers[0][0].shape
+        self.vectors = torch.empty(0, **place)
+        self.positions = torch.zeros(total, 1, dtype=torch.long, **place)
+        self.mask = torch.zeros(total, 1, 1, longest, dtype=torch.bool, **place)
+        self.slots = torch.zeros(1, dtype=torch.long, **place)
+
+    def select(self, rows: Tensor) -> None:
+        for own in self.layers:
+            for buffer in own:
+                buffer[: len(rows)] = buffer[rows]
+
+    def step(self, trunk: Any, vectors: Tensor, real: Tensor) -> Tensor:
+        """The final hidden states (B, 1, d) of the one vector that every row reads next."""
+        (rows, length), whole = real.shape, _whole_rows(len(real))
+        if not len(self.vectors):
+            self.vectors = vectors.new_zeros(len(self.mask), *vectors.shape[1:])
+        self.vectors[:rows] = vectors
+        self.positions[:rows] = positions_of(real)[:, -1:]
+        self.mask[:rows, 0, 0, :length] = real
+        self.mask[:whole, 0, 0, length - 1] = True  # rows that nobody asked for see themselves too, and stay finite
+        self.slots.fill_(length - 1)
+        inputs = (self.vectors[:whole], self.mask[:whole, :, :, : _whole(length)], self.positions[:whole], self.slots)
+        if not vectors.is_cuda:
+            return self._run(trunk, *inputs).last_hidden_state[:rows].clone()
+        key = (whole, _whole(length), _arithmetic(vectors))
+        if key not in self.graphs:
+            self.graphs[key] = self._capture(trunk, *inputs)
+        graph, output = self.graphs[key]
+        graph.replay()
+        return output[:rows].clone()
+
+    def several(self, trunk: Any, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+        """The trunk's output at (B, n, d) vectors that every row reads next."""
+        (_, count, _), length = vectors.shape, real.shape[1]
+        mask = F.pad(causal_mask(real, count), (0, _whole(length) - length))
+        slots = torch.arange(length - count, length, device=real.device)
+        return self._run(trunk, vectors, mask, positions_of(real)[:, -count:], slots, **settings)
+
+    def _run(self, trunk: Any, vectors: Tensor, mask: Tensor, positions: Tensor, slots: Tensor, **settings: Any) -> Any:
+        rows, length = len(vectors), mask.shape[-1]
+        cache = Cache(layers=[Slots(*(state[:rows, :, :length] for state in own), slots) for own in self.layers])
+        kind = vectors.device.type
+        # autocast would keep the weights that it casts, and a graph read them where they no longer are
+        with torch.autocast(
+            kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
+        ):
+            return trunk(
+                inputs_embeds=vectors,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                **settings,
+            )
+
+    def _capture(self, trunk: Any, *inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """A graph of one step and where it leaves its hidden states. The warm-up writes what the first replay will."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self._run(trunk, *inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = self._run(trunk, *inputs).last_hidden_state
+        return graph, output
+
+
+def _whole_rows(rows: int) -> int:
+    """The next power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+def _whole(length: int) -> int:
+    return -(-length // POSITIONS) * POSITIONS
+
+
+def _arithmetic(like: Tensor) -> torch.dtype:
+    """The precision that attention computes in."""
+    kind = like.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+
+
+_BUFFERS: WeakKeyDictionary[nn.Module, Buffers] = WeakKeyDictionary()

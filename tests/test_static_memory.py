@@ -1,0 +1,124 @@
+"""Fixed buffers against the cache that grows: the same hidden states, whatever was in the buffers before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from methods import static_memory
+from methods.backbone import load_backbone
+from methods.base import CachePolicy, Decoding
+from methods.decoding import Prefix, decode, extend, prefill, read
+from methods.memory import Growing, make_memory
+from methods.static_memory import Static
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured where there is a GPU
+
+
+@pytest.fixture
+def lm():
+    torch.manual_seed(0)
+    overrides = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.3}
+    return load_backbone("qwen2-tiny", 40, overrides=overrides).causal_lm().eval().to(DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def prompt(rows: int, length: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Vectors and which of them are no padding, on the left."""
+    generator = torch.Generator().manual_seed(seed)
+    real = torch.arange(length) >= torch.arange(rows)[:, None] % length
+    return torch.randn(rows, length, 32, generator=generator).to(DEVICE), real.to(DEVICE)
+
+
+def states(lm, cache: CachePolicy, rows: int, length: int, steps: int, seed: int = 0) -> list[Tensor]:
+    """Final hidden states of a prompt and some vectors more; in between a row leaves, and two vectors come at once."""
+    prefix: Prefix = prefill(lm.base_model, *prompt(rows, length, seed), cache)
+    found = [prefix.hidden]
+    for step in range(steps):
+        vectors, _ = prompt(len(prefix.hidden), 2, seed=step + 1)
+        prefix = extend(prefix, vectors[:, 0])
+        found.append(prefix.hidden)
+        if step == 1:
+            prefix, output = read(prefix, vectors)
+            found.append(output.last_hidden_state)
+        if step == 2 and rows > 1:
+            prefix = prefix.select(torch.arange(0, rows, 2, device=vectors.device))
+    return found
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (5, 7), (8, 126), (3, 140)])
+def test_hidden_states_are_those_of_a_growing_cache(lm, rows: int, length: int) -> None:
+    """Also past the end of the buffers, which then grow."""
+    steps = 6 if length < 126 else 140
+    for ours, expected in zip(
+        states(lm, "static", rows, length, steps), states(lm, "dynamic", rows, length, steps), strict=True
+    ):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_buffers_are_used_again_whatever_is_in_them(lm) -> None:
+    states(lm, "static", 6, 9, 12)
+    buffers = static_memory._BUFFERS[lm.base_model]
+    kept = [tensor.data_ptr() for own in buffers.layers for tensor in own]
+    for own in buffers.layers:
+        for tensor in own:
+            tensor.fill_(1e4)
+    for ours, expected in zip(states(lm, "static", 3, 5, 4), states(lm, "dynamic", 3, 5, 4), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+    assert kept == [tensor.data_ptr() for own in buffers.layers for tensor in own]
+
+
+def test_weights_that_move_are_noticed(lm) -> None:
+    before = states(lm, "static", 3, 5, 4)
+    for layer in lm.base_model.layers:
+        layer.mlp.up_proj.weight = torch.nn.Parameter(-layer.mlp.up_proj.weight)
+    after, expected = states(lm, "static", 3, 5, 4), states(lm, "dynamic", 3, 5, 4)
+    torch.testing.assert_close(after, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(before[-1], after[-1])
+
+
+def test_a_batch_that_lost_its_buffers_says_so(lm) -> None:
+    first, second = (
+        extend(prefill(lm.base_model, *prompt(2, 4), "static"), torch.ones(2, 32).to(DEVICE)) for _ in "ab"
+    )
+    extend(second, torch.ones(2, 32).to(DEVICE))
+    with pytest.raises(RuntimeError, match="buffers serve others"):
+        extend(first, torch.ones(2, 32).to(DEVICE))
+
+
+def test_buffers_refuse_gradients(lm) -> None:
+    with torch.enable_grad(), pytest.raises(ValueError, match="no gradients"):
+        prefill(lm.base_model, *prompt(2, 4), "static")
+
+
+def test_the_device_decides_by_itself(lm) -> None:
+    assert type(make_memory("auto", lm.base_model)) is (Static if DEVICE == "cuda" else Growing)
+    with torch.enable_grad():
+        assert type(make_memory("auto", lm.base_model)) is Growing
+
+
+def test_tokens_are_those_of_a_growing_cache(lm) -> None:
+    keys = torch.zeros(9, dtype=torch.long, device=DEVICE)
+    answers = []
+    for cache in ("dynamic", "static", "static"):
+        prefix = prefill(lm.base_model, *prompt(9, 6), cache)
+        answers.append(decode(lm, prefix, Decoding(max_new_tokens=16), keys, 0)[0])
+    assert torch.equal(answers[0], answers[1]) and torch.equal(answers[0], answers[2])
+
+
+def test_precision_follows_autocast(lm) -> None:
+    """Keys and values are kept as attention takes them; graphs read no weights that autocast casts and drops."""
+    states(lm, "static", 5, 7, 3)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        ours, expected = (states(lm, cache, 5, 7, 3) for cache in ("static", "dynamic"))
+    torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.05)
+    assert static_memory._BUFFERS[lm.base_model].layers[0][0].dtype == torch.bfloat16
+    torch.testing.assert_close(states(lm, "static", 5, 7, 3), states(lm, "dynamic", 5, 7, 3), rtol=1e-4, atol=1e-4)
