@@ -1,0 +1,213 @@
+"""The paper's claims, from its own numbers and from a study's records."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from benchmarks import results
+from benchmarks.claims import Cell, Claim, Measure, Paper, judge, load_claims
+from benchmarks.cli import app
+from benchmarks.study import Study
+from benchmarks.tables import Table
+from benchmarks.tables.claims import paper_alone
+from benchmarks.tables.render import contents
+from fabricate import fabricate, study
+
+CLAIMS = {claim.id: claim for claim in load_claims()}
+CELLS = {"table": "main_0.5b", "block": "equation", "row": "marcos", "against": ["cot_sft", "codi"]}
+ROWS = [
+    {"id": "cot_sft", "method": "cot_sft"},
+    {"id": "codi", "method": "cot_sft", "title": "CODI", "blocks": ["equation"]},
+    {"id": "marcos", "method": "marcos"},
+]
+SHARES = {"cot_sft": (0.2, 0.5, 0.4), "codi": (0.3, 0.5, 0.4), "marcos": (0.8, 0.5, 0.1)}
+
+
+class Given:
+    """A source whose numbers are written down: by row and test set."""
+
+    def __init__(self, numbers: dict[tuple[str, str], float], separated: bool | None = None) -> None:
+        self.numbers, self.sure = numbers, separated
+
+    def value(self, cell: Cell, measure: Measure) -> float | None:
+        return self.numbers.get((cell.row, cell.test))
+
+    def separated(self, a: Cell, b: Cell) -> bool | None:
+        return self.sure
+
+
+def claim(**fields: Any) -> Claim:
+    cells = CELLS | {key: fields.pop(key) for key in ("tests", "against") if key in fields}
+    return Claim.model_validate({"id": "a", "place": "1", "says": "so", "cells": [cells]} | fields)
+
+
+@pytest.mark.parametrize(
+    ("id", "values", "verdict"),
+    [
+        ("gain_on_text", [4.70], "held"),
+        ("above_best_latent", [8.04], "held"),
+        ("out_of_domain", [1.53, 2.30], "held"),
+        ("over_10_times_3b_text", [10.12, 15.75, 9.86], "not held"),
+        ("same_accuracy", [5.31, 0.15, 0.23], "held"),
+        ("deep_on_equations", [2.92, 1.07, 3.79], "held"),
+        ("parallel_thinking", [49.8], "held"),
+        ("no_bottleneck", [-4.3], "not held"),
+        ("nar", [-0.56, 4.36, 8.79], "held"),
+    ],
+)
+def test_the_papers_numbers_are_recomputed(id: str, values: list[float], verdict: str) -> None:
+    finding = judge(CLAIMS[id], Paper())
+    assert [round(value.number, 2) for value in finding.values] == values
+    assert finding.verdict == verdict
+
+
+def test_speed_up_of_15_7_is_one_cell_of_twelve() -> None:
+    finding = judge(CLAIMS["up_to_15.7_times"], Paper())
+    assert finding.verdict == "held" and len(finding.values) == 12
+    best = max(finding.values, key=lambda value: value.number)
+    assert (best.cell.table, best.cell.block, best.cell.test) == ("main_3b", "text", "svamp_paper4138")
+    assert best.number == pytest.approx(537.78 / 34.14)
+
+
+def test_a_claim_that_fails_names_where() -> None:
+    assert judge(CLAIMS["on_par"], Paper()).why == "5 of 6; not text multiarith marcos against cot_sft (-1.53)"
+    assert judge(CLAIMS["over_10_times_3b_text"], Paper()).why.endswith("(9.86)")
+
+
+def test_claims_without_cells_say_why() -> None:
+    for id in ("steering", "one_to_one", "initialisation", "tau", "clique"):
+        finding = judge(CLAIMS[id], Paper())
+        assert finding.verdict == "not comparable" and len(finding.why) > 10
+
+
+def test_training_time_is_counted_once_for_all_test_sets() -> None:
+    finding = judge(CLAIMS["trains_faster_than_some"], Paper())
+    assert len(finding.values) == 5 and finding.why == "2 of 5"
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        ({"above": 0}, "not held"),
+        ({"above": 0, "judge": "most"}, "held"),
+        ({"above": 0, "versus": "best"}, "not held"),
+        ({"above": 8, "judge": "some"}, "held"),
+        ({"equals": 9, "judge": "largest"}, "held"),
+        ({"at_least": -2}, "held"),
+        ({"above": 1, "measure": "test"}, "not held"),
+        ({"above": 0.2, "measure": "test"}, "held"),
+    ],
+)
+def test_readings(fields: dict[str, Any], verdict: str) -> None:
+    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 12.0, ("codi", "gsm8k"): 3.0}
+    numbers |= {("marcos", "multiarith"): 10.0, ("cot_sft", "multiarith"): 9.0, ("codi", "multiarith"): 1.0}
+    assert judge(claim(tests=["gsm8k", "multiarith"], **fields), Given(numbers)).verdict == verdict
+
+
+def test_a_difference_that_is_not_separated_does_not_count() -> None:
+    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 9.0}
+    one = claim(tests=["gsm8k"], against=["cot_sft"], above=0)
+    assert judge(one, Given(numbers, separated=True)).verdict == "held"
+    unsure = judge(one, Given(numbers, separated=False))
+    assert unsure.verdict == "not held" and unsure.why.startswith("paired tests do not separate equation gsm8k")
+
+
+def test_what_is_missing_is_said_and_sizes_need_the_papers_setting() -> None:
+    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 9.0}
+    assert judge(claim(tests=["gsm8k"], above=0), Given(numbers)).why == "1 of 2 comparisons lack a number"
+    assert judge(claim(tests=["gsm8k"], above=0), Given({})).verdict == "not comparable"
+    sized = judge(claim(tests=["gsm8k"], at_least=0.5), Given(numbers), same_setting=False)
+    assert sized.verdict == "not comparable" and sized.values
+
+
+@pytest.mark.parametrize("fields", [{}, {"above": 0, "equals": 1}, {"above": 0, "without": "it has cells"}])
+def test_a_claim_that_cannot_be_judged_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="needs cells and one bound"):
+        claim(**fields)
+
+
+def test_the_list_has_what_the_abstract_and_the_text_say() -> None:
+    assert len(CLAIMS) == len(load_claims()) > 35
+    said = " ".join(claim.says for claim in load_claims())
+    for number in ("10 times", "15.7", "4.70", "8.04", "2.30", "100 %", "44.62", "3.2", "1.8", "10.0"):
+        assert number in said
+
+
+def test_the_papers_numbers_alone_make_a_table() -> None:
+    lines = paper_alone().grids[0].sections[0][1]
+    assert len(lines) == len(CLAIMS)
+    done = CliRunner().invoke(app, ["claims"])
+    assert done.exit_code == 0 and "4.70 points above CoT-SFT" in done.output and "How it was made" not in done.output
+
+
+def made(**changes: Any) -> Study:
+    tests = {"tests": ["alpha", "beta", "gamma"], "decodings": {"default": {"seeds": 1}}}
+    return study(**{"rows": ROWS, "evaluation": tests} | changes)
+
+
+def row(text: str, sentence: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {sentence}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("results")
+    fabricate(made(), folder, SHARES)
+    results.collect(made(), folder)
+    return contents(made(), folder, Table.claims)
+
+
+def test_ours_stands_beside_with_a_verdict_of_its_own(files: dict[str, str]) -> None:
+    text = files["md"]
+    gain = row(text, "4.70 points above CoT-SFT")
+    assert gain[3:5] == ["+4.70", "held"] and float(gain[5]) > 40
+    assert gain[6] == "not comparable" and "a size, and the setting is not the paper's" in gain[7]
+    above = row(text, "more accurate than the other continuous methods")
+    assert above[6] == "not held" and "18 of 21 comparisons lack a number" in above[7]
+    assert row(text, "trains in less time than every 3B model")[5:7] == ["–", "not comparable"]  # noqa: RUF001
+    assert "alpha for GSM8K test, 1,319 questions" in text and "main_0.5b from fake (another setting)" in text
+
+
+def test_numbers_of_each_comparison_are_in_the_frame(files: dict[str, str]) -> None:
+    frame = pd.read_csv(io.StringIO(files["csv"]))
+    line = frame[(frame["claim"] == "gain_on_text")].to_dict("records")[0]
+    assert line["paper"] == pytest.approx(4.70) and line["ours"] > 40 and line["ours_separated"]
+    assert set(frame["claim"]) == set(CLAIMS)
+    assert json.loads(files["json"])["lines"]
+
+
+def test_latex_breaks_sentences(files: dict[str, str]) -> None:
+    assert "\\begin{tabular}{p{" in files["tex"]
+
+
+def test_in_the_papers_setting_sizes_are_judged(tmp_path: Path) -> None:
+    tests = {"tests": ["gsm8k", "svamp_paper4138", "multiarith"], "decodings": {"default": {"seeds": 1}}}
+    ours = made(paper="main_0.5b", evaluation=tests)
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    assert row(contents(ours, tmp_path, Table.claims)["md"], "4.70 points above CoT-SFT")[6] == "not held"
+
+
+def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"id": "marcos", "method": "marcos"},
+        {"id": "marcos_causal", "method": "marcos", "options": {"attention": "causal"}},
+    ]
+    other = made(name="other", tables=["ablation"], rows=rows)
+    main = made(beside=["other", "never_run"])
+    known = {"other": other, "never_run": made(name="never_run")}
+    monkeypatch.setattr("benchmarks.tables.render.load_study", known.__getitem__)
+    for each in (main, other):
+        fabricate(each, tmp_path, {**SHARES, "marcos_causal": (0.1, 0.1, 0.9)})
+        results.collect(each, tmp_path)
+    found = row(contents(main, tmp_path, Table.claims)["md"], "bidirectional thinking is better everywhere")
+    assert found[6] == "not held" and "2 of 3" in found[7]
