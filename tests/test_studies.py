@@ -136,3 +136,9 @@ def test_invalid_study_is_refused_with_the_reason(change: dict[str, object], mes
 def test_unknown_study_lists_the_known_ones() -> None:
     with pytest.raises(StudyError, match="quick"):
         load_study("quik")
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if load_study(name).shares])
+def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
+    study = load_study(name)
+    assert study.shares in {source.study for source in study.sources.values()}
