@@ -75,6 +75,26 @@ def data(
 
 
 @app.command()
+def plan(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    gpu: Annotated[str, typer.Option(help="What it is to run on: H200, H100, A100-80, A100-40 or RTX-4090.")] = "H200",
+    utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of its peak that is reached.")] = 0.4,
+) -> None:
+    """Say what a study will take, before anything runs; exit code 1 where a run does not fit into memory."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks import planning
+        from benchmarks.hardware import get_gpu
+
+        device = get_gpu(gpu)
+        plans = planning.plan(loaded, results)
+        typer.echo(planning.render(loaded, plans, device, utilisation, results))
+    if not all(made.fits(device) for made in plans):
+        raise typer.Exit(1)
+
+
+@app.command()
 def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Train one run; goes on from its last checkpoint."""
     with clear_errors():

@@ -36,9 +36,10 @@ def space_in(folder: Path, needed: int = 0) -> Iterator[None]:
         if not _is_full(error):
             raise
         asked = f"{gigabytes(needed)} were to be written, " if needed else ""
+        free = gigabytes(shutil.disk_usage(folder).free)
         raise DiskFull(
-            f"{folder}: the disk is full ({asked}{gigabytes(shutil.disk_usage(folder).free)} are free). Make room "
-            "there; what was whole before is kept, and the same command goes on from it"
+            f"{folder}: the disk is full ({asked}{free} are free). Make room there; "
+            "what was whole before is kept, and the same command goes on from it"
         ) from error
 
 

@@ -1,0 +1,217 @@
+"""What training steps of a method compute and keep at the size of its backbone, found without running that size.
+
+How many rows go through which layer, and how many pairs attend, depends on data, layout and curriculum alone. So the
+method runs with a backbone of a few dozen dimensions; the numbers are then those of its own layers. What is kept for
+the backward pass is linear in each dimension, so a few such runs determine it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from benchmarks.engine import autocast
+from benchmarks.specs import RunSpec
+from methods.backbone import Backbone, load_backbone
+from methods.base import Batch, Context, Example, Method, Setup, Stage, Vocabulary
+from methods.registry import build
+
+BACKWARD_LINEAR = 2.0  # FLOPs of the backward pass, of the forward's: of inputs and of weights
+BACKWARD_ATTENTION = 2.5  # the fused kernels compute scores once more
+TOKEN = 1  # any id: only lengths matter
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """Those of a backbone that cost depends on; ``heads * head`` is as wide as attention."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_heads: int
+    head: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Any) -> Dimensions:
+        heads = config.num_attention_heads
+        head = getattr(config, "head_dim", None) or config.hidden_size // heads
+        sizes = (config.hidden_size, config.intermediate_size, config.num_hidden_layers)
+        return cls(*sizes, heads, config.num_key_value_heads, head, config.vocab_size)
+
+    def fields(self) -> dict[str, int]:
+        """As a configuration names them."""
+        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+        values = (self.hidden, self.intermediate, self.layers, self.heads, self.key_heads)
+        return {**dict(zip(names, values, strict=True)), "head_dim": self.head, "vocab_size": self.vocabulary}
+
+    def terms(self) -> list[float]:
+        """What kept memory is a sum of, each times a constant."""
+        per_layer = (1, self.hidden, self.intermediate, self.heads * self.head, self.key_heads * self.head, self.heads)
+        return [1, self.hidden, self.vocabulary, *(self.layers * size for size in per_layer)]
+
+
+SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
+VARIED = (  # one more than there are terms, each with another dimension changed
+    SMALL,
+    replace(SMALL, hidden=24),
+    replace(SMALL, vocabulary=96),
+    replace(SMALL, layers=2),
+    replace(SMALL, layers=2, hidden=24),
+    replace(SMALL, intermediate=40),
+    replace(SMALL, head=16),
+    replace(SMALL, heads=4),
+    replace(SMALL, heads=4, key_heads=2),
+    replace(SMALL, heads=4, key_heads=4, head=4),
+)
+
+
+@dataclass
+class Passed:
+    """What went through the layers of a small method, over ``examples``. ``rows`` by the name of the linear layer, of
+    which all layers of a stack share one; ``pairs`` that attend, in one layer, over all its calls."""
+
+    examples: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    pairs: float = 0.0
+
+    def flops(self, module: nn.Module, dimensions: Dimensions, backward: bool) -> float:
+        """FLOPs per example of ``module``, which may be on the meta device."""
+        linear = 2.0 * sum(self._rows(name) * layer.weight.numel() for name, layer in _linears(module))
+        attention = 4.0 * self.pairs * dimensions.heads * dimensions.head * dimensions.layers
+        if backward:
+            linear, attention = (1 + BACKWARD_LINEAR) * linear, (1 + BACKWARD_ATTENTION) * attention
+        return (linear + attention) / self.examples
+
+    def widest(self, module: nn.Module) -> float:
+        """The most numbers that one linear layer gave out, over all its calls."""
+        return max(self._rows(name) * layer.out_features for name, layer in _linears(module))
+
+    def _rows(self, name: str) -> int:
+        return self.rows[re.sub(r"\blayers\.\d+\.", "layers.0.", name)]
+
+
+def _linears(module: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    return ((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear))
+
+
+class _Pairs(TorchFunctionMode):
+    """Counts the pairs of positions in calls of attention."""
+
+    def __init__(self, passed: Passed) -> None:
+        super().__init__()
+        self.passed = passed
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            queries, keys = args[0], args[1]
+            self.passed.pairs += queries.shape[0] * queries.shape[2] * keys.shape[2]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def watching(method: Method) -> Iterator[Passed]:
+    """What passes through a method of one layer per stack meanwhile."""
+    passed = Passed()
+
+    def note(name: str) -> Any:
+        def hook(layer: nn.Linear, inputs: tuple[Tensor, ...]) -> None:
+            passed.rows[name] += inputs[0].numel() // layer.in_features
+
+        return hook
+
+    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in _linears(method)]
+    with _Pairs(passed):
+        yield passed
+    for hook in hooks:
+        hook.remove()
+
+
+def small_method(run: RunSpec, dimensions: Dimensions = SMALL) -> Method:
+    """The run's method with a small backbone of the same architecture."""
+    overrides = {**run.backbone.overrides, **dimensions.fields()}
+    backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
+    return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary)), seed=0)
+
+
+def whole_method(run: RunSpec, backbone: Backbone) -> Method:
+    """The run's method as it will be, without memory for its weights."""
+    with torch.device("meta"):
+        setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size))
+        return build(run.method, run.options, setup, seed=0)
+
+
+def stand_in(size: int) -> Vocabulary:
+    """A vocabulary whose texts have about as many tokens as published ones give them."""
+    return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * (1 + len(text) // 4))
+
+
+def example(number: int, question: int, steps: Sequence[int], answer: int) -> Example:
+    """One of these lengths."""
+    return Example(str(number), [TOKEN] * question, [[TOKEN] * step for step in steps], [TOKEN] * answer)
+
+
+def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Example]]) -> tuple[Passed, Passed, float]:
+    """What passes through a small method in training steps of a stage; and, if the stage is cached, what passes when
+    its features are computed, and how many numbers these are per example."""
+    features, size = Passed(), 0.0
+    with watching(method) as steps, torch.no_grad():
+        for number, examples in enumerate(batches):
+            context = Context(stage, 0, number, seed=0)
+            batch = method.collate(examples, context)
+            if stage.cached:
+                rows = Counter(steps.rows), steps.pairs
+                made = method.features(batch, context)
+                features.rows += steps.rows - rows[0]
+                features.pairs += steps.pairs - rows[1]
+                features.examples += len(examples)
+                steps.rows, steps.pairs = rows
+                size += sum(values.numel() for values in made.values())
+                batch = method.collate_features(made)
+            method(batch, context)
+            steps.examples += len(examples)
+    return steps, features, size / max(features.examples, 1)
+
+
+def kept_bytes(
+    run: RunSpec, stage: Stage, examples: Sequence[Example], dimensions: Dimensions, precision: str
+) -> float:
+    """Bytes that one forward pass over ``examples`` keeps for the backward pass at those dimensions, weights apart."""
+    terms, sizes = [], []
+    for small in VARIED:
+        terms.append(small.terms())
+        sizes.append(kept_by(small_method(run, small), stage, examples, precision))
+    solution = np.linalg.lstsq(np.array(terms, dtype=float), np.array(sizes, dtype=float), rcond=None)[0]
+    return float(np.dot(dimensions.terms(), solution))
+
+
+def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:
+    """The same at the method's own size, counted: each tensor once, neither weights nor their copies in bfloat16."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in method.parameters()}
+    shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        copied = precision != "float32" and {tuple(tensor.shape), tuple(tensor.shape[::-1])} & shapes
+        if tensor.untyped_storage().data_ptr() not in weights and not copied:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    context = Context(stage, 0, 0, seed=0)
+    batch: Batch = method.collate(examples, context)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(method.device, precision):
+        output = method(batch, context)
+    total = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    del output
+    return total

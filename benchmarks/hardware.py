@@ -1,0 +1,37 @@
+"""GPUs that a plan can be made for, as their data sheets give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GPU:
+    """``memory`` in bytes; ``bfloat16`` and ``float32`` in FLOP/s at most: dense, with sums in float32, no TF32."""
+
+    name: str
+    memory: float
+    bfloat16: float
+    float32: float
+
+    def peak(self, precision: str) -> float:
+        return self.bfloat16 if precision == "bfloat16" else self.float32
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        GPU("H200", 141e9, 989e12, 67e12),
+        GPU("H100", 80e9, 989e12, 67e12),
+        GPU("A100-80", 80e9, 312e12, 19.5e12),
+        GPU("A100-40", 40e9, 312e12, 19.5e12),
+        GPU("RTX-4090", 24e9, 165e12, 82.6e12),
+    )
+}
+
+
+def get_gpu(name: str) -> GPU:
+    """A GPU by its name, or an error that lists them."""
+    if name not in GPUS:
+        raise ValueError(f"no GPU is named {name!r}; known: {', '.join(GPUS)}")
+    return GPUS[name]

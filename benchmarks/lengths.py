@@ -1,0 +1,118 @@
+"""How long a block's training examples are: from its prepared data, from published rows, or by assumption."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.counting import example
+from benchmarks.data import get_dataset, load_records, make_tokenizer, open_corpus
+from benchmarks.data.loading import split_validation
+from benchmarks.data.records import DataError
+from benchmarks.data.sources import FOLDER, Generated
+from benchmarks.data.tokenizers import PUBLISHED
+from benchmarks.files import read_json
+from benchmarks.specs import DataSpec, Form, TokenizerSpec
+from methods.base import Example
+
+SAMPLE = 2_000  # examples that lengths are taken from
+# Mean and deviation in tokens of Qwen2.5 of questions and of chains with their line ends, how the two correlate, steps
+# and tokens of the answer: GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split with shorter questions
+ASSUMED: dict[Form, tuple[float, float, float, float, float, float, int]] = {
+    "equation": (46.2, 13.9, 30.6, 16.2, 0.52, 2.6, 3),
+    "text": (46.2, 13.9, 88.1, 41.7, 0.52, 3.6, 3),
+}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """``examples`` of the lengths that ``rows`` have, over their whole range; ``tokens`` of all rows: question,
+    steps and answer. ``basis`` says in words where they come from. ``vocabulary``: how many tokens there are."""
+
+    examples: list[Example]
+    rows: int
+    tokens: float
+    vocabulary: int
+    basis: str
+
+    @property
+    def chains(self) -> list[int]:
+        """Tokens of each example's steps, line ends included."""
+        return [sum(len(step) + 1 for step in example.steps) for example in self.examples]
+
+
+def lengths_of(data: DataSpec, tokenizer: TokenizerSpec, prepared: Path) -> Lengths:
+    """The best that is at hand; nothing is downloaded."""
+    if (prepared / "done.json").is_file():
+        return _prepared(prepared)
+    if _at_hand(data, tokenizer):
+        try:
+            return _published(data, tokenizer)
+        except DataError:  # this file of the folder is not there
+            pass
+    return _assumed(data, tokenizer)
+
+
+def _prepared(folder: Path) -> Lengths:
+    corpus = open_corpus(folder, "train")
+    size = read_json(folder / "done.json")["tokenizer"]["size"]
+    chosen = corpus.examples(spread(len(corpus), SAMPLE))
+    examples = [_like(e.question, e.steps, e.answer, i) for i, e in enumerate(chosen)]
+    return Lengths(examples, len(corpus), float(corpus.lengths.sum()), size, "the prepared data")
+
+
+def _at_hand(data: DataSpec, tokenizer: TokenizerSpec) -> bool:
+    local = isinstance(get_dataset(data.train), Generated) or FOLDER in os.environ
+    if tokenizer.pretrained is None:
+        return local
+    known = PUBLISHED.get(tokenizer.pretrained)
+    folder = known.folder in os.environ if known and known.folder else Path(tokenizer.pretrained).is_dir()
+    return local and folder
+
+
+def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
+    records, _ = split_validation(load_records(data.train, data.form, "train"), data.validation)
+    records = records[: data.limit]
+    tokenizer = make_tokenizer(spec, records)
+    sample = [records[i] for i in spread(len(records), SAMPLE)]
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    made = [_like(ids(r.question), [ids(s) for s in r.steps], ids(r.answer), i) for i, r in enumerate(sample)]
+    examples = [e for e in made if len(e.question) <= data.max_question_tokens]
+    rows = round(len(records) * len(examples) / len(made))
+    basis = f"{len(made):,} of {len(records):,} published rows"
+    return Lengths(examples, rows, rows * _mean(examples), len(tokenizer), basis)
+
+
+def _like(question: Sequence[int], steps: Sequence[Sequence[int]], answer: Sequence[int], number: int) -> Example:
+    return example(number, len(question), [len(step) for step in steps], len(answer))
+
+
+def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
+    mean, deviation, chain, chain_deviation, correlation, steps, answer = ASSUMED[data.form]
+    draws = np.random.Generator(np.random.PCG64(0)).standard_normal((SAMPLE, 3))
+    other = correlation * draws[:, 0] + (1 - correlation**2) ** 0.5 * draws[:, 1]
+    count = np.maximum(1, np.round(steps + draws[:, 2] * steps / 2.5)).astype(int)
+    asked = np.maximum(10, np.round(mean + deviation * draws[:, 0])).astype(int)
+    written = np.maximum(4 * count, np.round(chain + chain_deviation * other)).astype(int)
+    parts = [np.diff(np.linspace(0, w - c, c + 1).astype(int)) for w, c in zip(written, count, strict=True)]
+    examples = [example(i, int(asked[i]), parts[i].tolist(), answer) for i in range(SAMPLE)]
+    rows = min(get_dataset(data.train).card.counts["train"] - data.validation, data.limit or 10**12)
+    basis = f"the card's count and assumed lengths (question {mean:g}, chain {chain:g} tokens on average)"
+    return Lengths(examples, rows, rows * _mean(examples), tokenizer.trained or 0, basis)
+
+
+def _mean(examples: Sequence[Example]) -> float:
+    return float(np.mean([len(e.question) + sum(map(len, e.steps)) + len(e.answer) for e in examples]))
+
+
+def spread(length: int, count: int) -> np.ndarray:
+    """At most ``count`` indices, evenly over ``range(length)``."""
+    count = min(count, length)
+    return ((np.arange(count) + 0.5) * length / count).astype(int)

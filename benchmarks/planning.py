@@ -1,0 +1,227 @@
+"""What a study will take, before anything runs: parameters, tokens, FLOPs, memory, hours and disk of every run.
+
+FLOPs are 2 per weight of a linear layer and row, 4 per pair of positions and dimension of attention, padding included;
+the backward pass of the former is twice the forward pass, of the latter 2.5 times. Hours are FLOPs / (GPUs x peak x
+utilisation): training alone, at a utilisation that nothing here can know. Memory is float32 weights, gradients and
+AdamW's two moments, a bfloat16 copy of the weights in mixed precision, and what the longest micro-batch keeps for its
+backward pass, with the logits' gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+from torch import nn
+
+from benchmarks.checkpoints import KEPT
+from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, small_method, whole_method
+from benchmarks.hardware import GPU
+from benchmarks.lengths import Lengths, lengths_of, spread
+from benchmarks.specs import RunSpec
+from benchmarks.study import Study
+from methods.backbone import Backbone, load_backbone
+from methods.base import Budget, Example, Stage
+
+USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies between tensors
+ROWS = 16  # of a counted batch
+BATCHES = 10  # counted per phase
+FLOAT32, BFLOAT16 = 4, 2
+ZERO = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU that has everything."""
+
+    weights: float
+    copy: float
+    gradients: float
+    moments: float
+    activations: float
+
+    def on(self, ranks: int, stage: int) -> float:
+        """On each of some GPUs at a stage of ZeRO, which splits moments, then gradients, then weights too."""
+        split = [1 / ranks if stage >= level else 1 for level in (3, 3, 2, 1)]
+        whole = (self.weights, self.copy, self.gradients, self.moments)
+        return sum(part * share for part, share in zip(whole, split, strict=True)) + self.activations
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What one run takes. ``disk``: bytes at once while it trains; ``basis``: where the lengths come from."""
+
+    run: RunSpec
+    parameters: int
+    tokens_per_epoch: float
+    epochs: float
+    flops: float
+    memory: Memory
+    disk: float
+    ranks: int
+    zero_stage: int
+    micro_batch: int
+    basis: str
+
+    @property
+    def needed(self) -> float:
+        """Bytes on each GPU, as the study asks for it."""
+        return self.memory.on(self.ranks, self.zero_stage)
+
+    def hours(self, gpu: GPU, utilisation: float) -> float:
+        return self.flops / (self.ranks * gpu.peak(self.run.training.precision) * utilisation) / 3600
+
+    def fits(self, gpu: GPU) -> bool:
+        return self.needed <= USABLE * gpu.memory
+
+    def advice(self, gpu: GPU) -> str:
+        """What would mend that it does not fit."""
+        room = USABLE * gpu.memory
+        if stages := [stage for stage in ZERO if self.memory.on(self.ranks, stage) <= room]:
+            return f"DOES NOT FIT: set zero_stage to {stages[0]}"
+        left = room - self.memory.on(self.ranks, 3) + self.memory.activations
+        micro = math.floor(self.micro_batch * left / self.memory.activations)
+        if micro >= 1:
+            return f"DOES NOT FIT: set zero_stage to 3 and the micro-batch to {micro}"
+        return "DOES NOT FIT: take more GPUs, or larger ones"
+
+
+def plan(study: Study, results: Path) -> list[RunPlan]:
+    """A plan of every run that the study trains itself."""
+    own = [run for id, run in study.runs.items() if study.sources[id] is run]
+    lengths = {
+        block.id: lengths_of(block.data, study.tokenizer_of(block), results / study.name / "data" / block.id)
+        for block in study.blocks
+    }
+    return [plan_run(run, lengths[run.block]) for run in own]
+
+
+def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
+    backbone = real_backbone(run, lengths.vocabulary)
+    dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone)
+    epochs = run.training.epochs or (run.training.tokens or 0) / lengths.tokens
+    budget = Budget(epochs, math.ceil(lengths.rows / run.training.batch_size), tuple(lengths.chains))
+    stages = whole.stages(budget)
+    flops, features = _costs(run, stages, lengths, whole, dimensions)
+    trained = max(_trained(whole, stage) for stage in stages)
+    parameters = sum(parameter.numel() for parameter in whole.parameters())
+    micro = micro_batch(run)
+    mixed = run.training.precision == "bfloat16"
+    kept = max(_activations(run, stage, lengths, whole, dimensions, micro) for stage in _extremes(stages))
+    memory = Memory(FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept)
+    # checkpoints that are kept and the one being written; the best and the final weights; features
+    disk = (KEPT + 1) * (memory.weights + memory.moments) + 2 * memory.weights + FLOAT32 * features * lengths.rows
+    ran = sum(stage.epochs for stage in stages)
+    return RunPlan(run, parameters, lengths.tokens, ran, flops, memory, disk, 1, 0, micro, lengths.basis)
+
+
+def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
+    """Of its configuration alone. A checkpoint that is not in a folder is not fetched: its name stands for it."""
+    spec = run.backbone
+    folder = spec.pretrained if spec.pretrained and Path(spec.pretrained).is_dir() else None
+    return load_backbone(spec.name, vocabulary, folder, None, spec.overrides)
+
+
+def micro_batch(run: RunSpec) -> int:
+    return run.training.micro_batch_size or run.training.batch_size
+
+
+def _trained(method: nn.Module, stage: Stage) -> int:
+    return sum(p.numel() for name, p in method.named_parameters() if name.startswith(stage.trainable))
+
+
+def _costs(
+    run: RunSpec, stages: Sequence[Stage], lengths: Lengths, whole: nn.Module, dimensions: Dimensions
+) -> tuple[float, float]:
+    """FLOPs of all stages, and the most numbers of features per example that one of them stores."""
+    small = small_method(run)
+    by_length = sorted(lengths.examples, key=_length)
+    flops = most = 0.0
+    for stage in stages:
+        count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
+        starts = spread(max(1, len(by_length) - ROWS), count)
+        steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
+        flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True)
+        if stage.cached:
+            flops += lengths.rows * features.flops(whole, dimensions, backward=False)
+            most = max(most, size * dimensions.hidden / SMALL.hidden)
+    return flops, most
+
+
+def _activations(
+    run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, dimensions: Dimensions, micro: int
+) -> float:
+    """Bytes that a micro-batch of the longest examples takes at most: what is kept, and twice the widest output in
+    float32, which is that of the logits: their gradient is there while they still are."""
+    rows = min(micro, ROWS)
+    longest = sorted(lengths.examples, key=_length)[-rows:]
+    kept = kept_bytes(run, stage, longest, dimensions, run.training.precision)
+    widest = passed_in_stage(small_method(run), stage, [longest])[0].widest(whole)
+    return (kept + 2 * FLOAT32 * widest) * micro / rows
+
+
+def _extremes(stages: Sequence[Stage]) -> list[Stage]:
+    """The first and the last that read examples: curricula go from one to the other."""
+    reading = [stage for stage in stages if not stage.cached]
+    return list({stage.name: stage for stage in (reading[0], reading[-1])}.values())
+
+
+def _length(example: Example) -> int:
+    return len(example.question) + sum(map(len, example.steps)) + len(example.answer)
+
+
+# -- as text
+
+
+def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
+    """The plan as a Markdown table, with what it assumes."""
+    header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
+    header += ["Hours", "GPU-hours", "Disk", ""]
+    lines = [_line(made, gpu, utilisation) for made in plans]
+    table = tabulate(
+        lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
+    )
+    total = sum(made.hours(gpu, utilisation) * made.ranks for made in plans)
+    kept = max(made.disk for made in plans) + sum(2 * made.memory.weights for made in plans)
+    free = shutil.disk_usage(
+        next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
+    )
+    notes = [
+        f"{study.name} on {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) at {utilisation:.0%} of "
+        f"{gpu.peak(study.training.precision) / 1e12:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
+        f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
+        "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * as the study asks. Hours: "
+        "training alone; a warm start has a line of its own.",
+        f"Disk: GB of a run while it trains; {kept / 1e9:,.0f} GB for all, one after the other, and "
+        f"{free.free / 1e9:,.0f} GB are free in {results}.",
+    ]
+    if shared := [id for id, source in study.sources.items() if source.study != study.name]:
+        notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")
+    return "\n".join([table, "", *notes])
+
+
+def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
+    hours = made.hours(gpu, utilisation)
+    memory = [_gigabytes(made.memory.on(made.ranks, stage)) for stage in ZERO]
+    memory[made.zero_stage] += " *"
+    return [
+        made.run.id,
+        f"{made.parameters / 1e6:,.2f}M",
+        f"{made.tokens_per_epoch / 1e6:,.2f}M",
+        f"{made.epochs:g}",
+        f"{made.flops:.2e}".replace("e+", "e"),
+        *memory,
+        _gigabytes(made.memory.activations),
+        f"{hours:,.2f}",
+        f"{hours * made.ranks:,.2f}",
+        _gigabytes(made.disk),
+        "" if made.fits(gpu) else made.advice(gpu),
+    ]
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.1f}" if size >= 1e9 else f"{size / 1e9:.2g}"
