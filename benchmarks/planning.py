@@ -81,12 +81,14 @@ class RunPlan:
     def advice(self, gpu: GPU) -> str:
         """What would mend that it does not fit."""
         room = USABLE * gpu.memory
-        if stages := [stage for stage in ZERO if self.memory.on(self.ranks, stage) <= room]:
-            return f"DOES NOT FIT: set zero_stage to {stages[0]}"
-        left = room - self.memory.on(self.ranks, 3) + self.memory.activations
-        micro = math.floor(self.micro_batch * left / self.memory.activations)
-        if micro >= 1:
-            return f"DOES NOT FIT: set zero_stage to 3 and the micro-batch to {micro}"
+        for stage in ZERO[self.zero_stage + 1 :]:
+            if self.memory.on(self.ranks, stage) <= room:
+                return f"DOES NOT FIT: set zero_stage to {stage}"
+        for stage in dict.fromkeys((self.zero_stage, ZERO[-1])):
+            left = room - self.memory.on(self.ranks, stage) + self.memory.activations
+            if (micro := math.floor(self.micro_batch * left / self.memory.activations)) >= 1:
+                more = "" if stage == self.zero_stage else f"zero_stage to {stage} and "
+                return f"DOES NOT FIT: set {more}the micro-batch to {micro}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
 
 

@@ -1,0 +1,182 @@
+"""A plan agrees with what is counted and measured where that is possible: FLOPs, kept tensors, peak memory."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from typer.testing import CliRunner
+
+from benchmarks import timing, training
+from benchmarks.cli import app
+from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
+from benchmarks.data import prepare
+from benchmarks.hardware import GPU, GPUS
+from benchmarks.models import Paths, build_method
+from benchmarks.planning import USABLE, Memory, RunPlan, plan
+from benchmarks.specs import RunSpec
+from benchmarks.study import Study, load_study, shipped
+from methods.base import Budget
+from small import MARCOS, small_study
+
+ROWS = [
+    {"id": "cot_sft", "method": "cot_sft"},
+    {"id": "icot_si", "method": "icot_si"},
+    {"id": "coconut", "method": "coconut"},
+    {"id": "colar", "method": "colar"},
+    {"id": "codi", "method": "codi"},
+    {"id": "marcos", "method": "marcos", "options": MARCOS},
+]
+FLOPS_ERROR = 0.1  # colar draws how much it compresses, and few steps are counted
+MEMORY_ERROR = 0.2
+FORKS = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    study = small_study(ROWS, timing={"train_steps": 10})
+    folder = tmp_path_factory.mktemp("results")
+    prepare(study, study.blocks[0], folder)
+    return study, folder
+
+
+def test_flops_are_those_that_are_counted_while_training(prepared: tuple[Study, Path]) -> None:
+    """PyTorch's counter, with attention in plain products of matrices: it does not know the fused kernel for CPUs."""
+    study, folder = prepared
+    for made in plan(study, folder):
+        paths = Paths(folder, made.run)
+        with sdpa_kernel(SDPBackend.MATH):
+            counted = timing.time_training(build_method(made.run, paths.data), made.run, paths)["training_flops"]
+        assert made.flops == pytest.approx(counted, rel=FLOPS_ERROR), made.run.id
+        assert made.parameters == sum(p.numel() for p in build_method(made.run, paths.data).parameters())
+        assert made.basis == "the prepared data"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_is_kept_follows_from_smaller_sizes(precision: str) -> None:
+    examples = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
+    size = Dimensions(40, 56, 3, 4, 2, 12, 160)
+    for spec in small_study(ROWS).runs.values():
+        method = small_method(spec, size)
+        stage = method.stages(Budget(2.0, 10, (26,) * 8))[0]
+        kept = kept_by(method, stage, examples, precision)
+        assert kept_bytes(spec, stage, examples, size, precision) == pytest.approx(kept, rel=0.02), spec.id
+
+
+# -- peak memory
+
+
+def _peak(spec: RunSpec, results: Path, send: Any) -> None:
+    """How far training raises this process's resident memory, in bytes."""
+    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed goes back at once
+    training.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
+    before = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    training.train(spec, results)
+    send.send(_resident("VmHWM") - before)
+
+
+def _short(spec: RunSpec) -> dict[str, Any]:
+    return {"backbone": spec.backbone.model_copy(update={"overrides": {"hidden_size": 16, "num_hidden_layers": 1}})}
+
+
+def _resident(name: str) -> int:
+    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match
+    return 1024 * int(match[1])
+
+
+@pytest.mark.parametrize("row", ["cot_sft", "marcos"])
+def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "vocab_size": 4096}
+    study = small_study(
+        [entry for entry in ROWS if entry["id"] == row],
+        backbone={"name": "qwen2-tiny", "overrides": sizes},
+        blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 96}}],
+        training={"epochs": 2, "batch_size": 48, "checkpoint_seconds": 1e6, "validations": 1},
+    )
+    prepare(study, study.blocks[0], tmp_path)
+    (made,) = plan(study, tmp_path)
+    receive, send = FORKS.Pipe(duplex=False)
+    child = FORKS.Process(target=_peak, args=(made.run, tmp_path, send))
+    child.start()
+    child.join()
+    measured = receive.recv()
+    print(f"{row}: planned {made.needed / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB")
+    assert made.needed == pytest.approx(measured, rel=MEMORY_ERROR)
+
+
+def test_zero_splits_moments_then_gradients_then_weights() -> None:
+    memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0)
+    assert [memory.on(1, stage) for stage in range(4)] == [19.0] * 4
+    assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.0, 8.5, 3.25]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "weights", "activations", "advice"),
+    [
+        (1, 10, 100, ": set the micro-batch to 14"),
+        (8, 110, 30, ": set zero_stage to 1"),
+        (8, 160, 30, ": set zero_stage to 2"),
+        (8, 300, 30, ": set zero_stage to 3"),
+        (8, 100, 200, ": set zero_stage to 3 and the micro-batch to 7"),
+        (1, 200, 10, "take more GPUs"),
+    ],
+)
+def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) -> None:
+    """``weights`` in GB with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
+    part = weights * 1e9 / 4
+    memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
+    run = small_study(ROWS).runs["equation/cot_sft/s0"]
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, ranks, 0, 16, "made up")
+    gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
+    assert not made.fits(gpu) and advice in made.advice(gpu)
+
+
+# -- the command
+
+
+def planned(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["plan", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_study_has_a_plan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
+        monkeypatch.delenv(variable, raising=False)
+    code, output = planned(name, "--results", str(tmp_path))
+    study = load_study(name)
+    assert (code == 0) == ("DOES NOT FIT" not in output)
+    for id, source in study.sources.items():
+        assert (f"| {id} " in output) == (source.study == name), "planned here, or named as another study's"
+    assert "GPU-hours" in output and "Lengths: " in output
+
+
+def test_parameters_are_those_of_the_paper(tmp_path: Path) -> None:
+    """But for the token table of the thinking layer, 136,134,656 parameters that are never used, and rows of neurons in
+    the place of R, 16 x 896."""
+    found = {made.run.row: made for made in plan(_only("paper_0.5b", "cot_sft", "marcos", "marcos_wo_r"), tmp_path)}
+    assert found["cot_sft"].parameters == 494_032_768
+    assert found["marcos"].parameters == 2_426_696_320 - 136_134_656 - 16 * 896
+    assert found["marcos_wo_r"].parameters == 1_482_196_864 - 136_134_656
+    assert found["marcos"].epochs == 20 and found["marcos_wo_r"].epochs == 10
+    assert found["cot_sft"].basis.startswith("the card's count and assumed lengths")
+
+
+def _only(name: str, *rows: str) -> Study:
+    study = load_study(name)
+    return study.model_copy(update={"rows": tuple(row for row in study.rows if row.id in rows)})
+
+
+def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
+    code, output = planned("paper_3b_text", "--gpu", "RTX-4090", "--results", str(tmp_path))
+    assert code == 1 and "DOES NOT FIT: " in output
+    code, output = planned("smoke", "--gpu", "H300", "--results", str(tmp_path))
+    assert code == 2 and all(name in output for name in GPUS)
