@@ -63,7 +63,7 @@ class Dimensions:
 
 
 SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
-VARIED = (  # one more than there are terms, each with another dimension changed
+VARIED = (  # one more than there are terms, each with other dimensions changed; keys are always shared by heads
     SMALL,
     replace(SMALL, hidden=24),
     replace(SMALL, vocabulary=96),
@@ -73,7 +73,7 @@ VARIED = (  # one more than there are terms, each with another dimension changed
     replace(SMALL, head=16),
     replace(SMALL, heads=4),
     replace(SMALL, heads=4, key_heads=2),
-    replace(SMALL, heads=4, key_heads=4, head=4),
+    replace(SMALL, heads=6, key_heads=2, head=4),
 )
 
 
