@@ -4,7 +4,7 @@ FLOPs are 2 per weight of a linear layer and row, 4 per pair of positions and di
 the backward pass of the former is twice the forward pass, of the latter 2.5 times. Hours are FLOPs / (GPUs x peak x
 utilisation): training alone, at a utilisation that nothing here can know. Memory is float32 weights, gradients and
 AdamW's two moments, a bfloat16 copy of the weights in mixed precision, and what the longest micro-batch keeps for its
-backward pass, with the logits' gradient.
+backward pass, with the logits' gradient; what activation checkpointing spares is not reckoned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tabulate import tabulate
@@ -62,18 +62,23 @@ class RunPlan:
     flops: float
     memory: Memory
     disk: float
-    ranks: int
-    zero_stage: int
     micro_batch: int
     basis: str
 
     @property
+    def ranks(self) -> int:
+        return self.run.engine.ranks
+
+    @property
     def needed(self) -> float:
-        """Bytes on each GPU, as the study asks for it."""
-        return self.memory.on(self.ranks, self.zero_stage)
+        """Bytes on each GPU, as the study asks for it; what it offloads lies elsewhere."""
+        engine, memory = self.run.engine, self.memory
+        if engine.offload != "none":
+            memory = replace(memory, moments=0.0, weights=memory.weights if engine.offload == "optimizer" else 0.0)
+        return memory.on(self.ranks, engine.zero_stage)
 
     def hours(self, gpu: GPU, utilisation: float) -> float:
-        return self.flops / (self.ranks * gpu.peak(self.run.training.precision) * utilisation) / 3600
+        return self.flops / (self.ranks * gpu.peak(self.run.engine.precision) * utilisation) / 3600
 
     def fits(self, gpu: GPU) -> bool:
         return self.needed <= USABLE * gpu.memory
@@ -81,13 +86,14 @@ class RunPlan:
     def advice(self, gpu: GPU) -> str:
         """What would mend that it does not fit."""
         room = USABLE * gpu.memory
-        for stage in ZERO[self.zero_stage + 1 :]:
+        own = self.run.engine.zero_stage
+        for stage in ZERO[own + 1 :]:
             if self.memory.on(self.ranks, stage) <= room:
                 return f"DOES NOT FIT: set zero_stage to {stage}"
-        for stage in dict.fromkeys((self.zero_stage, ZERO[-1])):
+        for stage in dict.fromkeys((own, ZERO[-1])):
             left = room - self.memory.on(self.ranks, stage) + self.memory.activations
             if (micro := math.floor(self.micro_batch * left / self.memory.activations)) >= 1:
-                more = "" if stage == self.zero_stage else f"zero_stage to {stage} and "
+                more = "" if stage == own else f"zero_stage to {stage} and "
                 return f"DOES NOT FIT: set {more}the micro-batch to {micro}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
 
@@ -111,14 +117,14 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     flops, features = _costs(run, stages, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    micro = micro_batch(run)
-    mixed = run.training.precision == "bfloat16"
+    micro = run.engine.micro_batch or math.ceil(run.training.batch_size / run.engine.ranks)
+    mixed = run.engine.precision == "bfloat16"
     kept = max(_activations(run, stage, lengths, whole, dimensions, micro) for stage in _extremes(stages))
     memory = Memory(FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept)
     # checkpoints that are kept and the one being written; the best and the final weights; features
     disk = (KEPT + 1) * (memory.weights + memory.moments) + 2 * memory.weights + FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
-    return RunPlan(run, parameters, lengths.tokens, ran, flops, memory, disk, 1, 0, micro, lengths.basis)
+    return RunPlan(run, parameters, lengths.tokens, ran, flops, memory, disk, micro, lengths.basis)
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
@@ -126,10 +132,6 @@ def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
     spec = run.backbone
     folder = spec.pretrained if spec.pretrained and Path(spec.pretrained).is_dir() else None
     return load_backbone(spec.name, vocabulary, folder, None, spec.overrides)
-
-
-def micro_batch(run: RunSpec) -> int:
-    return run.training.micro_batch_size or run.training.batch_size
 
 
 def _trained(method: nn.Module, stage: Stage) -> int:
@@ -161,7 +163,7 @@ def _activations(
     float32, which is that of the logits: their gradient is there while they still are."""
     rows = min(micro, ROWS)
     longest = sorted(lengths.examples, key=_length)[-rows:]
-    kept = kept_bytes(run, stage, longest, dimensions, run.training.precision)
+    kept = kept_bytes(run, stage, longest, dimensions, run.engine.precision)
     widest = passed_in_stage(small_method(run), stage, [longest])[0].widest(whole)
     return (kept + 2 * FLOAT32 * widest) * micro / rows
 
@@ -193,8 +195,8 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
     )
     notes = [
-        f"{study.name} on {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) at {utilisation:.0%} of "
-        f"{gpu.peak(study.training.precision) / 1e12:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
+        f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) at {utilisation:.0%} of "
+        f"{gpu.peak(study.engine.precision) / 1e12:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
         "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * as the study asks. Hours: "
         "training alone; a warm start has a line of its own.",
@@ -209,7 +211,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
 def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
     hours = made.hours(gpu, utilisation)
     memory = [_gigabytes(made.memory.on(made.ranks, stage)) for stage in ZERO]
-    memory[made.zero_stage] += " *"
+    memory[made.run.engine.zero_stage] = f"{_gigabytes(made.needed)} *"
     return [
         made.run.id,
         f"{made.parameters / 1e6:,.2f}M",

@@ -28,7 +28,11 @@ ROWS = [
     {"id": "cot_sft", "method": "cot_sft"},
     {"id": "icot_si", "method": "icot_si"},
     {"id": "coconut", "method": "coconut"},
-    {"id": "colar", "method": "colar", "options": {"max_compression": 1}},  # others are drawn, and few draws are counted
+    {
+        "id": "colar",
+        "method": "colar",
+        "options": {"max_compression": 1},
+    },  # others are drawn, and few draws are counted
     {"id": "codi", "method": "codi"},
     {"id": "marcos", "method": "marcos", "options": MARCOS},
 ]
@@ -134,8 +138,9 @@ def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) ->
     """``weights`` in GB with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
     part = weights * 1e9 / 4
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
-    run = small_study(ROWS).runs["equation/cot_sft/s0"]
-    made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, ranks, 0, 16, "made up")
+    engine = {"kind": "deepspeed", "gpus": ranks}
+    run = small_study(ROWS, engine=engine).runs["equation/cot_sft/s0"]
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and advice in made.advice(gpu)
 
