@@ -7,7 +7,7 @@ must not care, and the conformance tests see to it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,23 @@ import pandas as pd
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.data import TestSet, decode, load_tokenizer, open_test
+from benchmarks.data import DataError, TestSet, decode, get_dataset, load_tokenizer, open_test
+from benchmarks.diversity import draw_statistics
 from benchmarks.engine import autocast, pick_device
 from benchmarks.environment import environment, now
 from benchmarks.files import replacing, sha256, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import Paths, trained_method
 from benchmarks.progress import Progress
-from benchmarks.scoring import score
+from benchmarks.scoring import SCORERS, Asked, Scorer
 from benchmarks.specs import DecodingSpec, EvaluationSpec, RunSpec
 from methods.base import Decoding, Generation, Method
 
 
 @dataclass
 class Answers:
-    """Answers to distinct questions: text, tokens, and the backbone passes and latent steps of the batch of each."""
+    """Answers to distinct questions: text (a line for each step that is said), tokens, and the backbone passes and
+    latent steps of the batch of each."""
 
     texts: list[str]
     tokens: np.ndarray
@@ -77,11 +79,11 @@ def answer(
     answers = Answers([""] * count, *(np.zeros(count, dtype=np.int64) for _ in range(3)))
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
         generation = generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
-        ids = generation.answer.cpu()
-        for index, row in zip(indices, ids.tolist(), strict=True):
-            answers.texts[index] = decode(tokenizer, row)
-        written = (ids != eos).sum(1)
-        answers.tokens[indices] = (written + (written < ids.shape[1])).numpy()  # end-of-text is a token too
+        ids = (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()  # (B, K, L)
+        for index, said in zip(indices, ids.tolist(), strict=True):
+            answers.texts[index] = "\n".join(decode(tokenizer, part) for part in said)
+        written = (ids != eos).sum(2)
+        answers.tokens[indices] = (written + (written < ids.shape[2])).sum(1).numpy()  # end-of-text is a token too
         answers.forward_passes[indices] = generation.cost.forward_passes
         answers.latent_steps[indices] = generation.cost.latent_steps
         progress.advance(len(indices))
@@ -96,6 +98,8 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
         method = trained_method(spec, results).to(pick_device())
         tokenizer = load_tokenizer(paths.data)
         tests = {name: open_test(paths.data, name) for name in spec.evaluation.tests}
+        scorers = scorers_of(tests)
+        answer_only = not any(scorer.reads_steps for scorer in scorers.values())
         place, questions = distinct_questions(tests)
         decodings, digests = {}, {}
         for name, decoding in spec.evaluation.decodings.items():
@@ -104,10 +108,10 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             frames, costs = [], []
             with Progress(f"{spec.id} answers ({name})", len(seeds) * len(questions)) as progress:
                 for seed in seeds:
-                    how = decoding_of(decoding, spec.evaluation, seed)
+                    how = decoding_of(decoding, spec.evaluation, seed, answer_only)
                     answers = answer(method, tokenizer, questions, how, spec, progress)
                     costs.append(answers)
-                    frames.append(scored(tests, place, answers, seed))
+                    frames.append(scored(tests, scorers, place, answers, seed))
             frame = pd.concat(frames, ignore_index=True)
             digests[name] = write_predictions(paths.run / "predictions" / f"{name}.parquet", frame)
             decodings[name] = {
@@ -141,18 +145,35 @@ def distinct_questions(tests: dict[str, TestSet]) -> tuple[dict[str, np.ndarray]
     return place, questions
 
 
-def scored(tests: dict[str, TestSet], place: dict[str, np.ndarray], answers: Answers, seed: int) -> pd.DataFrame:
+def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
+    """What each test is scored by, as its card names it. They are asked together, so all must read the same."""
+    scorers = {name: SCORERS[get_dataset(name).card.scorer] for name in tests}
+    if len({scorer.reads_steps for scorer in scorers.values()}) > 1:
+        raise DataError(
+            f"of the tests {', '.join(scorers)} some are scored by their steps and some are not: give each kind a "
+            "block of its own (`tests` of the block)"
+        )
+    return scorers
+
+
+def scored(
+    tests: dict[str, TestSet],
+    scorers: dict[str, Scorer],
+    place: dict[str, np.ndarray],
+    answers: Answers,
+    seed: int,
+) -> pd.DataFrame:
     """One row per test question."""
     rows = []
     for name, test in tests.items():
-        for index, gold, at, overlap, steps in zip(
-            test.ids, test.answers, place[name], test.overlap, test.n_steps, strict=True
-        ):
-            result = score(answers.texts[at], gold)
-            rows.append((name, index, seed, answers.texts[at], result.extracted, gold, result.correct, result.strict,
-                         overlap, int(answers.tokens[at]), steps))  # fmt: skip
+        for i, at in enumerate(place[name]):
+            asked, said = Asked(test.texts[i], test.answers[i], test.n_steps[i]), answers.texts[at]
+            result = scorers[name].score(said, asked)
+            rows.append((name, test.ids[i], seed, said, result.extracted, asked.answer, result.correct, result.strict,
+                         test.overlap[i], int(answers.tokens[at]), asked.steps, list(result.draws),
+                         list(scorers[name].choices(asked))))  # fmt: skip
     columns = ["test", "id", "seed", "text", "extracted", "gold", "correct", "strict", "overlap", "tokens", "n_steps"]
-    return pd.DataFrame(rows, columns=columns).astype({"n_steps": "Int64"})
+    return pd.DataFrame(rows, columns=[*columns, "draws", "choices"]).astype({"n_steps": "Int64"})
 
 
 def summary(frame: pd.DataFrame, place: np.ndarray, costs: list[Answers]) -> dict[str, Any]:
@@ -173,6 +194,7 @@ def summary(frame: pd.DataFrame, place: np.ndarray, costs: list[Answers]) -> dic
         "forward_passes_per_question": float(np.mean([cost.forward_passes[place] for cost in costs])),
         "latent_steps": float(np.mean([cost.latent_steps[place] for cost in costs])),
         "tokens_per_question": float(np.mean([cost.tokens[place] for cost in costs])),
+        "draws": draw_statistics(frame),
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from benchmarks.diversity import DrawStatistics
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.specs import EvaluationSpec, RunSpec, StageName
 
@@ -42,6 +43,7 @@ class TestScores(BaseModel):
     forward_passes_per_question: float
     tokens_per_question: float
     latent_steps: float
+    draws: list[DrawStatistics] = []  # of each step that is left to chance
 
 
 class DecodingScores(BaseModel):

@@ -118,7 +118,7 @@ def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
                 if spec is None:
                     shared = {"block": block.id, "row": row.id, "method": row.method, "seed": seed, "shown": True}
                     reason = {"status": "skipped", "reason": study.skipped(block, row)}
-                    lines += [{**shared, **reason, "test": t, "decoding": "default"} for t in study.evaluation.tests]
+                    lines += [{**shared, **reason, "test": t, "decoding": "default"} for t in study.tests_of(block)]
                 else:
                     lines += _run_lines(study, spec, collected)
     for spec in study.runs.values():

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-Form = Literal["equation", "text"]
+Form = Literal["equation", "text", "lines"]
 StageName = Literal["train", "evaluate", "time"]
 STAGES: tuple[StageName, ...] = ("train", "evaluate", "time")
 MEASURED = ("evaluation", "timing", "timing_threads")  # fields of a run that its training does not depend on
@@ -35,8 +35,9 @@ class BackboneSpec(Strict):
 class TokenizerSpec(Strict):
     """Named by the study, never by what is at hand. Exactly one of the two."""
 
-    trained: int | None = Field(
-        default=None, ge=300, description="size of a byte-level BPE trained on the training split"
+    trained: Annotated[int, Field(ge=300)] | Literal["words"] | None = Field(
+        default=None,
+        description="size of a byte-level BPE trained on the training split, or `words`: one token per word of it",
     )
     pretrained: str | None = Field(
         default=None, description="a published tokenizer: qwen2.5 or llama-3.2, or a folder or hub id"
@@ -45,7 +46,7 @@ class TokenizerSpec(Strict):
     @model_validator(mode="after")
     def _exactly_one(self) -> TokenizerSpec:
         if (self.trained is None) == (self.pretrained is None):
-            raise ValueError("name exactly one tokenizer: `trained: SIZE` or `pretrained: NAME`")
+            raise ValueError("name exactly one tokenizer: `trained: SIZE`, `trained: words` or `pretrained: NAME`")
         return self
 
 
@@ -53,7 +54,7 @@ class DataSpec(Strict):
     """Training data of a block; validation rows are split off it by a fixed rule."""
 
     train: str = Field(description="name of a data set")
-    form: Form = Field(default="equation", description="whether the steps are equations or sentences")
+    form: Form = Field(default="equation", description="whether the steps are equations, sentences or lines")
     validation: int = Field(default=500, ge=1, description="rows split off for validation")
     limit: int | None = Field(default=None, ge=1, description="use the first rows only, counted after the split")
     max_question_tokens: int = Field(default=256, ge=1)
@@ -201,6 +202,10 @@ class Block(Strict):
     tokenizer: TokenizerSpec | None = Field(default=None, description="default: the study's")
     training: dict[str, Any] = Field(
         default={}, description="training settings that differ from the study's and its rows'"
+    )
+    options: dict[str, dict[str, Any]] = Field(default={}, description="by method: options that differ from its rows'")
+    tests: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="the tests that are for this block; default: all"
     )
 
 

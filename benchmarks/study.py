@@ -78,6 +78,11 @@ class Study(Strict):
         for row in self.rows:
             if unknown := set(row.blocks or ()) - known:
                 raise ValueError(f"row {row.id!r} names unknown blocks {sorted(unknown)}; known: {sorted(known)}")
+        for block in self.blocks:
+            if unknown := set(block.tests or ()) - set(self.evaluation.tests):
+                raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
+            if unknown := block.options.keys() - {row.method for row in self.rows}:
+                raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
         return self
 
     def block(self, id: str) -> Block:
@@ -88,6 +93,17 @@ class Study(Strict):
 
     def tokenizer_of(self, block: Block) -> TokenizerSpec:
         return block.tokenizer or self.tokenizer
+
+    def tests_of(self, block: Block) -> tuple[str, ...]:
+        """The tests that the runs of a block are evaluated on, in the study's order."""
+        return tuple(test for test in self.evaluation.tests if block.tests is None or test in block.tests)
+
+    def options_of(self, block: Block, row: Row) -> Any:
+        """The validated options of a row's method in a block."""
+        from methods.registry import get_method
+
+        options = row.options | block.options.get(row.method, {})
+        return get_method(row.method).Options.model_validate(options)
 
     def row_title(self, row: Row) -> str:
         from methods.registry import get_method
@@ -103,7 +119,7 @@ class Study(Strict):
 
         def add(block: Block, row: Row, seed: int) -> str | None:
             cls = get_method(row.method)
-            options = cls.Options.model_validate(row.options)
+            options = self.options_of(block, row)
             if cls.skip(options, self.setting(block, row)):
                 return None
             id = f"{block.id}/{row.id}/s{seed}"
@@ -128,7 +144,7 @@ class Study(Strict):
                 tokenizer=self.tokenizer_of(block),
                 data=block.data,
                 training=TrainingSpec.model_validate(training),
-                evaluation=self._evaluation_for(row.method),
+                evaluation=self._evaluation_for(block, row.method),
                 timing=self.timing,
                 engine=EngineSpec.model_validate(self.engine.model_dump(exclude_unset=True) | row.engine),
                 threads=self.threads,
@@ -170,8 +186,7 @@ class Study(Strict):
         """Why a row has no run in a block, or None."""
         from methods.registry import get_method
 
-        cls = get_method(row.method)
-        return cls.skip(cls.Options.model_validate(row.options), self.setting(block, row))
+        return get_method(row.method).skip(self.options_of(block, row), self.setting(block, row))
 
     def _start_row(self, method: str, block: Block, child: Row) -> Row:
         """The row of a warm start: the method's own row with default options and the same backbone if the study has
@@ -185,14 +200,15 @@ class Study(Strict):
                              f"row {method!r} is another: rename that row")  # fmt: skip
         return Row(id=method, method=method, backbone=backbone)
 
-    def _evaluation_for(self, method: str) -> EvaluationSpec:
-        """The decodings that are for a method; controls of thoughts are not for one that has none."""
+    def _evaluation_for(self, block: Block, method: str) -> EvaluationSpec:
+        """The tests of a block, and the decodings that are for a method; controls of thoughts are not for one that has
+        none."""
         from methods.registry import get_method
 
         own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or method in v.only}
         if not get_method(method).has_latents:
             own = {k: v for k, v in own.items() if v.thoughts == "own"}
-        return self.evaluation.model_copy(update={"decodings": own})
+        return self.evaluation.model_copy(update={"tests": self.tests_of(block), "decodings": own})
 
 
 def study_path(name: str) -> Path:

@@ -76,6 +76,6 @@ def test_too_large_a_validation_split_is_refused():
 
 def test_training_rows_without_steps_are_left_out_and_test_rows_are_not():
     rows = [Raw("0", "q", "<<1+1=2>>", "2"), Raw("1", "r", "two", "2"), Raw("2", "s", "<<2/5=0.4>>", "2/5")]
-    assert [row.id for row in to_records("x", "equation", "train", rows)] == ["x-train-0"]
-    assert [row.id for row in to_records("x", "text", "train", rows)] == ["x-train-1"]
-    assert len(to_records("x", "equation", "test", rows)) == 3
+    assert [row.id for row in to_records("gsm8k", "equation", "train", rows)] == ["gsm8k-train-0"]
+    assert [row.id for row in to_records("gsm8k", "text", "train", rows)] == ["gsm8k-train-1"]
+    assert len(to_records("gsm8k", "equation", "test", rows)) == 3

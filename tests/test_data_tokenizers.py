@@ -57,3 +57,17 @@ def test_qwen():
     assert words.eos == 151_643
     assert decode(tokenizer, words.encode("<<48/2=24>> a .")) == "<<48/2=24>> a ."
     assert len(words.encode("2048")) == 4
+
+
+def test_words_are_single_tokens_and_text_comes_back():
+    records = load_records("rp_n2_k3", "lines", "test")
+    tokenizer = make_tokenizer(TokenizerSpec(trained="words"), records)
+    words = vocabulary(tokenizer)
+    assert len(words.encode("12 -1 7 15")) == 4
+    assert len(words.newline) == len(words.answer_marker) == 1
+    for record in records[:50]:
+        text = "\n".join([record.question, *record.steps, f"#### {record.answer}"])
+        assert [line.strip() for line in decode(tokenizer, words.encode(text)).split("\n")] == text.split("\n")
+    assert words.encode("12345 x") == [tokenizer.unk_token_id] * 2
+    again = make_tokenizer(TokenizerSpec(trained="words"), records)
+    assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()

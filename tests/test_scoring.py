@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.scoring import extract, score
+from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring.number import extract
 
 
 @pytest.mark.parametrize(
@@ -57,5 +58,5 @@ def test_extract(text: str, number: str | None):
     ],
 )
 def test_score(text: str, gold: str, correct: bool, strict: bool):
-    result = score(text, gold)
+    result = SCORERS["number"].score(text, Asked("How many?", gold))
     assert (result.correct, result.strict) == (correct, strict)

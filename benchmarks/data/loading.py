@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.data.records import DataError, Raw, Record, equations, is_number, normalise, question_hash, sentences
+from benchmarks.data.records import (
+    DataError,
+    Raw,
+    Record,
+    equations,
+    is_number,
+    lines,
+    normalise,
+    question_hash,
+    sentences,
+)
 from benchmarks.data.sources import DATASETS, DataSet, Generated
 from benchmarks.specs import Form
 
-STEPS = {"equation": equations, "text": sentences}
+STEPS = {"equation": equations, "text": sentences, "lines": lines}
 
 
 def get_dataset(name: str) -> DataSet | Generated:
@@ -29,12 +39,13 @@ def load_rows(name: str, form: Form, split: str) -> list[Raw]:
 
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
-    """Rows in a form. Training rows that teach nothing in it (no step, or no number as answer) are left out; test
-    rows never are."""
+    """Rows in a form. Training rows that teach nothing in it (no step, or no number where the answer must be one) are
+    left out; test rows never are."""
     records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
     if split != "train":
         return records
-    return [record for record in records if record.steps and is_number(record.answer)]
+    numeric = get_dataset(name).card.numeric
+    return [record for record in records if record.steps and (is_number(record.answer) or not numeric)]
 
 
 def load_records(name: str, form: Form, split: str) -> list[Record]:

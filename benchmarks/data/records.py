@@ -29,7 +29,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One problem: its question, its reasoning steps (none where the source has none) and its answer, a number."""
+    """One problem: its question, its reasoning steps (none where the source has none) and its answer."""
 
     id: str
     question: str
@@ -47,6 +47,11 @@ def sentences(solution: str) -> tuple[str, ...]:
     point of a decimal does not."""
     plain = MARK.sub("", solution)
     return tuple(part.strip() for part in re.split(r"(?<=\.)\s+|\n+", plain) if part.strip())
+
+
+def lines(solution: str) -> tuple[str, ...]:
+    """The lines of a solution, each one step."""
+    return tuple(solution.splitlines())
 
 
 def is_number(text: str) -> bool:

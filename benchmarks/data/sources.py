@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from datasets import load_dataset
 
-from benchmarks.data import cards, embedded
+from benchmarks.data import cards, embedded, synthetic
 from benchmarks.data.cards import Card, File, Hub
 from benchmarks.data.records import DataError, Raw, digest, is_number, number_text, question_hash
 
@@ -167,13 +168,13 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Generated:
-    """An embedded corpus: generated, not read."""
+    """A corpus that is generated, not read: by what gives the rows of a split."""
 
     card: Card
-    shape: str
+    generate: Callable[[str], Iterable[Raw]]
 
     def rows(self, split: str) -> list[Raw]:
-        rows = list(embedded.generate(self.shape))
+        rows = list(self.generate(split))
         verify(self.card, split, rows, "the generator")
         return rows
 
@@ -222,6 +223,11 @@ def verify(card: Card, split: str, rows: list[Raw], where: str) -> None:
         )
 
 
+def _embedded(shape: str, split: str) -> Iterable[Raw]:
+    """Each shape is a data set of one split."""
+    return embedded.generate(shape)
+
+
 DATASETS: dict[str, DataSet | Generated] = {
     entry.card.name: entry
     for entry in (
@@ -232,6 +238,7 @@ DATASETS: dict[str, DataSet | Generated] = {
         DataSet(cards.SVAMP, array, svamp),
         DataSet(cards.SVAMP_4138, table, svamp_masked),
         DataSet(cards.MULTIARITH, array, multiarith),
-        *(Generated(card, shape) for shape, card in cards.EMBEDDED.items()),
+        *(Generated(card, partial(_embedded, shape)) for shape, card in cards.EMBEDDED.items()),
+        *(Generated(card, synthetic.CORPORA[name].rows) for name, card in cards.SYNTHETIC.items()),
     )
 }

@@ -144,12 +144,12 @@ def _open(directory: Path, path: Path) -> Dataset:
 
 def _key(study: Study, block: Block) -> str:
     """Digest of everything that decides what :func:`prepare` writes."""
-    names = [block.data.train, *study.evaluation.tests]
+    names = [block.data.train, *study.tests_of(block)]
     inputs = {
         "layout": LAYOUT,
         "data": block.data.model_dump(mode="json"),
         "tokenizer": study.tokenizer_of(block).model_dump(mode="json"),
-        "tests": study.evaluation.tests,
+        "tests": study.tests_of(block),
         "cards": [get_dataset(name).card.model_dump(mode="json") for name in names],
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
@@ -166,7 +166,7 @@ def _build(study: Study, block: Block, folder: Path, key: str) -> None:
     """Write everything of a block into ``folder``, ``done.json`` last."""
     data = block.data
     rows = {f"{data.train}/train": load_rows(data.train, data.form, "train")}
-    rows |= {f"{name}/test": load_rows(name, data.form, "test") for name in study.evaluation.tests}
+    rows |= {f"{name}/test": load_rows(name, data.form, "test") for name in study.tests_of(block)}
     usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
     train, validation = split_validation(usable, data.validation)
     train = train[: data.limit]
@@ -178,7 +178,7 @@ def _build(study: Study, block: Block, folder: Path, key: str) -> None:
         for split, records in (("train", train), ("validation", validation))
     }
     known, overlaps = questions(train), {}
-    for name in study.evaluation.tests:
+    for name in study.tests_of(block):
         tests = to_records(name, data.form, "test", rows[f"{name}/test"])
         flags = shared(tests, known)
         _store_test(tests, flags, tokenizer, folder / "tests" / name)

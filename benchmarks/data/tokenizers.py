@@ -16,7 +16,7 @@ from benchmarks.specs import TokenizerSpec
 from methods.base import Vocabulary
 
 FOLDER = "MARCOS_BENCH_TOKENIZER"  # names a folder with the files of Qwen2.5's tokenizer
-END = "<|endoftext|>"
+END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ PUBLISHED = {
 
 def make_tokenizer(spec: TokenizerSpec, records: Sequence[Record]) -> PreTrainedTokenizerFast:
     """The tokenizer that a study names; ``records`` is what a trained one learns from."""
+    if spec.trained == "words":
+        return word_level(texts(records))
     return train_bpe(texts(records), spec.trained) if spec.trained else published(cast(str, spec.pretrained))
 
 
@@ -61,6 +63,19 @@ def train_bpe(corpus: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(corpus, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
+    )
+
+
+def word_level(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
+    """One token for each word that stands between blanks, and for each line end. Other words are all one token."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Split(" ", "removed")]
+    )
+    trainer = trainers.WordLevelTrainer(special_tokens=[END, UNKNOWN], show_progress=False)
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=END, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
     )
 
 

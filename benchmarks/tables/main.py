@@ -85,9 +85,8 @@ class MainTable(Maker):
         return Grid(self.title, tuple(columns), tuple(sections))
 
     def _main_line(self, block: Block, row: Row, unit: Unit) -> Line:
-        found = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
-        lines = [line for line in found if line is not None]
-        first = lines[0]
+        lines = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
+        first = next(line for line in lines if line is not None)
         title = Cell(first["title"])
         if first["status"] in ("not run", "skipped"):
             blank = [Cell()] * (2 * len(self.test_names) + 2)
@@ -95,6 +94,9 @@ class MainTable(Maker):
         note = self.note(first["reason"])
         cells = [cell(first["train_epoch_seconds"], unit.format, note)]
         for line in lines:
+            if line is None:  # no test of this block
+                cells += [Cell(), Cell()]
+                continue
             cells.append(self.accuracy(line))
             cells.append(cell(line["test_seconds_median"], seconds, note, line["test_seconds_spread"]))
         cells += [cell(first["parameters"], count, note), cell(first["training_flops"], flops, note)]
@@ -131,7 +133,7 @@ class MainTable(Maker):
         for block in self.study.blocks:
             lines = []
             for row in (row for _, rows in self.rows(block) for row in rows):
-                line = self.summary.line(block.id, row.id, "default", self.test_names[0])
+                line = self.summary.line(block.id, row.id, "default", self.study.tests_of(block)[0])
                 if line is None:
                     continue
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)

@@ -111,7 +111,7 @@ class Maker(ABC):
         sections = []
         for block in self.study.blocks:
             rows = [row for _, rows in self.rows(block) for row in rows]
-            for test in self.test_names:
+            for test in self.study.tests_of(block):
                 heading = f"{block.title} · {self.test_title(test)}"
                 sections.append((heading, tuple(line for row in rows for line in lines(block, row, test))))
         return tuple(sections)

@@ -1,0 +1,69 @@
+"""How varied the draws are that a model makes where a task leaves something to chance."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel
+
+KINDS = 100  # different draws of which each is counted in a record
+
+
+class DrawStatistics(BaseModel):
+    """Draws of one step over questions and decoding seeds.
+
+    ``n``: draws that a rule explains. ``share``: of all answers. ``choices``: how many there are to choose from.
+    ``entropy``: of the draws, in bits. ``maximum``: what it could be, with that many choices and draws. ``agreement``:
+    how often two seeds draw the same for the same question, None with one seed. ``counts``: by draw, empty where there
+    are more than :data:`KINDS` choices.
+    """
+
+    n: int
+    share: float
+    choices: int
+    entropy: float
+    maximum: float
+    agreement: float | None
+    counts: dict[str, int]
+
+
+def draw_statistics(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Statistics of each step's draws, from predictions of one test set (columns id, seed, draws, choices)."""
+    choices = [int(value) for value in frame["choices"].iloc[0]] if len(frame) else []
+    return [
+        _statistics(frame.assign(draw=frame["draws"].str[i]), count).model_dump() for i, count in enumerate(choices)
+    ]
+
+
+def _statistics(frame: pd.DataFrame, choices: int) -> DrawStatistics:
+    drawn = frame.dropna(subset="draw")
+    counts = Counter(drawn["draw"])
+    return DrawStatistics(
+        n=len(drawn),
+        share=len(drawn) / len(frame),
+        choices=choices,
+        entropy=entropy(counts.values()),
+        maximum=math.log2(max(1, min(choices, len(drawn)))),
+        agreement=_agreement(list(group) for _, group in drawn.groupby("id")["draw"]),
+        counts=dict(sorted(counts.items())) if choices <= KINDS else {},
+    )
+
+
+def entropy(counts: Iterable[int]) -> float:
+    """Of the distribution that was counted, in bits; 0 of nothing."""
+    present = [count for count in counts if count]
+    total = sum(present)
+    return math.fsum(count / total * math.log2(total / count) for count in present)
+
+
+def _agreement(groups: Iterable[Sequence[str]]) -> float | None:
+    """Share of the pairs within groups that are equal."""
+    equal = pairs = 0
+    for group in groups:
+        pairs += math.comb(len(group), 2)
+        equal += sum(math.comb(count, 2) for count in Counter(group).values())
+    return equal / pairs if pairs else None

@@ -1,0 +1,27 @@
+"""The scorer of the long-range copy: the five numbers of the answer are those of one earlier step."""
+
+from __future__ import annotations
+
+from benchmarks.scoring.base import Asked, Score, Scorer, integers, said, states
+
+COUNT = 5
+
+
+class Copying(Scorer):
+    """The draw is the step that was copied, counted from 1; the first one where steps are equal. Strict: correct, and
+    with the marker before the answer alone."""
+
+    name = "copy"
+    reads_steps = True
+
+    def score(self, text: str, asked: Asked) -> Score:
+        lines, marked = said(text)
+        steps = states(asked, lines)[1:]
+        answer = integers(lines[-1])
+        complete = len(lines) == len(steps) + 1 and all(step is not None and len(step) == COUNT for step in steps)
+        copied = steps.index(answer) + 1 if complete and answer in steps else None
+        correct = copied is not None
+        return Score(lines[-1] or None, correct, correct and marked, (str(copied) if correct else None,))
+
+    def choices(self, asked: Asked) -> tuple[int, ...]:
+        return (asked.steps or 1,)

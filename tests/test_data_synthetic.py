@@ -1,0 +1,67 @@
+"""The synthetic tasks: right, drawn evenly, the same every time, and tests apart from training."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.data import get_dataset, load_records
+from benchmarks.data.embedded import Draw
+from benchmarks.data.synthetic import CORPORA, parallel24, random_pairing
+from benchmarks.scoring import SCORERS, Asked
+
+SMALL = ("rs_n2_k3", "rp_n2_k3", "p24_k3", "copy_k4")
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_every_corpus_has_a_card_with_its_scorer_and_checksums(name: str):
+    card = get_dataset(name).card
+    assert card.scorer in SCORERS and not card.numeric
+    assert all(card.records.values()) and card.records.keys() == card.counts.keys() == CORPORA[name].sizes.keys()
+
+
+@pytest.mark.parametrize("name", ["rs_n5_k3", "rp_n5_k3", "copy_k64"])
+def test_large_tests_are_those_of_their_cards_and_solved(name: str):
+    """Reading verifies the checksum."""
+    for row in load_records(name, "lines", "test")[:50]:
+        text = "\n".join([*row.steps, f"#### {row.answer}"])
+        scorer = SCORERS[get_dataset(name).card.scorer]
+        assert scorer.score(text, Asked(row.question, row.answer, len(row.steps))).strict
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_test_question_is_trained_on_or_asked_twice(name: str):
+    test, train = (load_records(name, "lines", split) for split in ("test", "train"))
+    assert len({row.question for row in test}) == len(test)
+    order = sorted if name == "p24_k3" else list  # the same four numbers in another order are no other problem
+    known = {tuple(order(row.question.split())) for row in train}
+    assert known.isdisjoint(tuple(order(row.question.split())) for row in test)
+
+
+@pytest.mark.parametrize(("name", "count"), [("rs_n2_k3", 10), ("rp_n2_k3", 12), ("copy_k4", 3)])
+def test_draws_are_uniform_and_independent_of_each_other(name: str, count: int):
+    scorer = SCORERS[get_dataset(name).card.scorer]
+    drawn: list[Counter[str]] = []
+    for row in load_records(name, "lines", "train")[:6000]:
+        text = "\n".join([*row.steps, f"#### {row.answer}"])
+        asked = Asked(row.question, row.answer, len(row.steps))
+        draws = scorer.score(text, asked).draws
+        drawn = drawn or [Counter() for _ in draws]
+        for counter, draw in zip(drawn, draws, strict=True):
+            counter[str(draw)] += 1
+        assert set(scorer.choices(asked)) == {count}
+    for counter in drawn:
+        assert len(counter) == count
+        assert max(counter.values()) < 1.5 * min(counter.values())  # pairs of equal numbers have two explanations
+
+
+def test_permutations_are_uniform():
+    draw = Draw("test")
+    counts = Counter(tuple(random_pairing.shuffled(draw, 3)) for _ in range(6000))
+    assert len(counts) == 6 and min(counts.values()) > 850
+
+
+def test_four_numbers_take_three_steps():
+    with pytest.raises(ValueError, match="3 steps, not in 4"):
+        parallel24.problem(Draw("test"), steps=4)
