@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from benchmarks.data import embedded, synthetic
+from benchmarks.data import embedded
 
 
 class Strict(BaseModel):
@@ -252,37 +252,4 @@ EMBEDDED = {
     "in_domain": _embedded("embedded_in_domain", "In-domain", "in_domain", IN_DOMAIN_SHA),
     "reworded": _embedded("embedded_reworded", "Reworded", "reworded", REWORDED_SHA),
     "multistep": _embedded("embedded_multistep", "Multi-step", "multistep", MULTISTEP_SHA),
-}
-
-
-def _synthetic(name: str, title: str, scorer: str, train: str | None, test: str | None) -> Card:
-    return Card(
-        name=name,
-        title=title,
-        source="benchmarks/data/synthetic",
-        revision=f"generator {synthetic.VERSION}",
-        licence="Apache-2.0",
-        citation="",
-        version=synthetic.VERSION,
-        forms=("lines",),
-        counts=synthetic.CORPORA[name].sizes,
-        records={"train": train, "test": test},
-        scorer=scorer,
-    )
-
-
-SYNTHETIC = {
-    card.name: card
-    for card in (
-        _synthetic("rs_n2_k3", "RS", "summation", None, None),
-        _synthetic("rs_n5_k3", "RS", "summation", None, None),
-        _synthetic("rp_n2_k3", "RP", "pairing", None, None),
-        _synthetic("rp_n5_k3", "RP", "pairing", None, None),
-        _synthetic("p24_k3", "P24", "parallel24", None, None),
-        _synthetic("copy_k4", "K=4", "copy", None, None),
-        _synthetic("copy_k8", "K=8", "copy", None, None),
-        _synthetic("copy_k16", "K=16", "copy", None, None),
-        _synthetic("copy_k32", "K=32", "copy", None, None),
-        _synthetic("copy_k64", "K=64", "copy", None, None),
-    )
 }

@@ -19,6 +19,7 @@ from datasets import load_dataset
 from benchmarks.data import cards, embedded, synthetic
 from benchmarks.data.cards import Card, File, Hub
 from benchmarks.data.records import DataError, Raw, digest, is_number, number_text, question_hash
+from benchmarks.data.synthetic.cards import CARDS as SYNTHETIC
 
 FOLDER = "MARCOS_BENCH_DATA"  # names a folder with the published files, byte for byte
 
@@ -239,6 +240,6 @@ DATASETS: dict[str, DataSet | Generated] = {
         DataSet(cards.SVAMP_4138, table, svamp_masked),
         DataSet(cards.MULTIARITH, array, multiarith),
         *(Generated(card, partial(_embedded, shape)) for shape, card in cards.EMBEDDED.items()),
-        *(Generated(card, synthetic.CORPORA[name].rows) for name, card in cards.SYNTHETIC.items()),
+        *(Generated(card, synthetic.CORPORA[name].rows) for name, card in SYNTHETIC.items()),
     )
 }

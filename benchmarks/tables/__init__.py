@@ -13,4 +13,6 @@ class Table(StrEnum):
     nar = "nar"  # steps said at once
     scale = "3b"  # baselines on a larger backbone
     pretrained = "pretrained"  # from published checkpoints
+    synthetic = "synthetic"  # tasks that leave something to chance
+    longrange = "longrange"  # copying from an earlier step
     claims = "claims"  # what the paper says of its numbers

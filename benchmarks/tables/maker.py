@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from benchmarks.markup import Cell, Document, Grid, Line
+from benchmarks.records import RunRecords
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.study import Study
 from benchmarks.summary import Summary
@@ -21,7 +22,7 @@ TIE = "="
 @dataclass
 class Maker(ABC):
     """Turns a summary into a document; ``notes`` gathers why something has no number. ``beside``: the studies that this
-    one names so, for a table that ``reads_beside``."""
+    one names so, for a table that ``reads_beside``. ``runs``: the records themselves, by run."""
 
     reads_beside: ClassVar[bool] = False
 
@@ -29,6 +30,7 @@ class Maker(ABC):
     summary: Summary
     titles: Mapping[str, str]
     beside: tuple[tuple[Study, Summary], ...] = ()
+    runs: Mapping[str, RunRecords] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod

@@ -20,11 +20,13 @@ from benchmarks.tables.ablation import AblationTable
 from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.controls import ControlsTable
 from benchmarks.tables.decoding import DecodingTable
+from benchmarks.tables.longrange import LongRangeTable
 from benchmarks.tables.main import MainTable
 from benchmarks.tables.maker import Maker
 from benchmarks.tables.nar import NarTable
 from benchmarks.tables.pretrained import PretrainedTable
 from benchmarks.tables.scale import ScaleTable
+from benchmarks.tables.synthetic import SyntheticTable
 
 MAKERS: dict[Table, type[Maker]] = {
     Table.main: MainTable,
@@ -34,6 +36,8 @@ MAKERS: dict[Table, type[Maker]] = {
     Table.nar: NarTable,
     Table.scale: ScaleTable,
     Table.pretrained: PretrainedTable,
+    Table.synthetic: SyntheticTable,
+    Table.longrange: LongRangeTable,
     Table.claims: ClaimsTable,
 }
 
@@ -51,7 +55,7 @@ def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str
     """A table's contents by the ending of the file's name."""
     collected, kind = load_collected(study, results), MAKERS[table]
     beside = tuple(_beside(study, results, kind)) if kind.reads_beside else ()
-    maker = kind(study, _summary(study, collected, results, kind), titles(collected), beside)
+    maker = kind(study, _summary(study, collected, results, kind), titles(collected), beside, collected.runs)
     document = maker.document(provenance(study, collected))
     content = {
         "study": study.name,

@@ -19,7 +19,8 @@ from benchmarks.data.synthetic.problem import Problem
 
 VERSION = "1"
 TEST_SHARE = 10  # one question in so many belongs to the tests
-SMALL, LARGE = {"train": 20_000, "test": 500}, {"train": 50_000, "test": 1_000}
+SMALL, LARGE = {"train": 50_000, "test": 500}, {"train": 200_000, "test": 1_000}
+LONG = {"train": 100_000, "test": 1_000}
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ CORPORA = {
         _paired("rs", random_summation.problem, 5, LARGE),
         _paired("rp", random_pairing.problem, 2, SMALL),
         _paired("rp", random_pairing.problem, 5, LARGE),
-        Corpus("p24_k3", partial(parallel24.problem, steps=3), SMALL),
+        Corpus("p24_k3", partial(parallel24.problem, steps=3), LARGE),
         *(_copy(steps, SMALL) for steps in (4, 8)),
-        *(_copy(steps, LARGE) for steps in (16, 32, 64)),
+        *(_copy(steps, LONG) for steps in (16, 32, 64)),
     )
 }

@@ -1,0 +1,51 @@
+"""The table of the long-range copy: accuracy by the number of steps, and which step was copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.specs import Block, Row
+from benchmarks.tables.cells import percent
+from benchmarks.tables.synthetic import SyntheticTable
+
+PAPER_BIN = 4  # steps that the paper's figure counts together, for K = 16 and more
+
+
+class LongRangeTable(SyntheticTable):
+    """Every block is a K."""
+
+    extra = ()
+
+    def grids(self) -> list[Grid]:
+        return [self._scores(), self._copied(), self._detail()]
+
+    def _copied(self) -> Grid:
+        """Shares of the steps that right answers copied."""
+        columns = tuple(Column(f"{self.study.row_title(row)} (%)") for row in self.study.rows)
+        sections = tuple((block.title, tuple(self._bins(block))) for block in self.study.blocks)
+        return Grid(
+            "Which step was copied, of the answers that copied one", (*columns, Column("Uniform (%)")), sections
+        )
+
+    def _bins(self, block: Block) -> Iterator[Line]:
+        counts = [self._counts(block, row) for row in self.study.rows]
+        choices = max((len(own) for own in counts), default=0)
+        width = PAPER_BIN if choices + 1 >= 4 * PAPER_BIN else 1
+        for first in range(0, choices, width):
+            last = min(first + width, choices)
+            cells = [Cell(percent(sum(own[first:last]) / sum(own))) if sum(own) else Cell() for own in counts]
+            name = f"step {last}" if last == first + 1 else f"steps {first + 1} to {last}"
+            yield Line(Cell(name), (*cells, Cell(percent((last - first) / choices))))
+
+    def _counts(self, block: Block, row: Row) -> list[int]:
+        """How often each step was copied, over all questions, decoding seeds and training seeds."""
+        draws = self.draws(block, row, drawn=True)
+        if not draws:
+            return []
+        steps = range(1, draws[0][0].choices + 1)
+        return [sum(seed.counts.get(str(step), 0) for seed in draws[0]) for step in steps]
+
+    scoring = """Each of K - 1 steps says five random digits, and the last repeats those of one of them. Right: the five
+        are those of an earlier step that was said. Every step is said and scored, of all methods. Strict: in the form
+        asked for too."""

@@ -1,0 +1,164 @@
+"""The table of the synthetic tasks: accuracy when models draw and when they do not, and how varied their draws are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.diversity import DrawStatistics
+from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.paper import Measured, PaperTable, paper_table
+from benchmarks.specs import Block, DecodingSpec, Row
+from benchmarks.tables.cells import cell, percent
+from benchmarks.tables.maker import Maker, spoken
+
+Found = dict[str, Any]
+
+
+class SyntheticTable(Maker):
+    """For every row the decoding that draws, and beside it the one that does not. A block is a task with one test."""
+
+    @classmethod
+    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+        return spec.thoughts == "own"
+
+    @property
+    def title(self) -> str:
+        return self.study.title
+
+    @cached_property
+    def _paper(self) -> PaperTable | None:
+        return paper_table(self.study.paper) if self.study.paper else None
+
+    def grids(self) -> list[Grid]:
+        return [self._scores(), self._detail()]
+
+    # ---- accuracy, a column of each task
+
+    def _scores(self) -> Grid:
+        columns = [
+            Column(name, block.title)
+            for block in self.study.blocks
+            for name in ("Sampled (%)", "Greedy (%)", *self.extra)
+        ]
+        lines = []
+        for row in self.study.rows:
+            cells = [cell for block in self.study.blocks for cell in self._block_cells(block, row)]
+            lines.append(Line(Cell(self.study.row_title(row)), tuple(cells), row.indent))
+            if printed := self._printed(row.id):
+                lines.append(printed)
+        return Grid(self.title, tuple(columns), (("Accuracy", tuple(lines)),))
+
+    extra: tuple[str, ...] = ("Entropy (bits)",)  # columns of a task besides its two accuracies
+
+    def _block_cells(self, block: Block, row: Row) -> Iterator[Cell]:
+        for drawn in (True, False):
+            line = self.found(block, row, drawn)
+            yield Cell() if line is None else self._accuracy(line)
+        if self.extra:
+            yield _entropy(self.draws(block, row, drawn=True))
+
+    def found(self, block: Block, row: Row, drawn: bool) -> Found | None:
+        """The line of a row's first decoding that draws (or does not); that of `default` where the row has none."""
+        names = ("default", *self.decodings())
+        lines = [
+            self.summary.line(block.id, row.id, name, test) for test in self.study.tests_of(block) for name in names
+        ]
+        own = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
+        if not own:
+            return next((line for line in lines if line is not None), None)
+        return next((line for line in own if bool(line["stochastic"]) == drawn), None)
+
+    def _accuracy(self, line: Found) -> Cell:
+        if pd.isna(line["accuracy"]):
+            return self.absent(line)
+        tail = "" if pd.isna(line["spread"]) else f" ± {percent(line['spread'])}"
+        return Cell(percent(line["accuracy"]), tail, mark=self.lacking(line))
+
+    def _printed(self, row: str) -> Line | None:
+        """The paper's numbers of a row, which it does not say how to have decoded: they stand under what is drawn."""
+        rows = {own.row: own for block in self._paper.blocks.values() for own in block.rows} if self._paper else {}
+        if self._paper is None or row not in rows:
+            return None
+        share = 100 if self._paper.unit == "share" else 1
+        cells: list[Cell] = []
+        for block in self.study.blocks:
+            score = rows[row].tests.get(block.id)
+            cells += [_printed(score and score.accuracy, share), Cell(), *[Cell()] * len(self.extra)]
+        return Line(Cell("paper"), tuple(cells), indent=True)
+
+    # ---- details
+
+    def draws(self, block: Block, row: Row, drawn: bool) -> list[list[DrawStatistics]]:
+        """Statistics of the draws: for each step, one of each training seed."""
+        line = self.found(block, row, drawn)
+        if line is None or pd.isna(line["accuracy"]):
+            return []
+        seeds = [self.runs[f"{block.id}/{row.id}/s{seed}"].evaluate for seed in self.study.seeds]
+        tests = [record.decodings[line["decoding"]].tests[line["test"]] for record in seeds if record]
+        return [list(step) for step in zip(*(test.draws for test in tests), strict=True)]
+
+    def _detail(self) -> Grid:
+        names = ("n", "Accuracy (%)", "95 % interval", "Strict (%)", "No answer (%)", "Tokens/question")
+        names += ("Steps explained (%)", "Entropy (bits)", "Seeds agree (%)")
+        return Grid("Details", tuple(Column(name) for name in names), self.by_test(self._detail_lines))
+
+    def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
+        for drawn in (True, False):
+            line = self.found(block, row, drawn)
+            if line is None or pd.isna(line["accuracy"]):
+                continue
+            draws = self.draws(block, row, drawn)
+            bounds = Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
+            agreement = [step.agreement for seeds in draws for step in seeds if step.agreement is not None]
+            cells = (
+                cell(line["n"], "{:,}".format),
+                self._accuracy(line),
+                bounds,
+                cell(line["strict"], percent),
+                cell(line["no_answer"], percent),
+                cell(line["tokens_per_question"], "{:.1f}".format),
+                _mean([step.share for seeds in draws for step in seeds], percent),
+                _entropy(draws),
+                _mean(agreement, percent),
+            )
+            title = f"{line['title']} ({'sampled' if drawn else 'greedy'}: {spoken(line['decoding'])})"
+            yield Line(Cell(title), cells, row.indent)
+
+    def legend(self) -> Iterator[str]:
+        yield self.scoring
+        yield """Sampled: a transformer draws its tokens; a method with R draws R, and says the likeliest tokens. Mean
+        and spread over decoding seeds (over training seeds where there are several). Greedy: nothing is drawn; the mean
+        of R stands in for a draw."""
+        yield """Entropy: of what the sampled answers drew, in bits, over questions and seeds, and behind it the most
+        that it could be with uniform draws of that number; mean over steps. Only steps that the rules explain count.
+        Seeds agree: how often two decoding seeds draw the same for the same question; uniform draws among n do so in
+        one of n cases. A model that always draws the same has entropy 0 and agreement 100 %."""
+        corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
+        yield f"Generated data, whose names give the sizes: {corpora}."
+        if self._paper:
+            yield f"Lines 'paper': table {self._paper.label} of the paper ({self._paper.setting})."
+        else:
+            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
+
+    scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
+        equation must be right. P24: every equation is true and uses numbers that are there, and the last path uses all
+        four numbers once and ends in 24. Every step is said and scored, of all methods. Strict: in the form asked for
+        too."""
+
+
+def _entropy(draws: list[list[DrawStatistics]]) -> Cell:
+    steps = [step for seeds in draws for step in seeds]
+    most = sum(step.maximum for step in steps) / len(steps) if steps else 0.0
+    return _mean([step.entropy for step in steps], lambda value: f"{value:.2f} of {most:.2f}")
+
+
+def _mean(values: list[float], form: Callable[[float], str]) -> Cell:
+    return Cell(form(sum(values) / len(values))) if values else Cell()
+
+
+def _printed(value: Measured | None, share: int) -> Cell:
+    return Cell() if value is None else Cell(f"{share * value.mean:.2f}")

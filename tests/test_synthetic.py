@@ -1,0 +1,207 @@
+"""The synthetic tasks through all stages, how answers with steps are scored, and tables from made-up records."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from benchmarks import evaluation, results, training
+from benchmarks.data import TestSet, prepare
+from benchmarks.data.records import DataError
+from benchmarks.diversity import draw_statistics, entropy
+from benchmarks.files import read_json, write_json
+from benchmarks.markup import DASH
+from benchmarks.models import Paths
+from benchmarks.scoring import SCORERS
+from benchmarks.study import Study, StudyError, load_study, parse_study, study_path
+from benchmarks.tables.render import contents
+from fabricate import fabricate
+
+TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def small(name: str, blocks: tuple[str, ...]) -> Study:
+    """A shipped study's blocks with a few examples and a tiny backbone."""
+    content = yaml.safe_load(study_path(name).read_text())
+    content["backbone"]["overrides"] = TINY | {"num_key_value_heads": 1, "head_dim": 8}
+    content["blocks"] = [block for block in content["blocks"] if block["id"] in blocks]
+    for block in content["blocks"]:
+        block["data"] |= {"validation": 8, "limit": 64}
+    for place in (content, *content["rows"], *content["blocks"]):
+        if "training" in place:
+            place["training"].pop("epochs", None)
+    content["training"] |= {"epochs": 1, "batch_size": 32, "validations": 1}
+    content["evaluation"]["tests"] = [test for block in content["blocks"] for test in block["tests"]]
+    content["evaluation"] |= {"max_new_tokens": 8, "batch_size": 500}
+    for decoding in content["evaluation"]["decodings"].values():
+        decoding["seeds"] = min(2, decoding.get("seeds", 2))
+    return parse_study(content, name)
+
+
+@pytest.mark.parametrize(("name", "blocks", "steps"), [("synthetic", ("rs",), 3), ("long_range", ("k4",), 4)])
+def test_a_study_goes_through_all_stages(name: str, blocks: tuple[str, ...], steps: int, tmp_path: Path) -> None:
+    study = small(name, blocks)
+    for block in study.blocks:
+        prepare(study, block, tmp_path)
+    for spec in study.runs.values():
+        training.train(spec, tmp_path)
+        evaluation.evaluate(spec, tmp_path)
+        frame = pd.read_parquet(Paths(tmp_path, spec).run / "predictions" / "default.parquet")
+        assert len(frame["draws"].iloc[0]) == len(frame["choices"].iloc[0]) > 0
+        if spec.method == "marcos":
+            assert spec.options["steps"] == steps, "the block's own"
+            assert (frame["text"].str.count("\n") >= steps - 1).all(), "a line for each step"
+    frame = results.collect(study, tmp_path)
+    assert set(frame.status) == {"done"}
+    table = contents(study, tmp_path, study.tables[0])
+    assert "not run" not in table["md"] and study.blocks[0].title in table["md"]
+
+
+# ---- scoring
+
+
+def asked(**changes: Any) -> TestSet:
+    fields: dict[str, Any] = {"ids": ["a", "b"], "texts": ["1 2", "3 4"], "questions": [[1], [2]]}
+    fields |= {"answers": ["2 + 3 = 5", "5 + 6 = 11"], "n_steps": [1, 1], "overlap": [False, False]}
+    return TestSet("rs", **(fields | changes))
+
+
+def answered(*texts: str) -> evaluation.Answers:
+    return evaluation.Answers(list(texts), *(np.ones(len(texts), dtype=np.int64) for _ in range(3)))
+
+
+def test_predictions_hold_what_was_drawn_and_records_how_varied_it_is() -> None:
+    tests, place = {"rs": asked()}, {"rs": np.array([0, 1])}
+    said = [  # by decoding seed
+        answered("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"),
+        answered("2 3\n#### 2 + 3 = 6", "4 5\n#### 4 + 5 = 9"),
+        answered("2 4\n#### 2 + 4 = 6", "4 5\n#### 4 + 5 = 9"),
+    ]
+    scorers = {"rs": SCORERS["summation"]}
+    frame = pd.concat([evaluation.scored(tests, scorers, place, texts, seed) for seed, texts in enumerate(said)])
+    frame = frame.reset_index(drop=True)
+    assert [list(draws) for draws in frame["draws"]] == [["1"], ["2"], ["1"], ["1"], [None], ["1"]]
+    found = evaluation.summary(frame, place["rs"], said)
+    assert found["accuracy"] == [1.0, 0.5, 0.5]
+    (draws,) = found["draws"]
+    assert draws["counts"] == {"1": 4, "2": 1} and draws["n"] == 5 and draws["choices"] == 10
+    assert draws["share"] == pytest.approx(5 / 6)
+    assert draws["entropy"] == pytest.approx(0.8 * math.log2(5 / 4) + 0.2 * math.log2(5))
+    assert draws["maximum"] == pytest.approx(math.log2(5)), "five draws cannot be more than five different ones"
+    assert draws["agreement"] == pytest.approx(2 / 4), "one pair of the first question, and one of three of the second"
+
+
+def test_nothing_drawn_has_no_statistics() -> None:
+    frame = pd.DataFrame({"id": ["a"], "seed": [0], "draws": [[]], "choices": [[]]})
+    assert draw_statistics(frame) == []
+    frame = pd.DataFrame({"id": ["a"], "seed": [0], "draws": [[None]], "choices": [[10]]})
+    (draws,) = draw_statistics(frame)
+    assert (draws["n"], draws["entropy"], draws["maximum"], draws["agreement"]) == (0, 0.0, 0.0, None)
+
+
+def test_entropy_is_that_of_the_distribution() -> None:
+    assert entropy([5] * 8) == pytest.approx(3.0)
+    assert entropy([7]) == entropy([]) == 0.0
+
+
+def test_tests_of_both_kinds_need_blocks_of_their_own() -> None:
+    assert evaluation.scorers_of(["gsm8k"])["gsm8k"] is SCORERS["number"]
+    with pytest.raises(DataError, match="a block of its own"):
+        evaluation.scorers_of(["rs_n2_k3", "gsm8k"])
+
+
+# ---- studies
+
+
+def test_blocks_have_their_own_tests_and_options() -> None:
+    study = load_study("long_range")
+    for block, steps in (("k4", 4), ("k8", 8), ("k16", 16)):
+        run = study.runs[f"{block}/marcos/s0"]
+        assert run.options["steps"] == steps and run.evaluation.tests == (f"copy_k{steps}",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tests": ["gsm8k"]}, r"names \['gsm8k'\]: name them in `evaluation.tests`"),
+        ({"options": {"codi": {}}}, r"options of \['codi'\], which no row names"),
+        ({"options": {"marcos": {"stpes": 3}}}, "stpes"),
+    ],
+)
+def test_blocks_that_name_what_is_not_there_are_refused(change: dict[str, Any], message: str) -> None:
+    content = yaml.safe_load(study_path("synthetic").read_text())
+    content["blocks"][0] |= change
+    with pytest.raises(StudyError, match=message):
+        parse_study(content, "place.yaml")
+
+
+# ---- tables
+
+
+def with_draws(study: Study, folder: Path, counts: dict[str, int]) -> None:
+    """Made-up records of a study whose answers drew so."""
+    fabricate(study, folder, {"cot_sft": (0.5,), "marcos": (0.9,)})
+    draws = {"n": 100, "share": 0.75, "choices": len(counts), "entropy": 1.25, "maximum": 2.0, "agreement": 0.25}
+    for spec in study.runs.values():
+        path = Paths(folder, spec).run / "evaluate.json"
+        record = read_json(path)
+        for decoding in record["decodings"].values():
+            for scores in decoding["tests"].values():
+                scores["draws"] = [draws | {"counts": counts}]
+        write_json(path, record)
+    results.collect(study, folder)
+
+
+def lines(text: str) -> dict[str, list[str]]:
+    """Cells of a Markdown table's first line of each title."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("|"):
+            title, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            found.setdefault(title.replace("&nbsp;", ""), cells)
+    return found
+
+
+def test_the_table_has_both_accuracies_the_entropy_and_the_papers_numbers(tmp_path: Path) -> None:
+    study = load_study("paper_synthetic")
+    with_draws(study, tmp_path, {str(digit): 10 for digit in range(10)})
+    text = contents(study, tmp_path, study.tables[0])["md"]
+    found = lines(text)
+    assert found["Model"][:3] == ["RS Sampled (%)", "RS Greedy (%)", "RS Entropy (bits)"]
+    sampled, greedy, drawn = found["Transformer"][:3]
+    assert "±" in sampled and "±" not in greedy and drawn == "1.25 of 2.00"
+    assert found["paper"] == ["99.90", DASH, DASH, "58.90", DASH, DASH, "17.00", DASH, DASH]
+    assert "25.00" in found["MarCos (sampled: default)"] and "75.00" in found["MarCos (sampled: default)"]
+    assert "MarCos (greedy: mean r)" in found and "Transformer (sampled: sampled)" in found
+
+
+def test_without_the_papers_setting_its_numbers_are_not_shown(tmp_path: Path) -> None:
+    study = load_study("synthetic")
+    with_draws(study, tmp_path, {"0": 1})
+    text = contents(study, tmp_path, study.tables[0])["md"]
+    assert "paper" not in lines(text) and "not the paper's" in text
+
+
+def test_a_run_that_is_not_there_says_so(tmp_path: Path) -> None:
+    study = load_study("long_range")
+    with_draws(study, tmp_path, {"1": 3, "2": 1, "3": 0})
+    (Paths(tmp_path, study.runs["k4/marcos/s0"]).run / "evaluate.json").unlink()
+    results.collect(study, tmp_path)
+    found = lines(contents(study, tmp_path, study.tables[0])["md"])
+    assert found["MarCos"][0].startswith("not run") and "±" in found["MarCos"][2]
+    assert found["step 1"] == ["75.00", DASH, "33.33"] and found["step 3"][0] == "0.00"
+
+
+def test_copied_steps_are_counted_in_the_papers_bins(tmp_path: Path) -> None:
+    study = load_study("paper_long_range")
+    with_draws(study, tmp_path, {str(step): 4 if step < 5 else 0 for step in range(1, 16)})
+    found = lines(contents(study, tmp_path, study.tables[0])["md"])
+    assert found["paper"] == ["92.50", DASH, "0.00", DASH, "0.10", DASH]
+    assert found["steps 1 to 4"] == ["100.00", "100.00", "26.67"]
+    assert found["steps 13 to 15"] == ["0.00", "0.00", "20.00"]
