@@ -49,7 +49,7 @@ if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: what 
     workflow.register_resource("gpu", max(GPUS, 1))
 # Where a table is taken from when the study at hand does not render it
 HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
-HOMES |= {"ablation": "ablation", "nar": "one_shot"}
+HOMES |= {"ablation": "ablation", "nar": "one_shot", "synthetic": "synthetic", "longrange": "long_range"}
 # Source that decides the weights. Modules that list data sets are not among it: see `training_data`
 TRAINING = [*TRAINING_CODE, *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers"))]
 RECORDS = ["benchmarks.results", "benchmarks.records"]
