@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.figures import Figure
 from benchmarks.locks import watch_parent
 from benchmarks.specs import RunSpec
 from benchmarks.study import StudyError, load_study, shipped
@@ -205,6 +206,21 @@ def claims() -> None:
     from benchmarks.tables.claims import paper_alone
 
     typer.echo(markdown(paper_alone()))
+
+
+@app.command()
+def figure(
+    study: StudyArgument,
+    figure: Annotated[Figure, typer.Option(help="Which one; `marcos-bench figure --help` lists them.")],
+    results: Results = RESULTS,
+) -> None:
+    """Draw a figure as PNG and PDF, with its numbers as CSV and its caption as Markdown."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks.figures.render import render
+
+        files = render(loaded, results, figure)
+    typer.echo("\n".join(map(str, files)), err=True)
 
 
 @app.command()

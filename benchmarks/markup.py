@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -82,8 +82,13 @@ def markdown(document: Document) -> str:
     for grid in others:
         parts += [f"## {_md(grid.caption)}", _markdown_grid(grid)]
     if document.footer:
-        parts += ["## How it was made", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in document.footer.items())]
+        parts.append(markdown_footer(document.footer))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_footer(footer: Mapping[str, str]) -> str:
+    """What made the numbers, under a heading of its own."""
+    return "\n\n".join(["## How it was made", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in footer.items())])
 
 
 def _md(text: str) -> str:

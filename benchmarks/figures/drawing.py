@@ -1,0 +1,105 @@
+"""What the figures share: where their numbers come from, what is written, and how rows are named."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.figures.style import GREY, colour, marker
+from benchmarks.provenance import titles
+from benchmarks.results import Collected, load_collected
+from benchmarks.specs import Block, Row
+from benchmarks.study import Study
+from benchmarks.summary import Summary, summarise
+
+
+class NothingToDraw(ValueError):
+    """A figure whose numbers a study does not have; the message says what would give them."""
+
+
+@dataclass
+class Drawing(ABC):
+    """One figure of one study: a frame with a line for each mark, how it is drawn, and what a reader has to know."""
+
+    study: Study
+    results: Path
+
+    @classmethod
+    def needs(cls, study: Study) -> list[str]:
+        """Files under the study's folder that the figure is drawn from, beside ``collect.json`` and predictions."""
+        return []
+
+    @property
+    @abstractmethod
+    def title(self) -> str: ...
+
+    @abstractmethod
+    def data(self) -> pd.DataFrame:
+        """What is drawn, for CSV; :class:`NothingToDraw` where there is nothing."""
+
+    @abstractmethod
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        """Draw on an empty canvas, and set its size."""
+
+    @abstractmethod
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        """Paragraphs: what is seen, over how many questions, what the error bars are, what is missing."""
+
+    @property
+    def folder(self) -> Path:
+        return self.results / self.study.name
+
+    @cached_property
+    def collected(self) -> Collected:
+        return load_collected(self.study, self.results)
+
+    @cached_property
+    def summary(self) -> Summary:
+        return summarise(self.study, self.collected, self.results, ["default"])
+
+    def test_title(self, test: str) -> str:
+        return titles(self.collected).get(test, test)
+
+    def row_name(self, row: Row) -> str:
+        """A row's title where no table gives it a place: an ablation is named after the row above it."""
+        title = self.study.row_title(row)
+        if not row.indent:
+            return title
+        above = self.study.rows[: self.study.rows.index(row)]
+        parents = [self.study.row_title(other) for other in above if not other.indent]
+        return f"{parents[-1]} {title.lstrip('- ')}" if parents else title
+
+    def rows_of(self, block: Block) -> list[Row]:
+        return [row for row in self.study.rows if row.blocks is None or block.id in row.blocks]
+
+    def look(self, row: Row) -> dict[str, str]:
+        """Colour and marker of a row, the same in all panels; controls are grey."""
+        order = [other.id for other in self.study.rows if not other.control]
+        if row.control:
+            return {"color": GREY, "marker": "x"}
+        index = order.index(row.id)
+        return {"color": colour(index), "marker": marker(index)}
+
+
+def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **settings: object) -> list[list[Axes]]:
+    """Panels of ``size`` inches each, row by row."""
+    canvas.set_size_inches(columns * size[0], rows * size[1])
+    return canvas.subplots(rows, columns, squeeze=False, **settings).tolist()  # type: ignore[arg-type]
+
+
+def legend_below(canvas: Canvas, panels: Sequence[Axes]) -> None:
+    """One legend for all panels, every label once, in as many columns as fit."""
+    entries = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    longest = max(map(len, entries))
+    columns = max(1, int(canvas.get_figwidth() / (0.075 * longest + 0.45)))
+    canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)

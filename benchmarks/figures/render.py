@@ -1,0 +1,43 @@
+"""Rendering of a study's figures: PNG, PDF, their numbers as CSV, and a caption as Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.figures import Figure
+from benchmarks.figures.drawing import Drawing
+from benchmarks.figures.pareto import ParetoFigure
+from benchmarks.figures.steps import StepsFigure
+from benchmarks.figures.style import styled
+from benchmarks.files import replacing, write_text
+from benchmarks.markup import markdown_footer
+from benchmarks.provenance import provenance
+from benchmarks.study import Study
+
+DRAWINGS: dict[Figure, type[Drawing]] = {
+    Figure.pareto: ParetoFigure,
+    Figure.steps: StepsFigure,
+}
+METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # the same numbers give the same bytes
+
+
+def render(study: Study, results: Path, figure: Figure) -> list[Path]:
+    """Write a figure's four files, the caption last."""
+    drawing = DRAWINGS[figure](study, results)
+    data = drawing.data()
+    target = results / study.name / "figures" / figure
+    paths = [target.with_suffix(f".{ending}") for ending in ("png", "pdf", "csv", "md")]
+    with styled():
+        canvas = Canvas(layout="constrained")
+        drawing.draw(canvas, data)
+        for path in paths[:2]:
+            ending = path.suffix[1:]
+            with replacing(path) as temporary:
+                canvas.savefig(temporary, format=ending, metadata=METADATA[ending])
+    write_text(paths[2], data.to_csv(index=False))
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in drawing.caption(data))
+    parts = [f"# {drawing.title}", f"![{drawing.title}]({figure}.png)", text]
+    write_text(paths[3], "\n\n".join([*parts, markdown_footer(provenance(study, drawing.collected))]) + "\n")
+    return paths

@@ -1,0 +1,79 @@
+"""Accuracy by the number of steps that a question's written solution has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks import statistics
+from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+
+FEWEST = 10  # questions that a mark stands for; a share of fewer says nothing
+COLUMNS = ("test", "id", "seed", "correct", "n_steps")
+
+
+class StepsFigure(Drawing):
+    """A column for each test set whose solutions are known, a row of panels for each block."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy by number of steps"
+
+    def data(self) -> pd.DataFrame:
+        """One line per test set, block, row and number of steps; accuracies are shares of 1."""
+        lines = [line for block in self.study.blocks for row in self.rows_of(block) for line in self._lines(block, row)]
+        if not lines:
+            raise NothingToDraw(f"no test set of {self.study.name} says how many steps its solutions have")
+        return pd.DataFrame(lines)
+
+    def _lines(self, block: Any, row: Any) -> Iterator[dict[str, Any]]:
+        frames = []
+        for seed in self.study.seeds:
+            run = f"{block.id}/{row.id}/s{seed}"
+            record = self.collected.runs[run].evaluate if run in self.collected.runs else None
+            if record:
+                path = self.folder / "runs" / run / "predictions/default.parquet"
+                frames.append(statistics.read_predictions(path, record.predictions["default"], COLUMNS))
+        if not frames:
+            return
+        known = pd.concat(frames).dropna(subset="n_steps")
+        for key, group in known.groupby(["test", "n_steps"]):
+            test, steps = key  # type: ignore[misc]
+            correct = statistics.correctness([group])
+            if len(correct) < FEWEST:
+                continue
+            low, high = statistics.interval(correct)
+            shared = {"test": test, "block": block.id, "row": row.id, "steps": int(steps), "n": len(correct)}
+            yield {**shared, "accuracy": float(correct.mean()), "low": low, "high": high}
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]
+        blocks = self.study.blocks
+        panels = grid(canvas, len(blocks), len(tests), (2.4, 2.1), sharex="col", sharey="row")
+        for across, block in zip(panels, blocks, strict=True):
+            for axes, test in zip(across, tests, strict=True):
+                shown = data.loc[(data["block"] == block.id) & (data["test"] == test)]
+                for row in self.rows_of(block):
+                    line = shown.loc[shown["row"] == row.id].sort_values("steps")
+                    axes.plot(line["steps"], 100 * line["accuracy"], label=self.row_name(row), **self.look(row))
+                    bounds = (100 * line["low"], 100 * line["high"])
+                    axes.fill_between(line["steps"], *bounds, color=self.look(row)["color"], alpha=0.1, linewidth=0)
+                axes.set_xticks(sorted(set(data.loc[data["test"] == test, "steps"])))
+                if block is blocks[0]:
+                    axes.set_title(self.test_title(test))
+                if block is blocks[-1]:
+                    axes.set_xlabel("Steps of the written solution")
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)")
+            across[0].set_ylim(bottom=0)
+        legend_below(canvas, [axes for across in panels for axes in across])
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Accuracy (default decoding, mean over decoding and training seeds) by the number of steps of the
+        question's written solution. Bands: 95 % interval over questions. A mark stands for {FEWEST} questions or more;
+        the CSV file says how many. Lines between marks only guide the eye."""
+        unknown = [self.test_title(test) for test in self.study.evaluation.tests if test not in set(data["test"])]
+        if unknown:
+            yield f"Not drawn, because the data do not say how many steps there are: {', '.join(unknown)}."

@@ -1,0 +1,67 @@
+"""One look for all figures: readable in print at the width of a text column or page, and by the colour-blind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+# Okabe and Ito's palette, olive in place of their yellow, which is faint on paper
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999933")
+MARKERS = "osD^vP*XhdpH8<>"
+GREY = "#888888"
+PAGE, COLUMN = 7.0, 3.4  # inches
+SEQUENTIAL, DIVERGING = "cividis", "RdBu_r"
+
+SETTINGS = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,  # text stays text
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
+def log_axis(axes: Axes, label: str) -> None:
+    """Few ticks, in plain numbers where they are short."""
+    axes.set_xscale("log")
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("e+", "e")))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def picture(axes: Axes) -> None:
+    """No grid and no ticks' marks: for heat maps and graphs."""
+    axes.grid(False)
+    axes.tick_params(length=0)
