@@ -224,6 +224,69 @@ def figure(
 
 
 @app.command()
+def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Ask a trained run what its latents carry: their patterns, interventions, samples. Figures are drawn from it."""
+    with clear_errors():
+        spec = _run(study, run)
+        from benchmarks.analysis import stage
+
+        record = stage.analyse(spec, results)
+    typer.echo(f"{run}: {record['active']} of {record['dimensions']} dimensions are active, the largest clique is "
+               f"{record['clique']}", err=True)  # fmt: skip
+
+
+@app.command()
+def intervene(
+    study: StudyArgument,
+    run: RunArgument,
+    dims: Annotated[str, typer.Option(help="Dimensions, as in 3,7.")],
+    value: Annotated[float, typer.Option(help="What they are set to.")],
+    results: Results = RESULTS,
+    step: Annotated[int | None, typer.Option(help="Thinking step, from 1; default: all.")] = None,
+    test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
+    questions: Annotated[int, typer.Option(min=1, help="So many, spread evenly over the test set.")] = 100,
+    show: Annotated[int, typer.Option(min=0, help="So many outputs are printed.")] = 5,
+) -> None:
+    """Set dimensions of a trained run's latents by hand: outputs before and after, and what becomes of their length,
+    their format and their accuracy."""
+    with clear_errors():
+        spec = _run(study, run)
+        from benchmarks.analysis import by_hand
+
+        by_hand.intervene(spec, results, dims, value, step, test, questions, show)
+
+
+@app.command()
+def explain(
+    study: StudyArgument,
+    question: Annotated[int, typer.Option(min=1, help="Its number in the test set, from 1.")],
+    results: Results = RESULTS,
+    test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
+) -> None:
+    """All trained runs on one question, side by side: steps, latents as nearest tokens, active dimensions."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks.analysis import explaining
+
+        explaining.explain(loaded, results, question, test)
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A study's results, e.g. results/reference/quick.")],
+    study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,
+) -> None:
+    """Compute digests, scores and tables again from the predictions; exit code 1 where anything differs."""
+    with clear_errors():
+        loaded = load_study(study or folder.resolve().name)
+        from benchmarks import verification
+
+        findings = verification.verify(loaded, folder)
+    typer.echo(verification.report(findings))
+    raise typer.Exit(any(finding.kind == "differs" for finding in findings))
+
+
+@app.command()
 def compare(
     a: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY:RUN, e.g. quick:equation/marcos/s0.")],
     b: Annotated[str, typer.Argument(help="The run that it is compared with.")],

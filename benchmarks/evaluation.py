@@ -179,10 +179,6 @@ def scored(
 def summary(frame: pd.DataFrame, place: np.ndarray, costs: list[Answers]) -> dict[str, Any]:
     """Scores of one test set under one decoding, a number per seed, and mean costs per question."""
     new = frame.loc[~frame.overlap.astype(bool)]
-
-    def per_seed(rows: pd.DataFrame, column: pd.Series) -> list[float]:
-        return [float(value) for value in column.loc[rows.index].groupby(rows.seed).mean()]
-
     return {
         "n": len(place),
         "n_distinct": len(np.unique(place)),
@@ -196,6 +192,11 @@ def summary(frame: pd.DataFrame, place: np.ndarray, costs: list[Answers]) -> dic
         "tokens_per_question": float(np.mean([cost.tokens[place] for cost in costs])),
         "draws": draw_statistics(frame),
     }
+
+
+def per_seed(rows: pd.DataFrame, column: pd.Series) -> list[float]:
+    """The mean of a column over some rows, for each decoding seed."""
+    return [float(value) for value in column.loc[rows.index].groupby(rows.seed).mean()]
 
 
 def write_predictions(path: Path, frame: pd.DataFrame) -> str:

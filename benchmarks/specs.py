@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -12,7 +13,14 @@ Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Form = Literal["equation", "text", "lines"]
 StageName = Literal["train", "evaluate", "time"]
 STAGES: tuple[StageName, ...] = ("train", "evaluate", "time")
-MEASURED = ("evaluation", "timing", "timing_threads")  # fields of a run that its training does not depend on
+# Fields of a run that its training does not depend on, and those of them that a stage does
+MEASURED = ("evaluation", "timing", "timing_threads", "analysis")
+ASKED = {
+    "train": (),
+    "evaluate": ("evaluation",),
+    "time": ("evaluation", "timing", "timing_threads"),
+    "analyse": ("evaluation", "analysis"),
+}
 
 
 class Strict(BaseModel):
@@ -136,6 +144,18 @@ class TimingSpec(Strict):
     )
 
 
+class AnalysisSpec(Strict):
+    """What is asked of latents that can be set by hand; the defaults are the paper's, where it gives any."""
+
+    questions: int = Field(default=200, ge=1, description="of each test set, spread evenly over it")
+    active_above: float = Field(default=0.1, description="a dimension is active above this value")
+    frequent_share: float = Field(default=0.01, gt=0, le=1, description="of all dimensions, the most often active")
+    frequent_at_least: int = Field(default=12, ge=1, description="dimensions, where that share is fewer")
+    correlated_above: float = Field(default=0.9, description="Pearson correlation of two dimensions with an edge")
+    values: tuple[float, ...] = Field(default=(0.0, 0.1, 0.5), min_length=1, description="that a clique is set to")
+    samples: int = Field(default=20, ge=1, description="drawn answers per question, for calibration")
+
+
 class EngineSpec(Strict):
     """What a run's steps run on. Of all this only ``precision`` shapes a result: a run that was started on one number
     of GPUs goes on with another."""
@@ -228,6 +248,7 @@ class RunSpec(Strict):
     engine: EngineSpec
     threads: int
     timing_threads: int
+    analysis: AnalysisSpec = AnalysisSpec()
     starts_from: str | None
 
     @property
@@ -250,13 +271,17 @@ class RunSpec(Strict):
             and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
         )
 
-    def digest(self, stage: StageName) -> str:
+    def digest(self, stage: StageName | Literal["analyse"]) -> str:
         """A digest of the fields that the stage's result depends on, and of no others."""
-        measured = {"train": (), "evaluate": ("evaluation",), "time": ("evaluation", "timing", "timing_threads")}
-        exclude: dict[str, Any] = dict.fromkeys(set(MEASURED) - set(measured[stage]), True)
-        if stage == "time":  # it knows the default decoding alone
-            exclude["evaluation"] = {"decodings": self.evaluation.decodings.keys() - {"default"}}
-        else:
-            exclude["engine"] = EngineSpec.model_fields.keys() - {"precision"}
-        text = json.dumps(self.model_dump(mode="json", exclude=exclude), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return settings_digest(self.model_dump(mode="json"), stage)
+
+
+def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"]) -> str:
+    """:meth:`RunSpec.digest` of a run's settings as they were written, whatever fields there are today."""
+    kept = {key: value for key, value in run.items() if key not in MEASURED or key in ASKED[stage]}
+    if stage == "time":  # it knows the default decoding alone
+        decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
+        kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
+    elif "precision" in run["engine"]:  # older engines had none, and counted as a whole
+        kept["engine"] = {"precision": run["engine"]["precision"]}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from benchmarks.specs import (
+    AnalysisSpec,
     BackboneSpec,
     Block,
     EngineSpec,
@@ -59,6 +60,7 @@ class Study(Strict):
     rows: tuple[Row, ...] = Field(min_length=1)
     training: TrainingSpec
     evaluation: EvaluationSpec
+    analysis: AnalysisSpec = AnalysisSpec()
     timing: TimingSpec | None = Field(default=TimingSpec(), description="null: nothing is timed")
     engine: EngineSpec = EngineSpec()
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="training seeds")
@@ -149,6 +151,7 @@ class Study(Strict):
                 engine=EngineSpec.model_validate(self.engine.model_dump(exclude_unset=True) | row.engine),
                 threads=self.threads,
                 timing_threads=self.timing_threads,
+                analysis=self.analysis,
                 starts_from=parent,
             )
             return id

@@ -7,6 +7,7 @@ entry point in the group ``marcos_bench.methods`` of another installed package.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -141,6 +142,20 @@ class Output:
     statistics: dict[str, Tensor] = field(default_factory=dict)
 
 
+class InterventionError(ValueError):
+    """An intervention on latents that a method does not have; the message says which it has."""
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Dimensions ``dims`` of the latents that :meth:`Method.steers` names get ``value``, for every question, in
+    thinking step ``step`` (counted from 1) or, without one, in all of them."""
+
+    dims: tuple[int, ...]
+    value: float
+    step: int | None = None
+
+
 @dataclass(frozen=True)
 class Length:
     """How much is generated for a question: tokens, end-of-text included, and latents, where a method says how many."""
@@ -164,6 +179,7 @@ class Decoding:
     trace: bool = False  # keep the latents in Generation.trace
     cache: CachePolicy = "auto"  # how what was read is kept; changes no answer
     lengths: tuple[Length, ...] | None = None  # forced, one per question: measures work whatever the weights say
+    interventions: tuple[Intervention, ...] = ()  # for methods that `steers` names latents of; a later one wins
 
 
 @dataclass
@@ -209,6 +225,17 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.options = options
         self.vocabulary = setup.vocabulary
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """No method can overlook interventions: :meth:`generate` refuses them where :meth:`steers` names nothing."""
+        super().__init_subclass__(**settings)
+        if "generate" in vars(cls) and not getattr(cls.generate, "__isabstractmethod__", False):
+            cls.generate = _refusing(cls.generate)
+
+    @classmethod
+    def steers(cls, options: Any) -> str | None:
+        """The name, in :attr:`Generation.trace`, of the latents (B, steps, dims) that interventions set, else None."""
+        return None
 
     @classmethod
     def starts_from(cls, options: Any) -> str | None:
@@ -279,6 +306,16 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Answers to tokenised questions: batched, cached, the same at any batch size. Gold text cannot get here."""
+
+
+def _refusing(generate: Callable[..., Generation]) -> Callable[..., Generation]:
+    @functools.wraps(generate)
+    def checked(self: Method, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        if decoding.interventions and self.steers(self.options) is None:
+            raise InterventionError(f"{self.title} (options: {self.options}) has no latents that can be set by hand")
+        return generate(self, questions, decoding)
+
+    return checked
 
 
 @torch.no_grad()

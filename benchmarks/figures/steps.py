@@ -10,6 +10,8 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks import statistics
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.models import Paths
+from benchmarks.specs import Block, Row
 
 FEWEST = 10  # questions that a mark stands for; a share of fewer says nothing
 COLUMNS = ("test", "id", "seed", "correct", "n_steps")
@@ -29,13 +31,13 @@ class StepsFigure(Drawing):
             raise NothingToDraw(f"no test set of {self.study.name} says how many steps its solutions have")
         return pd.DataFrame(lines)
 
-    def _lines(self, block: Any, row: Any) -> Iterator[dict[str, Any]]:
+    def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         frames = []
         for seed in self.study.seeds:
             run = f"{block.id}/{row.id}/s{seed}"
             record = self.collected.runs[run].evaluate if run in self.collected.runs else None
             if record:
-                path = self.folder / "runs" / run / "predictions/default.parquet"
+                path = Paths(self.results, self.study.sources[run]).run / "predictions/default.parquet"
                 frames.append(statistics.read_predictions(path, record.predictions["default"], COLUMNS))
         if not frames:
             return

@@ -53,7 +53,12 @@ def render(study: Study, results: Path, table: Table = Table.main) -> list[Path]
 
 def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str, str]:
     """A table's contents by the ending of the file's name."""
-    collected, kind = load_collected(study, results), MAKERS[table]
+    return rendered(study, load_collected(study, results), results, table)
+
+
+def rendered(study: Study, collected: Collected, results: Path, table: Table) -> dict[str, str]:
+    """The same from records at hand; the predictions are read from ``results``."""
+    kind = MAKERS[table]
     beside = tuple(_beside(study, results, kind)) if kind.reads_beside else ()
     maker = kind(study, _summary(study, collected, results, kind), titles(collected), beside, collected.runs)
     document = maker.document(provenance(study, collected))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from methods import interventions
 from methods.backbone import bidirectional_mask, causal_mask, label_loss, positions_of
 from methods.base import (
     IGNORE,
@@ -267,7 +268,13 @@ class MarCos(Method):
     def stochastic(self, decoding: Decoding) -> bool:
         return super().stochastic(decoding) or (self.options.randomness and decoding.latents != "mean")
 
+    @classmethod
+    def steers(cls, options: MarCosOptions) -> str | None:
+        return "R" if options.randomness else None
+
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        if self.options.randomness:
+            interventions.check(decoding.interventions, self.options.steps, self.posterior.expand.out_features)
         ids, real = pad(questions, self.vocabulary.eos)
         ids, real = ids.to(self.device), real.to(self.device)
         question = self.understand(ids)
@@ -276,14 +283,18 @@ class MarCos(Method):
         shallow, drawn = [], []
         for step in range(self.options.steps):
             randomness = self._draw(question, real, neurons, draws, step, decoding)
+            if randomness is not None:
+                randomness = interventions.intervened(randomness, decoding.interventions, step + 1)
             neurons = controlled(self.think_once(question, real, neurons, randomness), decoding)
             shallow.append(neurons[:, self.options.deep :])
             drawn.append(randomness)
         generation = self._say(torch.stack(shallow), questions, decoding)
         generation.cost.forward_passes += 1 + self.options.steps
         generation.cost.latent_steps += self.options.steps
-        if decoding.trace and self.options.randomness:
-            generation.trace["R"] = torch.stack([r for r in drawn if r is not None], dim=1)
+        if decoding.trace:
+            generation.trace["thoughts"] = torch.stack(shallow, dim=1)
+            if self.options.randomness:
+                generation.trace["R"] = torch.stack([r for r in drawn if r is not None], dim=1)
         return generation
 
     def _draw(

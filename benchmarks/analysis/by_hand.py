@@ -1,0 +1,88 @@
+"""`marcos-bench intervene`: latents set by hand, outputs before and after."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.analysis.saying import Speaker
+from benchmarks.analysis.stage import NoLatents, steered
+from benchmarks.analysis.steering import effects, outputs
+from benchmarks.evaluation import decoding_of
+from benchmarks.specs import RunSpec
+from benchmarks.study import StudyError
+from methods.base import Intervention, InterventionError
+
+
+def intervene(
+    spec: RunSpec, results: Path, dims: str, value: float, step: int | None, test: str | None, count: int, show: int
+) -> None:
+    """Answer ``count`` questions as they are and with ``dims`` (as in ``3,7``) set to ``value``; print both."""
+    if steered(spec) is None:
+        raise NoLatents(f"{spec.id} has no latents that can be set by hand: name a run of another row")
+    one = Intervention(parse_dims(dims), value, step)
+    speaker = Speaker.load(spec, results)
+    asked = speaker.test(known_test(spec, test), count)
+    decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
+    frame = pd.concat([outputs(speaker, asked, decoding, by_hand) for by_hand in ([], [one])], ignore_index=True)
+    console = Console()
+    console.print(changes_table(frame, dict(zip(asked.ids, asked.texts, strict=True)), show))
+    console.print(effects_table(effects(frame)))
+
+
+def parse_dims(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InterventionError(f"{text!r} names no dimensions: give numbers with commas between, as in 3,7") from error
+
+
+def known_test(spec: RunSpec, test: str | None) -> str:
+    """A test set of the run; the first where none is named."""
+    tests = spec.evaluation.tests
+    if test is not None and test not in tests:
+        raise StudyError(f"{spec.id} is not evaluated on {test!r}; its test sets are: {', '.join(tests)}")
+    return test or tests[0]
+
+
+def changes_table(frame: pd.DataFrame, questions: dict[str, str], show: int) -> Table:
+    """Outputs that changed, what differs in colour."""
+    before, after = (frame.loc[frame["setting"] == setting].set_index("id") for setting in frame["setting"].unique())
+    changed = [id for id in before.index if before.loc[id, "steps"] != after.loc[id, "steps"]]
+    title = f"{len(changed)} of {len(before)} outputs change; the first {min(show, len(changed))} of them"
+    table = Table("Question", "Before", f"After ({after['setting'].iloc[0]})", title=title, show_lines=True)
+    for id in changed[:show]:
+        old, new = str(before.loc[id, "steps"]), str(after.loc[id, "steps"])
+        table.add_row(Text(questions[id]), *marked_changes(old, new))
+    return table
+
+
+def marked_changes(before: str, after: str) -> tuple[Text, Text]:
+    """Two texts, what the other lacks in colour."""
+    texts = Text(), Text()
+    for shared, old, new in differences(before, after):
+        for text, part, style in zip(texts, (old, new), ("red", "bold green"), strict=True):
+            text.append(part, style="" if shared else style)
+    return texts
+
+
+def differences(before: str, after: str) -> list[tuple[bool, str, str]]:
+    """Two texts cut into words, blanks and signs: (whether the part is shared, in the first, in the second)."""
+    old, new = (re.findall(r"\s+|\d+|\w+|.", text, re.DOTALL) for text in (before, after))
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return [(tag == "equal", "".join(old[a:b]), "".join(new[c:d])) for tag, a, b, c, d in matcher.get_opcodes()]
+
+
+def effects_table(frame: pd.DataFrame) -> Table:
+    table = Table("Setting", "n", "Tokens", "Change (%)", "With #### (%)", "Accuracy (%)", title="Effect")
+    for line in frame.to_dict("records"):
+        shares = (f"{100 * line[name]:.1f}" for name in ("marked", "correct"))
+        change = f"{100 * line['longer']:+.1f}"
+        table.add_row(line["setting"] or "as it is", str(line["n"]), f"{line['tokens']:.1f}", change, *shares)
+    return table

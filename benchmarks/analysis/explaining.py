@@ -1,0 +1,109 @@
+"""`marcos-bench explain`: what every trained run makes of one question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarks.analysis.by_hand import known_test
+from benchmarks.analysis.saying import Said, Speaker, select
+from benchmarks.analysis.stage import steered
+from benchmarks.data import TestSet
+from benchmarks.evaluation import decoding_of
+from benchmarks.files import BrokenRecord
+from benchmarks.models import Paths
+from benchmarks.scoring import score
+from benchmarks.specs import RunSpec
+from benchmarks.study import Study, StudyError
+from methods.base import Method
+
+SHOWN = 8  # latents of a step, active dimensions
+
+
+def explain(study: Study, results: Path, number: int, test: str | None) -> None:
+    """Print the question and a table of all trained runs; ``number`` counts from 1."""
+    console, asked = Console(), None
+    table = Table("Run", "Steps", "Answer", "Latents as nearest tokens", "Active dimensions", show_lines=True)
+    missing = []
+    for id, spec in study.sources.items():
+        if not Paths(results, spec).weights.is_file():
+            missing.append(id)
+            continue
+        speaker = Speaker.load(spec, results)
+        asked = one_question(speaker, known_test(spec, test), number)
+        decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
+        said = speaker.say(asked.questions, decoding, trace=True)
+        table.add_row(id, *row(speaker, asked, said))
+    if asked is None:
+        raise BrokenRecord(f"no run of {study.name} is trained: its weights are read (marcos-bench train)")
+    console.print(Text(f"{asked.name} {asked.ids[0]}: {asked.texts[0]}\nGold answer: {asked.answers[0]}"))
+    console.print(table)
+    if missing:
+        console.print(Text(f"Without weights here: {', '.join(missing)}"))
+
+
+def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
+    whole = speaker.test(test)
+    if number > len(whole):
+        raise StudyError(f"{test} has no question {number}: it has {len(whole)}")
+    return select(whole, [number - 1])
+
+
+def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text, Text]:
+    """Steps, answer (green where right), latents in words, and active dimensions, for the first question."""
+    right = score(said.answers[0], asked.answers[0]).correct
+    steps = said.steps[0][:-1] if len(said.steps[0]) > 1 else []
+    written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
+    name = steered(speaker.spec)
+    words = [words_of(speaker, value[0]) for key, value in said.trace.items() if key != name]
+    active = active_dimensions(said.trace[name][0], speaker.spec) if name else []
+    answer = Text(said.answers[0].strip(), style="green" if right else "red")
+    return (
+        Text("\n".join(written)),
+        answer,
+        Text("\n".join("\n".join(lines) for lines in words)),
+        Text("\n".join(active)),
+    )
+
+
+def words_of(speaker: Speaker, latents: np.ndarray) -> list[str]:
+    """Latents (n, d), or (steps, n, d), as the tokens nearest to them by cosine: a line, or one for each step."""
+    if latents.ndim == 3:
+        return [f"{i}. {words_of(speaker, step)[0]}" for i, step in enumerate(latents, 1)]
+    tokens = nearest(word_vectors(speaker.method), torch.from_numpy(latents[:SHOWN]))
+    more = " ..." if len(latents) > SHOWN else ""
+    return [" ".join(repr(speaker.tokenizer.decode([token]))[1:-1] for token in tokens) + more]
+
+
+def nearest(table: Tensor, latents: Tensor) -> list[int]:
+    """The rows of a (V, d) table nearest to (n, d) vectors by cosine; vectors of zeros, which fill up, are left out."""
+    latents = latents[latents.norm(dim=-1) > 0]
+    likeness = torch.nn.functional.normalize(latents, dim=-1) @ torch.nn.functional.normalize(table, dim=-1).T
+    return likeness.argmax(-1).tolist()
+
+
+def word_vectors(method: Method) -> Tensor:
+    """(V, d) input embeddings of the model that speaks, without the markers that methods add."""
+    models: Iterator[PreTrainedModel] = (m for m in method.modules() if isinstance(m, PreTrainedModel))
+    speaking = next(model for model in models if model.get_output_embeddings() is not None)
+    embeddings = speaking.get_input_embeddings()
+    assert isinstance(embeddings, torch.nn.Embedding)
+    return embeddings.weight.detach().float().cpu()[: method.vocabulary.size]
+
+
+def active_dimensions(latents: np.ndarray, spec: RunSpec) -> list[str]:
+    """A line for each step of (steps, D): the active dimensions, the largest first, with their values."""
+    lines = []
+    for number, step in enumerate(latents, 1):
+        order = [int(dim) for dim in np.argsort(-step) if step[dim] > spec.analysis.active_above]
+        shown = " ".join(f"{dim}:{step[dim]:.2f}" for dim in order[:SHOWN])
+        lines.append(f"{number}. {shown}{' ...' if len(order) > SHOWN else ''}" if order else f"{number}. none")
+    return lines

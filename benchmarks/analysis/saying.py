@@ -1,0 +1,88 @@
+"""Questions answered with all steps said, and their latents kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from benchmarks.data import TestSet, decode, load_tokenizer, open_test
+from benchmarks.engine import pick_device
+from benchmarks.evaluation import batches_by_length, generate
+from benchmarks.models import Paths, trained_method
+from benchmarks.specs import RunSpec
+from methods.base import Decoding, Method
+
+
+@dataclass(frozen=True)
+class Said:
+    """``steps``: every step in words, the answer last; the answer alone where a method says nothing else. ``tokens``:
+    (N,) over all of them, without end-of-text. ``trace``: (N, ...) by name."""
+
+    answers: list[str]
+    steps: list[list[str]]
+    tokens: np.ndarray
+    trace: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A trained run that can be asked."""
+
+    spec: RunSpec
+    method: Method
+    tokenizer: PreTrainedTokenizerBase
+    data: Path
+
+    @classmethod
+    def load(cls, spec: RunSpec, results: Path) -> Speaker:
+        torch.set_num_threads(spec.threads)
+        paths = Paths(results, spec)
+        method = trained_method(spec, results).to(pick_device())
+        return cls(spec, method, load_tokenizer(paths.data), paths.data)
+
+    def test(self, name: str, count: int | None = None) -> TestSet:
+        """A test set, or so many of its questions, spread evenly over it."""
+        test = open_test(self.data, name)
+        if count is None or count >= len(test):
+            return test
+        return select(test, np.linspace(0, len(test) - 1, count).round().astype(int).tolist())
+
+    def say(self, questions: Sequence[Sequence[int]], decoding: Decoding, trace: bool = False) -> Said:
+        """Answer all questions, in their order."""
+        decoding = replace(decoding, answer_only=False, trace=trace)
+        answers, steps = [""] * len(questions), [[""]] * len(questions)
+        tokens = np.zeros(len(questions), dtype=np.int64)
+        traces: dict[str, list[np.ndarray | None]] = {}
+        eos = self.method.vocabulary.eos
+        for indices in batches_by_length(questions, self.spec.evaluation.batch_size):
+            batch = [questions[i] for i in indices]
+            generation = generate(self.method, batch, decoding, self.spec.training.precision)
+            answer = generation.answer.cpu()
+            said = answer[:, None] if generation.steps is None else generation.steps.cpu()
+            for at, index in enumerate(indices):
+                answers[index] = decode(self.tokenizer, answer[at].tolist())
+                steps[index] = [decode(self.tokenizer, step) for step in said[at].tolist()]
+            tokens[indices] = (said != eos).sum((1, 2)).numpy()
+            for name, tensor in generation.trace.items():
+                rows = traces.setdefault(name, [None] * len(questions))
+                for index, row in zip(indices, tensor.float().cpu().numpy(), strict=True):
+                    rows[index] = row
+        return Said(answers, steps, tokens, {name: _stacked(rows) for name, rows in traces.items()})
+
+
+def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:
+    """(N, ...) of rows whose first dimension may differ from batch to batch: zeros fill the shorter ones."""
+    known = [row for row in rows if row is not None]
+    longest = max(len(row) for row in known)
+    return np.stack([np.concatenate([row, np.zeros((longest - len(row), *row.shape[1:]), row.dtype)]) for row in known])
+
+
+def select(test: TestSet, indices: Sequence[int]) -> TestSet:
+    """Some questions of a test set."""
+    columns = (test.ids, test.texts, test.questions, test.answers, test.n_steps, test.overlap)
+    return TestSet(test.name, *([column[i] for i in indices] for column in columns))

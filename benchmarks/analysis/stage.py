@@ -1,0 +1,152 @@
+"""The analyse stage: a trained run is asked what figures of its latents need, so that they are drawn from files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.analysis.digits import drawn_digits, encoding, is_summation, steer
+from benchmarks.analysis.patterns import Patterns, patterns
+from benchmarks.analysis.saying import Said, Speaker
+from benchmarks.analysis.steering import described, outputs
+from benchmarks.data import TestSet
+from benchmarks.environment import environment, now
+from benchmarks.evaluation import answer, decoding_of, write_predictions
+from benchmarks.files import write_json
+from benchmarks.locks import RunLock
+from benchmarks.models import Paths
+from benchmarks.progress import Progress
+from benchmarks.scoring import score
+from benchmarks.specs import RunSpec
+from methods.base import Decoding, Intervention
+from methods.registry import get_method
+
+SINGLE = 3  # frequent dimensions that are set alone, for the case study
+FOLDER = "analysis"
+
+
+class NoLatents(ValueError):
+    """A run whose method has nothing that can be set by hand."""
+
+
+def steered(spec: RunSpec) -> str | None:
+    """The name of a run's latents that can be set by hand."""
+    method = get_method(spec.method)
+    return method.steers(method.Options.model_validate(spec.options))
+
+
+def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Write ``analysis/*.parquet`` and, last, ``analysis/analysis.json`` of a trained run; returns the latter."""
+    name = steered(spec)
+    if name is None:
+        raise NoLatents(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
+    started, clock, paths = now(), time.perf_counter(), Paths(results, spec)
+    with RunLock(paths.run):
+        speaker = Speaker.load(spec, results)
+        decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
+        tests = [speaker.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
+        said = [speaker.say(test.questions, decoding, trace=True) for test in tests]
+        values = np.concatenate([one.trace[name].reshape(-1, one.trace[name].shape[-1]) for one in said])
+        found = patterns(values, spec.analysis)
+        frames = {
+            "latents": _latents(tests, said, name),
+            "interventions": _interventions(speaker, tests, said, decoding, found),
+            "samples": _samples(speaker, tests),
+        }
+        extra = _digits(speaker, tests, said, name, decoding, frames)
+        folder = paths.run / FOLDER
+        files = {key: write_predictions(folder / f"{key}.parquet", frame) for key, frame in frames.items()}
+        record = {
+            "run": spec.id,
+            "digest": spec.digest("analyse"),
+            "name": name,
+            "dimensions": values.shape[1],
+            "active": int((found.frequency > 0).sum()),
+            "frequent": found.frequent,
+            "clique": found.clique,
+            **extra,
+            "files": files,
+            "seconds": time.perf_counter() - clock,
+            "environment": environment(started),
+        }
+        write_json(folder / "analysis.json", record)
+    return record
+
+
+def _latents(tests: list[TestSet], said: list[Said], name: str) -> pd.DataFrame:
+    """One line per question and step, with all values of that step."""
+    frames = []
+    for test, one in zip(tests, said, strict=True):
+        latents = one.trace[name]
+        rows, steps = latents.shape[:2]
+        columns = {"test": test.name, "id": np.repeat(test.ids, steps), "step": np.tile(np.arange(1, steps + 1), rows)}
+        frames.append(pd.DataFrame({**columns, "values": list(latents.reshape(rows * steps, -1))}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _interventions(
+    speaker: Speaker, tests: list[TestSet], said: list[Said], decoding: Decoding, found: Patterns
+) -> pd.DataFrame:
+    """Outputs as they are; with the clique at each value; and with single frequent dimensions at the largest value."""
+    values = speaker.spec.analysis.values
+    single = [dim for dim in found.frequent if [dim] != found.clique][:SINGLE]
+    by_hand = [Intervention(tuple(found.clique), value) for value in values] if found.clique else []
+    by_hand += [Intervention((dim,), max(values)) for dim in single]
+    frames = [described(test, one).assign(setting="") for test, one in zip(tests, said, strict=True)]
+    count = len(by_hand) * sum(map(len, tests))
+    with Progress(f"{speaker.spec.id} interventions", count) as progress:
+        for one in by_hand:
+            for test in tests:
+                frame = outputs(speaker, test, decoding, [one])
+                frames.append(frame.assign(dims=",".join(map(str, one.dims)), value=one.value))
+                progress.advance(len(test))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
+    """Answers under many draws, and with the mean in place of a draw (seed -1)."""
+    spec = speaker.spec
+    default = spec.evaluation.decodings["default"]
+    mean = default.model_copy(update={"latents": "mean"})
+    runs = [(seed, decoding_of(default, spec.evaluation, seed)) for seed in range(spec.analysis.samples)]
+    runs.append((-1, decoding_of(mean, spec.evaluation, 0)))
+    frames = []
+    with Progress(f"{spec.id} samples", len(runs) * sum(map(len, tests))) as progress:
+        for seed, decoding in runs:
+            for test in tests:
+                questions = list(test.questions)
+                texts = answer(speaker.method, speaker.tokenizer, questions, decoding, spec, progress).texts
+                scores = [score(text, gold) for text, gold in zip(texts, test.answers, strict=True)]
+                columns = {"extracted": [one.extracted for one in scores], "correct": [one.correct for one in scores]}
+                frames.append(pd.DataFrame({"test": test.name, "id": test.ids, "seed": seed, **columns}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _digits(
+    speaker: Speaker,
+    tests: list[TestSet],
+    said: list[Said],
+    name: str,
+    decoding: Decoding,
+    frames: dict[str, pd.DataFrame],
+) -> dict[str, Any]:
+    """Where a test set is one of drawn digits: which dimension stands for which, and whether it steers."""
+    for test, one in zip(tests, said, strict=True):
+        if not is_summation(test):
+            continue
+        encoded = encoding(one.trace[name], drawn_digits(test, one))
+        steering = steer(speaker, test, decoding, encoded, one.trace[name].shape[1])
+        if not len(steering):
+            continue
+        lines = [
+            (digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)
+        ]
+        frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
+        frames["steering"] = steering
+        found = {"test": test.name, "dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement}
+        return {"encoding": found}
+    return {"encoding": None}

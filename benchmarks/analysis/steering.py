@@ -1,0 +1,67 @@
+"""What becomes of answers when dimensions of R are set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.analysis.saying import Said, Speaker
+from benchmarks.data import TestSet
+from benchmarks.scoring import score
+from methods.base import Decoding, Intervention
+
+MARKER = "####"
+
+
+def outputs(speaker: Speaker, test: TestSet, decoding: Decoding, interventions: Sequence[Intervention]) -> pd.DataFrame:
+    """One line per question: what is said, its length in tokens, whether it is marked, and whether it is right."""
+    said = speaker.say(test.questions, replace(decoding, interventions=tuple(interventions)))
+    return described(test, said).assign(setting=setting(interventions))
+
+
+def described(test: TestSet, said: Said) -> pd.DataFrame:
+    lines: list[dict[str, Any]] = []
+    for at, (id, gold) in enumerate(zip(test.ids, test.answers, strict=True)):
+        lines.append(
+            {
+                "test": test.name,
+                "id": id,
+                "steps": "\n".join(said.steps[at]),
+                "answer": said.answers[at],
+                "tokens": int(said.tokens[at]),
+                "marked": MARKER in said.answers[at],
+                "correct": score(said.answers[at], gold).correct,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def setting(interventions: Sequence[Intervention]) -> str:
+    """Interventions in words; empty where there are none."""
+    texts = []
+    for one in interventions:
+        dims = ", ".join(map(str, one.dims))
+        where = "" if one.step is None else f" in step {one.step}"
+        texts.append(f"{dims} = {one.value:g}{where}")
+    return "; ".join(texts)
+
+
+def effects(frame: pd.DataFrame) -> pd.DataFrame:
+    """By setting, the one without interventions first: mean length and its change, shares of marked and right
+    answers."""
+    lines = []
+    plain = frame.loc[frame["setting"] == ""]
+    for name in dict.fromkeys(["", *frame["setting"]]):
+        group = frame.loc[frame["setting"] == name]
+        tokens = float(group["tokens"].mean())
+        line = {
+            "setting": name,
+            "n": len(group),
+            "tokens": tokens,
+            "longer": tokens / float(plain["tokens"].mean()) - 1,
+        }
+        lines.append(line | {share: float(group[share].mean()) for share in ("marked", "correct")})
+    return pd.DataFrame(lines)

@@ -1,0 +1,241 @@
+"""Are recorded results what their predictions say? Digests, scores, records and tables, computed again.
+
+Checkpoints are not needed. What depends on no prediction (times, losses) is only compared with its copies.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import ValidationError
+
+from benchmarks.evaluation import per_seed
+from benchmarks.files import BrokenRecord, read_json, sha256
+from benchmarks.records import RECORDS, RunRecords, first_problem
+from benchmarks.results import Collected, to_frame
+from benchmarks.scoring import score
+from benchmarks.specs import RunSpec, StageName, settings_digest
+from benchmarks.study import Study
+from benchmarks.tables import Table
+from benchmarks.tables.render import rendered
+from methods.registry import get_method
+
+CLOSE = 1e-9  # sums in another order
+SCORED = ("extracted", "correct", "strict")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``drift``: the numbers are the same, and today's code or study says them in other words."""
+
+    place: str
+    kind: Literal["ok", "drift", "differs"]
+    text: str = ""
+
+
+def verify(study: Study, folder: Path) -> list[Finding]:
+    """All findings on the results of ``study`` in ``folder``, whose last part is the study's name."""
+    folder = folder.resolve()
+    if folder.name != study.name or not (folder / "collect.json").is_file():
+        raise BrokenRecord(f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
+                           "collect.json is")  # fmt: skip
+    findings = [finding for run in study.runs.values() for finding in _run(run, folder / "runs" / run.id)]
+    collected = Collected.model_validate(read_json(folder / "collect.json"))
+    findings.append(Finding("collect.json", *_collection(study, collected, folder)))
+    findings.append(Finding("frame.csv", *_frame(study, collected, folder)))
+    for table in study.tables:
+        if (folder / f"table_{table}.json").is_file():
+            findings += _table(study, collected, folder, table)
+        else:
+            findings.append(Finding(f"table_{table}", "differs", "is not there"))
+    return findings
+
+
+def report(findings: list[Finding]) -> str:
+    """A line for each finding, and a count."""
+    lines = [f"{finding.kind:8} {finding.place}{': ' * bool(finding.text)}{finding.text}" for finding in findings]
+    counts = Counter(finding.kind for finding in findings)
+    return "\n".join([*lines, ", ".join(f"{count} {kind}" for kind, count in counts.items())])
+
+
+# ---- runs
+
+
+def _run(spec: RunSpec, folder: Path) -> Iterator[Finding]:
+    """The specification of a run against the study, each record against its specification, scores against answers."""
+    try:
+        recorded = read_json(folder / "spec.json")
+    except BrokenRecord as error:
+        yield Finding(f"{spec.id} spec.json", "differs", str(error))
+        return
+    changed = sorted(_changes(_completed(recorded), spec.model_dump(mode="json")))
+    kind = "drift" if changed else "ok"
+    yield Finding(f"{spec.id} spec.json", kind, f"the study now says otherwise: {'; '.join(changed)}" * bool(changed))
+    for stage in spec.stages:
+        place = f"{spec.id} {stage}.json"
+        try:
+            record = read_json(folder / f"{stage}.json")
+        except BrokenRecord as error:
+            yield Finding(place, "differs", str(error))
+            continue
+        problems = list(_record(record, stage, recorded))
+        if stage == "evaluate":
+            problems += _answers(record, folder)
+        yield Finding(place, "differs" if problems else "ok", "; ".join(problems))
+
+
+def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
+    """A recorded specification with the defaults of settings that have come since; as it is where it is no valid one
+    any more."""
+    try:
+        spec = RunSpec.model_validate(recorded)
+        options = get_method(spec.method).Options.model_validate(spec.options)
+    except ValueError:
+        return recorded
+    return spec.model_copy(update={"options": options.model_dump(mode="json")}).model_dump(mode="json")
+
+
+def _changes(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """Where two nested settings differ."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield f"{place} was {json.dumps(old)}, is {json.dumps(new)}"
+        return
+    for key in old.keys() | new.keys():
+        where = f"{place}.{key}".lstrip(".")
+        if key in old and key in new:
+            yield from _changes(old[key], new[key], where)
+        else:
+            yield f"{where} {'is gone' if key in old else f'is new ({json.dumps(new[key])})'}"
+
+
+def _record(record: dict[str, Any], stage: StageName, spec: dict[str, Any]) -> Iterator[str]:
+    try:
+        RECORDS[stage].model_validate(record)
+    except ValidationError as error:
+        yield f"is broken ({first_problem(error)})"
+        return
+    if record["digest"] != settings_digest(spec, stage):
+        yield f"was made from another specification than spec.json: digest {record['digest']}"
+
+
+def _answers(record: dict[str, Any], folder: Path) -> Iterator[str]:
+    """The predictions' digests, each answer's score, and the means over them."""
+    for name, digest in record["predictions"].items():
+        path = folder / "predictions" / f"{name}.parquet"
+        if not path.is_file():
+            yield f"{path.name} is not there"
+        elif sha256(path) != digest:
+            yield f"{path.name} is not the recorded file"
+        else:
+            frame = pd.read_parquet(path)
+            yield from _scores(name, frame)
+            for test, scores in record["decodings"][name]["tests"].items():
+                yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], scores)
+
+
+def _scores(name: str, frame: pd.DataFrame) -> Iterator[str]:
+    again = [score(text, gold) for text, gold in zip(frame["text"], frame["gold"], strict=True)]
+    for column in SCORED:
+        values = pd.Series([getattr(one, column) for one in again], index=frame.index, dtype="object")
+        old = frame[column].astype("object")
+        wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
+        if len(wrong):
+            first = wrong.iloc[0]
+            yield (f"{name}: `{column}` of {len(wrong)} answers is not what the scorer says, first {first['test']} "
+                   f"{first['id']}, seed {first['seed']}")  # fmt: skip
+
+
+def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:
+    new = frame.loc[~frame["overlap"].astype(bool)]
+    expected = {
+        "n": [int((frame["seed"] == 0).sum())],
+        "n_deduplicated": [int((new["seed"] == 0).sum())],
+        "accuracy": per_seed(frame, frame["correct"]),
+        "strict": per_seed(frame, frame["strict"]),
+        "no_answer": per_seed(frame, frame["extracted"].isna()),
+        "deduplicated": per_seed(new, frame["correct"]),
+    }
+    for key, values in expected.items():
+        recorded = scores[key] if isinstance(scores[key], list) else [scores[key]] if scores[key] is not None else []
+        if len(recorded) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(recorded, values, strict=True)):
+            yield f"{place}: `{key}` is recorded as {recorded} and comes out as {values}"
+
+
+# ---- what is made of the records
+
+
+def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "differs"], str]:
+    """The collected records against those of the runs."""
+    wrong = []
+    for id, spec in study.runs.items():
+        held = collected.runs.get(id, RunRecords())
+        for stage in spec.stages:
+            path, record = folder / "runs" / id / f"{stage}.json", getattr(held, stage)
+            found = RECORDS[stage].model_validate(read_json(path)) if path.is_file() else None
+            if found != record:
+                wrong.append(f"{id} {stage}")
+    return ("differs", f"other records than the runs' own: {', '.join(wrong)}") if wrong else ("ok", "")
+
+
+def _frame(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "drift", "differs"], str]:
+    again = to_frame(study, collected).to_csv(index=False)
+    try:
+        recorded = (folder / "frame.csv").read_text()
+    except FileNotFoundError:
+        return "differs", "is not there"
+    if recorded == again:
+        return "ok", ""
+    old, new = (pd.read_csv(io.StringIO(text)).to_dict("records") for text in (recorded, again))
+    changed = _numbers(old, new)
+    return ("differs", changed) if changed else ("drift", "columns have changed; all shared numbers are the same")
+
+
+def _table(study: Study, collected: Collected, folder: Path, table: Table) -> Iterator[Finding]:
+    """Numbers decide; a text that differs without them is a matter of today's code."""
+    again = rendered(study, collected, folder.parent, table)
+    recorded, made = read_json(folder / f"table_{table}.json"), json.loads(again["json"])
+    for part in ("lines", "paired_tests"):
+        if changed := _numbers(recorded[part], made[part]):
+            yield Finding(f"table_{table}.json", "differs", f"{part}: {changed}")
+    for ending, text in again.items():
+        path = folder / f"table_{table}.{ending}"
+        if not path.is_file():
+            yield Finding(path.name, "differs", "is not there")
+        elif (old := path.read_text()) == text:
+            yield Finding(path.name, "ok")
+        else:
+            yield Finding(path.name, "drift", f"today's code words it otherwise, {_first_change(old, text)}")
+
+
+def _numbers(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
+    """The first value that two lists of lines do not share; a column that only one of them has is none."""
+    if len(old) != len(new):
+        return f"{len(old)} lines, now {len(new)}"
+    for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
+        for key in was.keys() & now.keys():
+            if not _same(was[key], now[key]):
+                return f"line {number}, {key}: {was[key]} is recorded and {now[key]} comes out"
+    return ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE) or (math.isnan(a) and math.isnan(b))
+    return a == b
+
+
+def _first_change(old: str, new: str) -> str:
+    pairs = enumerate(zip(old.splitlines(), new.splitlines(), strict=False), 1)
+    number, (was, now) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
+    at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
+    start = max(0, at - 20)
+    return f"first in line {number}: {was[start : at + 40]!r} was, {now[start : at + 40]!r} is"
