@@ -272,6 +272,17 @@ def explain(
 
 
 @app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A results folder, or that of one study.")] = RESULTS,
+) -> None:
+    """Put all tables and figures of a results folder into one HTML file that opens offline."""
+    with clear_errors():
+        from benchmarks import report as pages
+
+        typer.echo(pages.report(folder), err=True)
+
+
+@app.command()
 def verify(
     folder: Annotated[Path, typer.Argument(help="A study's results, e.g. results/reference/quick.")],
     study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,

@@ -89,6 +89,7 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         digests[name] = sha256(path)
         tests = {str(test): scores(part) for test, part in frame.groupby("test")}
         decodings[name] = {"stochastic": drawn, "seeds": sorted(set(frame["seed"].tolist())), "tests": tests}
+    write_json(run / "spec.json", spec.model_dump(mode="json"))
     write_json(run / "train.json", train_record(spec))
     write_json(run / "evaluate.json", _record(spec, "evaluate") | {"decodings": decodings, "predictions": digests})
     write_json(run / "time.json", time_record(spec))
@@ -169,6 +170,49 @@ def data_record(study: Study, block: str) -> dict[str, Any]:
     overlaps = {test: {"questions": N, "shared_with_train": 20, "distinct": N} for test in study.evaluation.tests}
     digests = {place: f"{i:x}" * 64 for i, place in enumerate(places, 10)}
     return {"block": block, "cards": cards, "digests": digests, "overlaps": overlaps}
+
+
+def fabricate_analysis(spec: RunSpec, results: Path) -> None:
+    """What `analyse` leaves behind: R of 40 questions in 2 steps, 3 of whose 30 dimensions go together."""
+    folder, draw = results / spec.study / "runs" / spec.id / "analysis", np.random.default_rng(0)
+    questions = [(test, f"{test}-{i}") for test in spec.evaluation.tests for i in range(20)]
+    common = draw.random(2 * len(questions))
+    values = np.where(draw.random((2 * len(questions), 30)) < 0.05, 0.4, 0.0)
+    values[:, [4, 9, 17]] = common[:, None] + 0.01 * draw.random((2 * len(questions), 3))
+    samples = [(*question, step) for question in questions for step in (1, 2)]
+    latents = pd.DataFrame(samples, columns=["test", "id", "step"]).assign(values=list(values))
+    frames = {"latents": latents, "interventions": _outputs(questions), "samples": _samples(questions)}
+    steering = [("alpha", i, 1, digit, i != 0, True) for i in range(20) for digit in range(10)]
+    frames["steering"] = pd.DataFrame(steering, columns=["test", "id", "step", "digit", "obeyed", "followed"])
+    means = [(digit, dim, float(dim == digit + 3)) for digit in range(10) for dim in range(30)]
+    frames["encoding"] = pd.DataFrame(means, columns=["digit", "dim", "mean"])
+    folder.mkdir(parents=True)
+    for name, frame in frames.items():
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+    record = _record(spec, "analyse") | {"name": "R", "dimensions": 30, "active": 30, "frequent": [9, 4, 17, 0, 1]}
+    encoding = {"test": "alpha", "dims": list(range(3, 13)), "values": [1.0] * 10, "agreement": 1.0}
+    files = {name: sha256(folder / f"{name}.parquet") for name in frames}
+    write_json(folder / "analysis.json", record | {"clique": [4, 9, 17], "encoding": encoding, "files": files})
+
+
+def _outputs(questions: list[tuple[str, str]]) -> pd.DataFrame:
+    """As it is, the clique at three values (at 0.5 one word more and no marker), and a dimension that does nothing."""
+    frames = []
+    for dims, value in (("", None), ("4,9,17", 0.0), ("4,9,17", 0.1), ("4,9,17", 0.5), ("0", 0.5)):
+        strong = dims != "0" and value == 0.5
+        answer = "7" if strong else "#### 7"
+        columns = {"steps": f"3 + 4{' pens' * strong} = 7\n{answer}", "answer": answer, "tokens": 8 + strong}
+        columns |= {"marked": not strong, "correct": True, "dims": dims or None, "value": value}
+        setting = f"{dims.replace(',', ', ')} = {value:g}" if value is not None else ""
+        frames.append(pd.DataFrame(questions, columns=["test", "id"]).assign(setting=setting, **columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _samples(questions: list[tuple[str, str]]) -> pd.DataFrame:
+    """Ten draws of each question and the mean: of every five draws of a question three are right."""
+    right = {seed: seed % 5 < 3 for seed in range(10)} | {-1: True}
+    lines = [(*question, seed, "7" if ok else str(seed), ok) for seed, ok in right.items() for question in questions]
+    return pd.DataFrame(lines, columns=["test", "id", "seed", "extracted", "correct"])
 
 
 def _record(spec: RunSpec, stage: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.analysis.reading import steered
 from benchmarks.analysis.saying import Speaker
-from benchmarks.analysis.stage import NoLatents, steered
+from benchmarks.analysis.stage import NoLatents
 from benchmarks.analysis.steering import effects, outputs
 from benchmarks.evaluation import decoding_of
 from benchmarks.specs import RunSpec

@@ -85,7 +85,7 @@ def encoding(latents: np.ndarray, digits: np.ndarray) -> Encoding:
 
 def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding, steps: int) -> pd.DataFrame:
     """One line per question, steered step and digit: whether the step adds that digit (``obeyed``) and whether all
-    that follows is consistent with it (``followed``). The digit's dimension gets its mean value, the other digits' 0."""
+    that follows is consistent with it (``followed``). The digit's dimension gets its mean value, the others' 0."""
     frames = []
     for step in range(1, steps):
         for digit, dim in enumerate(encoded.dims):

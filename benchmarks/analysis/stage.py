@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.analysis.digits import drawn_digits, encoding, is_summation, steer
+from benchmarks.analysis.judging import judged
 from benchmarks.analysis.patterns import Patterns, patterns
+from benchmarks.analysis.reading import FOLDER, steered
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.analysis.steering import described, outputs
 from benchmarks.data import TestSet
@@ -20,23 +22,14 @@ from benchmarks.files import write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import Paths
 from benchmarks.progress import Progress
-from benchmarks.scoring import score
 from benchmarks.specs import RunSpec
 from methods.base import Decoding, Intervention
-from methods.registry import get_method
 
 SINGLE = 3  # frequent dimensions that are set alone, for the case study
-FOLDER = "analysis"
 
 
 class NoLatents(ValueError):
     """A run whose method has nothing that can be set by hand."""
-
-
-def steered(spec: RunSpec) -> str | None:
-    """The name of a run's latents that can be set by hand."""
-    method = get_method(spec.method)
-    return method.steers(method.Options.model_validate(spec.options))
 
 
 def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -120,7 +113,7 @@ def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
             for test in tests:
                 questions = list(test.questions)
                 texts = answer(speaker.method, speaker.tokenizer, questions, decoding, spec, progress).texts
-                scores = [score(text, gold) for text, gold in zip(texts, test.answers, strict=True)]
+                scores = judged(test, texts)
                 columns = {"extracted": [one.extracted for one in scores], "correct": [one.correct for one in scores]}
                 frames.append(pd.DataFrame({"test": test.name, "id": test.ids, "seed": seed, **columns}))
     return pd.concat(frames, ignore_index=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
+from benchmarks.analysis.judging import judged
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
-from benchmarks.scoring import score
 from methods.base import Decoding, Intervention
 
 MARKER = "####"
@@ -23,20 +22,17 @@ def outputs(speaker: Speaker, test: TestSet, decoding: Decoding, interventions: 
 
 
 def described(test: TestSet, said: Said) -> pd.DataFrame:
-    lines: list[dict[str, Any]] = []
-    for at, (id, gold) in enumerate(zip(test.ids, test.answers, strict=True)):
-        lines.append(
-            {
-                "test": test.name,
-                "id": id,
-                "steps": "\n".join(said.steps[at]),
-                "answer": said.answers[at],
-                "tokens": int(said.tokens[at]),
-                "marked": MARKER in said.answers[at],
-                "correct": score(said.answers[at], gold).correct,
-            }
-        )
-    return pd.DataFrame(lines)
+    return pd.DataFrame(
+        {
+            "test": test.name,
+            "id": test.ids,
+            "steps": ["\n".join(steps) for steps in said.steps],
+            "answer": said.answers,
+            "tokens": said.tokens,
+            "marked": [MARKER in answer for answer in said.answers],
+            "correct": [score.correct for score in judged(test, said.answers)],
+        }
+    )
 
 
 def setting(interventions: Sequence[Intervention]) -> str:

@@ -8,3 +8,8 @@ class Figure(StrEnum):
 
     pareto = "pareto"  # accuracy against test time and training compute
     steps = "steps"  # accuracy by number of steps
+    dimensions = "dimensions"  # R of step 1 for three cases, and how often each dimension is active
+    intervention = "intervention"  # correlated dimensions, and what setting a clique of them does
+    cases = "cases"  # outputs before and after dimensions are set
+    encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
+    calibration = "calibration"  # the mean of R against one sample and majorities of more

@@ -32,8 +32,8 @@ class Drawing(ABC):
     results: Path
 
     @classmethod
-    def needs(cls, study: Study) -> list[str]:
-        """Files under the study's folder that the figure is drawn from, beside ``collect.json`` and predictions."""
+    def needs(cls, study: Study, results: Path) -> list[Path]:
+        """Files that the figure is drawn from, beside what ``collect`` wrote and the predictions."""
         return []
 
     @property

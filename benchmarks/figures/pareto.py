@@ -76,12 +76,12 @@ class ParetoFigure(Drawing):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         batch = self.study.timing.batch_size if self.study.timing else "unknown size"
-        yield f"""Accuracy (default decoding, mean over decoding seeds) against what it costs: above, time to answer one
-        question, answer only, in batches of {batch}, alone on the machine; below, floating-point operations
-        of the whole training, warm starts included. Bars: 95 % interval over questions. Dashed: the Pareto front over
-        all rows of the panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are not
-        on the front. How a marker is filled says the training data. A row far right and low may be short of training,
-        not of ability: its budget is the study's."""
+        yield f"""Accuracy (default decoding, mean over decoding seeds) against what it costs: above, time to answer
+        one question, answer only, in batches of {batch}, alone on the machine; below, floating-point operations of
+        the whole training, warm starts included. Bars: 95 % interval over questions. Dashed: the Pareto front over
+        all rows of the panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are
+        not on the front. How a marker is filled says the training data. A row far right and low may be short of
+        training, not of ability: its budget is the study's."""
         drawn = set(zip(data["block"], data["row"], strict=True))
         absent = [
             f"{self.row_name(row)} ({block.id})"

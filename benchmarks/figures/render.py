@@ -7,7 +7,12 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures import Figure
+from benchmarks.figures.calibration import CalibrationFigure
+from benchmarks.figures.cases import CasesFigure
+from benchmarks.figures.dimensions import DimensionsFigure
 from benchmarks.figures.drawing import Drawing
+from benchmarks.figures.encoding import EncodingFigure
+from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.steps import StepsFigure
 from benchmarks.figures.style import styled
@@ -19,6 +24,11 @@ from benchmarks.study import Study
 DRAWINGS: dict[Figure, type[Drawing]] = {
     Figure.pareto: ParetoFigure,
     Figure.steps: StepsFigure,
+    Figure.dimensions: DimensionsFigure,
+    Figure.intervention: InterventionFigure,
+    Figure.cases: CasesFigure,
+    Figure.encoding: EncodingFigure,
+    Figure.calibration: CalibrationFigure,
 }
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # the same numbers give the same bytes
 

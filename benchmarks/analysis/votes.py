@@ -1,0 +1,57 @@
+"""Many draws of one answer: their majority, and whether its share of the votes says how likely it is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pandas as pd
+
+MEAN = -1  # the seed of answers from the mean in place of a draw
+BINS = (0.2, 0.4, 0.6, 0.8, 1.0)  # upper ends of shares of votes
+
+
+def majority(answers: Sequence[str | None]) -> tuple[int, float]:
+    """The index of the first answer that the most agree with, and their share; no answer is no vote."""
+    counts = Counter(answer for answer in answers if answer is not None)
+    if not counts:
+        return 0, 0.0
+    winner, votes = counts.most_common(1)[0]
+    return list(answers).index(winner), votes / len(answers)
+
+
+def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
+    """The majority of every ``size`` draws of each question: columns test, id, group, share, correct."""
+    drawn = samples.loc[samples["seed"] != MEAN]
+    lines = []
+    for (test, id, group), draws in drawn.groupby(["test", "id", drawn["seed"] // size], sort=False):  # type: ignore[misc]
+        if len(draws) == size:
+            answers = [None if pd.isna(answer) else answer for answer in draws["extracted"]]
+            winner, share = majority(answers)
+            correct = bool(draws["correct"].iloc[winner])
+            lines.append({"test": test, "id": id, "group": group, "share": share, "correct": correct})
+    return pd.DataFrame(lines, columns=["test", "id", "group", "share", "correct"])
+
+
+def protocols(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Columns test, id, correct by the way of answering: from the mean, one draw, majorities of more."""
+    count = samples["seed"].max() + 1
+    found = {"mean": samples.loc[samples["seed"] == MEAN], "1 sample": samples.loc[samples["seed"] != MEAN]}
+    found |= {f"majority of {size}": votes(samples, size) for size in sorted({min(5, count), count}) if size > 1}
+    return found
+
+
+def reliability(samples: pd.DataFrame) -> pd.DataFrame:
+    """By share of votes for the majority of all draws, in bins: mean share, accuracy, number of questions."""
+    voted = votes(samples, int(samples["seed"].max()) + 1)
+    bins = pd.cut(voted["share"], [-0.001, *BINS])
+    lines = [
+        {"share": group["share"].mean(), "accuracy": group["correct"].mean(), "n": len(group)}
+        for _, group in voted.groupby(bins, observed=True)
+    ]
+    return pd.DataFrame(lines, columns=["share", "accuracy", "n"])
+
+
+def calibration_error(bins: pd.DataFrame) -> float:
+    """Expected calibration error: the mean distance of share and accuracy, weighted by questions."""
+    return float(((bins["share"] - bins["accuracy"]).abs() * bins["n"]).sum() / bins["n"].sum())

@@ -1,0 +1,65 @@
+"""Which dimensions of R three questions activate, and how often each is active (the paper's figure on R's values)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.figures.drawing import grid
+from benchmarks.figures.latents import LatentsFigure
+from benchmarks.figures.style import colour
+
+CASES = 3
+
+
+class DimensionsFigure(LatentsFigure):
+    """Left: R of step 1 for three cases. Right: frequencies of all dimensions, the most frequent first."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: active dimensions of R"
+
+    def data(self) -> pd.DataFrame:
+        """``part`` case: value of R in step 1 by question and dimension; ``part`` frequency: in how many samples (steps
+        of questions) a dimension is active, by rank."""
+        frames = []
+        for analysis in self.analyses:
+            samples, values = analysis.latents
+            first = np.flatnonzero(samples["step"] == 1)[:CASES]
+            for case, at in enumerate(first, 1):
+                frame = pd.DataFrame({"part": "case", "case": case, "id": samples["id"].iloc[at], "value": values[at]})
+                frames.append(frame.assign(block=analysis.block.id, dim=np.arange(values.shape[1])))
+            counts = (values > self.study.analysis.active_above).sum(0)
+            order = np.argsort(-counts, kind="stable")
+            frame = pd.DataFrame({"part": "frequency", "dim": order, "value": counts[order]})
+            frames.append(frame.assign(block=analysis.block.id, rank=np.arange(1, len(order) + 1)))
+        return pd.concat(frames, ignore_index=True)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        panels = grid(canvas, len(self.analyses), 2, (3.4, 2.2))
+        for (left, right), analysis in zip(panels, self.analyses, strict=True):
+            own = data.loc[data["block"] == analysis.block.id]
+            for case, group in own.loc[own["part"] == "case"].groupby("case"):
+                left.vlines(group["dim"], 0, group["value"], color=colour(int(case) - 1), linewidth=1.0)  # type: ignore[arg-type]
+                left.plot([], [], color=colour(int(case) - 1), label=f"case {int(case)}")  # type: ignore[arg-type]
+            left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
+            left.set_ylabel(f"{self.block_title(analysis)}\nR in step 1")
+            left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))
+            frequency = own.loc[own["part"] == "frequency"]
+            right.fill_between(frequency["rank"], frequency["value"], step="mid", color=colour(0))
+            right.set_yscale("symlog", linthresh=1)
+            right.set_ylabel("Active in samples")
+        panels[-1][0].set_xlabel("Dimension")
+        panels[-1][1].set_xlabel("Dimensions, the most frequent first")
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        above = self.study.analysis.active_above
+        yield f"""Left: R of step 1, drawn from the predictor, for the first three of the questions asked; the dotted
+        line is {above:g}, above which a dimension counts as active. Right: in how many samples each dimension is
+        active, a sample being one step of one question; {self.asked}."""
+        for analysis in self.analyses:
+            record = analysis.record
+            yield f"{self.block_title(analysis)}: {record.active} of {record.dimensions} dimensions are ever active."

@@ -1,0 +1,92 @@
+"""Random Summation: which dimension of R stands for which drawn digit, and whether setting it steers (the paper's
+figure on the encoding of randomness)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.analysis.reading import Analysis, EncodingRecord
+from benchmarks.figures.drawing import NothingToDraw, grid
+from benchmarks.figures.latents import LatentsFigure
+from benchmarks.figures.style import SEQUENTIAL, colour, picture
+
+OTHERS = 6  # dimensions that stand for no digit: the most active of them are shown beside
+
+
+class EncodingFigure(LatentsFigure):
+    """Left: mean of R by digit and dimension. Right: steps that obey a digit set by hand."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: the drawn digit in R"
+
+    @property
+    def _encoded(self) -> list[tuple[Analysis, EncodingRecord]]:
+        found = [(one, one.record.encoding) for one in self.analyses if one.record.encoding]
+        if not found:
+            raise NothingToDraw(f"no test set of {self.study.name} is Random Summation, or no step of it drew a digit")
+        return found
+
+    def data(self) -> pd.DataFrame:
+        """``part`` encoding: mean of R by digit and dimension; ``part`` steering: by steered step and digit, shares of
+        questions whose step obeys, whose later steps follow, and with both."""
+        frames = []
+        for analysis, _ in self._encoded:
+            block = analysis.block.id
+            frames.append(analysis.frame("encoding").assign(part="encoding", block=block))
+            steering = analysis.frame("steering")
+            steering["both"] = steering["obeyed"] & steering["followed"]
+            shares = steering.groupby(["step", "digit"])[["obeyed", "followed", "both"]].mean().reset_index()
+            frames.append(shares.assign(part="steering", block=block, n=len(steering) // max(len(shares), 1)))
+        return pd.concat(frames, ignore_index=True)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        panels = grid(canvas, len(self._encoded), 2, (3.4, 2.4))
+        for (left, right), (analysis, encoded) in zip(panels, self._encoded, strict=True):
+            own = data.loc[data["block"] == analysis.block.id]
+            matrix = own.loc[own["part"] == "encoding"].pivot(index="digit", columns="dim", values="mean")
+            dims = shown_dimensions(encoded, matrix)
+            image = left.imshow(matrix[dims].to_numpy(dtype=float), cmap=SEQUENTIAL, aspect="auto")
+            canvas.colorbar(image, ax=left, label="mean of R", shrink=0.9)
+            left.set_xticks(range(len(dims)), dims, rotation=90)
+            left.set_yticks(range(10))
+            left.set_ylabel(f"{self.block_title(analysis)}\nDrawn digit")
+            left.set_xlabel("Dimension")
+            picture(left)
+            steering = own.loc[own["part"] == "steering"]
+            steps = sorted(steering["step"].unique())
+            width = 0.8 / len(steps)
+            for at, step in enumerate(steps):
+                lines = steering.loc[steering["step"] == step]
+                places = lines["digit"] + width * (at - (len(steps) - 1) / 2)
+                right.bar(places, 100 * lines["both"], width, color=colour(at), label=f"step {int(step)}")
+            right.set_xticks(range(10))
+            right.set_xlabel("Digit set by hand")
+            right.set_ylabel("Steps and all later ones right (%)")
+            right.set_ylim(0, 105)
+            right.legend(ncols=len(steps), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Left: mean of R over the steps that drew each digit, by dimension; first the dimension that stands
+        for each digit (a one-to-one assignment), then the most active others. Right: the steering test: in one step
+        the digit's dimension is set to its mean value and those of the other digits to 0; the bar is the share of
+        questions in which that step adds this digit and all later steps, the last sum included, follow from it;
+        {self.asked}."""
+        for analysis, encoded in self._encoded:
+            own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
+            distinct = len({dim for dim in encoded.dims if dim is not None})
+            yield f"""{self.block_title(analysis)}: {distinct} digits have a dimension of their own, which is the
+            largest of them in {100 * encoded.agreement:.1f} % of steps. Steering accuracy:
+            {100 * own["both"].mean():.1f} % (the step obeys: {100 * own["obeyed"].mean():.1f} %; later steps follow:
+            {100 * own["followed"].mean():.1f} %). The paper: 100 %."""
+
+
+def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:
+    """The digits' dimensions in their order, then the most active of the others."""
+    own = [dim for dim in encoded.dims if dim is not None]
+    rest = matrix.drop(columns=own).max().fillna(-np.inf).sort_values(ascending=False)
+    return own + [int(dim) for dim in rest.index[:OTHERS]]

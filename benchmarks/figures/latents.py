@@ -1,0 +1,34 @@
+"""What the figures of latents share: the analyses that they are drawn from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
+from benchmarks.figures.drawing import Drawing, NothingToDraw
+from benchmarks.study import Study
+
+
+class LatentsFigure(Drawing):
+    """A row of panels for each block that has latents that can be set by hand."""
+
+    @classmethod
+    def needs(cls, study: Study, results: Path) -> list[Path]:
+        return [record_path(results, spec) for _, spec in analysed(study)]
+
+    @cached_property
+    def analyses(self) -> list[Analysis]:
+        found = [read_analysis(block, spec, self.results) for block, spec in analysed(self.study)]
+        if not found:
+            raise NothingToDraw(f"no row of {self.study.name} has latents that can be set by hand")
+        return found
+
+    @property
+    def asked(self) -> str:
+        """How many questions there are, in words."""
+        return f"up to {self.study.analysis.questions} questions of each test set, spread evenly over it"
+
+    def block_title(self, analysis: Analysis) -> str:
+        row = next(row for row in self.study.rows if row.id in (analysis.spec.row, analysis.record.run.split("/")[1]))
+        return f"{self.row_name(row)}, {analysis.block.title.lower()}"

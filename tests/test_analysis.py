@@ -1,0 +1,151 @@
+"""Patterns of latents, the digits of Random Summation, and votes, on numbers made for the purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.analysis.digits import drawn, drawn_digits, encoding, is_summation, sums_up
+from benchmarks.analysis.patterns import correlation_graph, correlations, largest_clique, most_frequent, patterns
+from benchmarks.analysis.saying import Said
+from benchmarks.analysis.steering import effects
+from benchmarks.analysis.votes import calibration_error, majority, protocols, reliability, votes
+from benchmarks.data import TestSet
+from benchmarks.specs import AnalysisSpec
+
+
+def planted(count: int = 400, size: int = 50) -> np.ndarray:
+    """Samples whose dimensions 3, 8 and 20 go together, and 5 with 6; 40 is always active, 49 never."""
+    draw = np.random.default_rng(1)
+    values = np.where(draw.random((count, size)) < 0.1, 0.3, 0.0)
+    for dims in ([3, 8, 20], [5, 6]):
+        values[:, dims] = np.where(draw.random((count, 1)) < 0.5, 0.6, 0.0) + 0.01 * draw.random((count, len(dims)))
+    values[:, 40], values[:, 49] = 1.0, 0.0
+    return values
+
+
+def test_patterns_find_what_was_planted() -> None:
+    found = patterns(planted(), AnalysisSpec(frequent_at_least=8))
+    assert found.frequent[0] == 40 and {3, 8, 20, 5, 6} <= set(found.frequent) and len(found.frequent) == 8
+    assert found.frequency[40] == 1 and found.frequency[49] == 0
+    assert found.clique == [3, 8, 20]
+    np.testing.assert_allclose(found.correlation, found.correlation.T)
+    assert (found.correlation[0, 1:] == 0).all()  # what never changes correlates with nothing
+
+
+def test_correlations_are_pearsons() -> None:
+    values = np.random.default_rng(0).random((100, 5))
+    np.testing.assert_allclose(correlations(values, [4, 1, 0]), np.corrcoef(values[:, [4, 1, 0]].T))
+
+
+def test_share_and_least_number_of_frequent_dimensions() -> None:
+    frequency = np.array([0.0, 0.5, 0.2, 0.9])
+    assert most_frequent(frequency, 0.5, 1) == [3, 1]
+    assert most_frequent(frequency, 0.01, 10) == [3, 1, 2]  # never one that is not active
+
+
+def test_the_more_frequent_of_two_cliques() -> None:
+    correlation = np.eye(4)
+    correlation[0, 1] = correlation[1, 0] = correlation[2, 3] = correlation[3, 2] = 0.95
+    graph = correlation_graph(correlation, [7, 5, 2, 9], above=0.9)
+    assert sorted(map(sorted, graph.edges)) == [[2, 9], [5, 7]]
+    frequency = np.zeros(10)
+    frequency[[2, 9]] = 0.4
+    assert largest_clique(graph, frequency) == [2, 9]
+    assert largest_clique(correlation_graph(np.eye(2), [1, 2], 0.9), frequency) == [2]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "digit"),
+    [
+        ("7 9 8", "12 14 13", 5),
+        ("7 9 8", "7 9 8", 0),
+        ("7 9 8", "12 14 14", None),  # no one digit
+        ("7 9 8", "17 19 18", None),  # ten is no digit
+        ("7 9 8", "12 14", None),
+        ("7 9 8", "", None),
+    ],
+)
+def test_drawn_digit(before: str, after: str, digit: int | None) -> None:
+    assert drawn(before, after) == digit
+
+
+@pytest.mark.parametrize(
+    ("equation", "right"),
+    [("#### 14 + 16 = 30", True), ("14+16=30", True), ("14 + 16 = 31", False), ("16 + 14 = 30", False), ("30", False)],
+)
+def test_last_equation(equation: str, right: bool) -> None:
+    assert sums_up("14 16 15", equation) is right
+
+
+def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
+    """Random Summation, said without fault by a model whose dimension 2 d + 1 stands for digit d."""
+    draw = np.random.default_rng(0)
+    digits, questions, said, latents = draw.integers(0, 10, (count, 2)), [], [], np.zeros((count, 3, 24))
+    for row, (first, second) in enumerate(digits):
+        numbers = draw.integers(0, 10, 4)
+        steps = [numbers + first, numbers + first + second]
+        questions.append(" ".join(map(str, numbers)))
+        a, b = steps[1][:2]
+        said.append([*(" ".join(map(str, step)) for step in steps), f"#### {a} + {b} = {a + b}"])
+        for step, digit in enumerate(digits[row]):
+            latents[row, step, 2 * digit + 1] = 0.8
+    latents[:, :, 0] = 2.0  # always on: stands for nothing
+    test = TestSet("rs_n2_k3", [str(i) for i in range(count)], questions, [[0]] * count, ["1"] * count, [3] * count,
+                   [False] * count)  # fmt: skip
+    return test, Said([steps[-1] for steps in said], said, np.zeros(count), {"R": latents}), digits
+
+
+def test_one_to_one_encoding_is_found() -> None:
+    test, said, digits = summation(200)
+    assert is_summation(test)
+    np.testing.assert_array_equal(drawn_digits(test, said), digits)
+    found = encoding(said.trace["R"], digits)
+    assert found.dims == [2 * digit + 1 for digit in range(10)] and found.agreement == 1
+    assert found.values == pytest.approx([0.8] * 10)
+
+
+def test_digits_that_were_never_drawn_have_no_dimension() -> None:
+    _, said, digits = summation(200)
+    found = encoding(said.trace["R"], np.where(digits < 3, digits, -1))
+    assert found.dims[:3] == [1, 3, 5] and set(found.dims[3:]) == {None}
+    nothing = encoding(said.trace["R"], np.full_like(digits, -1))
+    assert set(nothing.dims) == {None} and nothing.agreement == 0
+
+
+def test_effects_are_against_what_is_said_unsteered() -> None:
+    columns = ["setting", "tokens", "marked", "correct"]
+    frame = pd.DataFrame([("", 10, True, True), ("", 20, True, False), ("3 = 1", 45, False, False)], columns=columns)
+    first, second = effects(frame).to_dict("records")
+    assert first == {"setting": "", "n": 2, "tokens": 15.0, "longer": 0.0, "marked": 1.0, "correct": 0.5}
+    assert second["longer"] == 2.0 and second["marked"] == 0
+
+
+def test_majority_and_its_votes() -> None:
+    assert majority(["1", "2", "2", None]) == (1, 0.5)
+    assert majority(["1", "2"]) == (0, 0.5)  # the first of equals
+    assert majority([None, None]) == (0, 0.0)
+
+
+def samples() -> pd.DataFrame:
+    """Two questions, ten draws: eight agree on the right answer of the first, six on a wrong one of the second."""
+    lines = [("t", "a", seed, "7" if seed < 8 else "1", seed < 8) for seed in range(10)]
+    lines += [("t", "b", seed, "3" if seed < 6 else "7", seed >= 6) for seed in range(10)]
+    lines += [("t", id, -1, "7", True) for id in "ab"]
+    return pd.DataFrame(lines, columns=["test", "id", "seed", "extracted", "correct"])
+
+
+def test_protocols() -> None:
+    shares = {name: frame["correct"].mean() for name, frame in protocols(samples()).items()}
+    assert shares == {"mean": 1.0, "1 sample": 0.6, "majority of 5": 0.75, "majority of 10": 0.5}
+
+
+def test_votes_take_whole_groups_only() -> None:
+    assert len(votes(samples(), 4)) == 4  # 2 groups of each question, 2 draws left
+
+
+def test_calibration_error_weighs_bins() -> None:
+    bins = reliability(samples())
+    assert list(bins["n"]) == [1, 1] and list(bins["share"]) == [0.6, 0.8] and list(bins["accuracy"]) == [0.0, 1.0]
+    assert calibration_error(bins) == pytest.approx((0.6 + 0.2) / 2)

@@ -1,0 +1,148 @@
+"""The analyse stage and its commands, on runs whose weights are as they were initialised: what is asked is real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from benchmarks.analysis import stage
+from benchmarks.analysis.by_hand import changes_table, marked_changes, parse_dims
+from benchmarks.analysis.reading import Analysis, analysed, read_analysis
+from benchmarks.analysis.saying import Speaker
+from benchmarks.cli import app
+from benchmarks.data import prepare
+from benchmarks.evaluation import decoding_of
+from benchmarks.files import BrokenRecord, write_json
+from benchmarks.models import Paths, build_method
+from benchmarks.study import Study
+from methods.base import InterventionError
+from small import MARCOS, small_study
+
+ROWS = [
+    {"id": "cot_sft", "method": "cot_sft"},
+    {"id": "codi", "method": "codi"},
+    {"id": "wo_r", "method": "marcos", "options": {**MARCOS, "randomness": False}},
+    {"id": "marcos", "method": "marcos", "options": MARCOS},
+]
+RUN = "equation/marcos/s0"
+SETTINGS = {"questions": 6, "samples": 4, "frequent_at_least": 5, "values": [0.0, 50.0]}
+
+
+def study() -> Study:
+    return small_study(ROWS, analysis=SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared data, a study file, and weights of all runs but one."""
+    folder = tmp_path_factory.mktemp("results")
+    prepare(study(), study().blocks[0], folder)
+    write_json(folder / "study.yaml", study().model_dump(mode="json"))
+    for spec in study().runs.values():
+        if spec.row != "wo_r":
+            paths = Paths(folder, spec)
+            paths.checkpoints.mkdir(parents=True)
+            state = build_method(spec, paths.data).state_dict()
+            save_file({name: tensor.clone() for name, tensor in state.items()}, paths.weights)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def analysis(results: Path) -> Analysis:
+    (block, spec), *others = analysed(study())
+    assert (block.id, spec.id, others) == ("equation", RUN, [])  # the first row whose latents can be set by hand
+    stage.analyse(spec, results)
+    return read_analysis(block, spec, results)
+
+
+def command(results: Path, *arguments: str) -> str:
+    verb, *rest = arguments
+    done = CliRunner().invoke(app, [verb, str(results / "study.yaml"), *rest, "--results", str(results)])
+    assert done.exit_code == (2 if "error:" in done.output else 0), done.output
+    return done.output
+
+
+def test_latents_are_those_that_decoding_traces(analysis: Analysis, results: Path) -> None:
+    samples, values = analysis.latents
+    assert values.shape == (2 * 6 * 3, 32) == (len(samples), analysis.record.dimensions)  # tests, questions, steps
+    speaker = Speaker.load(analysis.spec, results)
+    decoding = decoding_of(analysis.spec.evaluation.decodings["default"], analysis.spec.evaluation, seed=0)
+    test = speaker.test("embedded_in_domain", 6)
+    trace = speaker.say(test.questions, decoding, trace=True).trace["R"]
+    np.testing.assert_allclose(trace.reshape(18, 32), values[:18], rtol=1e-4, atol=1e-5)
+    assert list(samples["id"][:18:3]) == test.ids and list(samples["step"][:3]) == [1, 2, 3]
+
+
+def test_every_setting_is_asked_of_the_same_questions(analysis: Analysis) -> None:
+    frame = analysis.frame("interventions")
+    by_setting = frame.groupby("setting", sort=False)["id"].apply(list)
+    assert all(ids == by_setting[""] for ids in by_setting) and len(by_setting[""]) == 12
+    clique = ",".join(map(str, analysis.record.clique))
+    assert set(frame.loc[frame["dims"] == clique, "value"]) == {0.0, 50.0}
+    assert (frame["marked"] == frame["answer"].str.contains("####")).all()
+    assert frame.loc[frame["value"] == 50, "steps"].tolist() != frame.loc[frame["setting"] == "", "steps"].tolist()
+
+
+def test_samples_are_those_of_all_seeds_and_of_the_mean(analysis: Analysis) -> None:
+    frame = analysis.frame("samples")
+    assert sorted(set(frame["seed"])) == [-1, 0, 1, 2, 3] and len(frame) == 5 * 12
+    assert analysis.record.encoding is None  # no Random Summation
+
+
+def test_other_settings_ask_for_another_analysis(analysis: Analysis, results: Path) -> None:
+    other = small_study(ROWS, analysis=SETTINGS | {"samples": 5}).runs[RUN]
+    with pytest.raises(BrokenRecord, match=f"another specification: run `analyse small {RUN}` again"):
+        read_analysis(analysis.block, other, results)
+    for name in ("train", "evaluate", "time"):
+        assert other.digest(name) == analysis.spec.digest(name)  # type: ignore[arg-type]
+
+
+def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:
+    for row in ("cot_sft", "wo_r"):
+        with pytest.raises(stage.NoLatents, match=f"equation/{row}/s0 has no latents"):
+            stage.analyse(study().runs[f"equation/{row}/s0"], results)
+
+
+def test_intervene_prints_before_and_after(results: Path) -> None:
+    text = command(results, "intervene", RUN, "--dims", "3,7", "--value", "50", "--questions", "4", "--step", "2")
+    assert "of 4 outputs change" in text and "3, 7 = 50" in text and "as it is" in text
+    assert "has no latents that can be set" in command(
+        results, "intervene", "equation/cot_sft/s0", "--dims", "3", "--value", "1"
+    )
+    assert "no dimensions [99]" in command(results, "intervene", RUN, "--dims", "99", "--value", "1")
+    assert "its test sets are: embedded_in_domain" in command(
+        results, "intervene", RUN, "--dims", "1", "--value", "1", "--test", "gsm8k"
+    )
+
+
+def test_explain_shows_all_runs_with_weights(results: Path) -> None:
+    text = command(results, "explain", "--question", "2", "--test", "embedded_multistep")
+    assert "embedded_multistep" in text and "Gold answer" in text
+    assert "Without weights here: equation/wo_r/s0" in text
+    assert text.count("equation/") == 4  # each run once
+    assert "has no question 9999" in command(results, "explain", "--question", "9999")
+
+
+def test_dimensions_are_numbers() -> None:
+    assert parse_dims("3, 7") == (3, 7)
+    with pytest.raises(InterventionError, match="'3;7' names no dimensions"):
+        parse_dims("3;7")
+
+
+def test_what_differs_is_coloured() -> None:
+    before, after = marked_changes("buys 4 pens\n#### 7", "buys 40 pens\n#### 7")
+    assert [str(before)[span.start : span.end] for span in before.spans] == ["4"]
+    assert [str(after)[span.start : span.end] for span in after.spans] == ["40"]
+
+
+def test_outputs_that_stay_are_not_listed(analysis: Analysis) -> None:
+    frame = analysis.frame("interventions")
+    plain = frame.loc[frame["setting"] == ""]
+    both = np.concatenate([plain.index, plain.index])
+    twice = frame.loc[both].reset_index(drop=True)
+    twice.loc[len(plain) :, "setting"] = "1 = 0"
+    assert changes_table(twice, dict.fromkeys(twice["id"], "?"), show=5).row_count == 0

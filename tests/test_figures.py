@@ -1,0 +1,156 @@
+"""Figures drawn from fabricated records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks import results
+from benchmarks.figures import Figure
+from benchmarks.figures.cases import COLUMN, layout
+from benchmarks.figures.drawing import NothingToDraw
+from benchmarks.figures.pareto import ParetoFigure
+from benchmarks.figures.render import DRAWINGS, render
+from benchmarks.files import BrokenRecord
+from fabricate import fabricate, fabricate_analysis, study
+
+ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of a study with an analysis in each block, and one run that was not timed."""
+    made, path = study(), tmp_path_factory.mktemp("results")
+    fabricate(made, path)
+    for block in made.blocks:
+        fabricate_analysis(made.runs[f"{block.id}/marcos/s0"], path)
+    (path / "fake/runs/equation/cot/s0/time.json").unlink()
+    results.collect(made, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(folder: Path) -> dict[Figure, dict[str, Path]]:
+    """All figures, each rendered once."""
+    rendered = {figure: render(study(), folder, figure) for figure in DRAWINGS}
+    return {figure: {path.suffix[1:]: path for path in paths} for figure, paths in rendered.items()}
+
+
+def test_every_figure_is_written_in_four_files(files: dict[Figure, dict[str, Path]]) -> None:
+    assert set(DRAWINGS) == set(Figure)
+    for figure, paths in files.items():
+        assert {path.name for path in paths.values()} == {f"{figure}.{end}" for end in ("png", "pdf", "csv", "md")}
+        assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["pdf"].read_bytes().startswith(b"%PDF")
+        assert len(pd.read_csv(paths["csv"]))
+        text = paths["md"].read_text()
+        assert text.startswith("# A fabricated study") and f"]({figure}.png)" in text
+        assert "## How it was made" in text and "  " not in text.split("## How")[0]
+
+
+def test_same_records_give_the_same_bytes(folder: Path, files: dict[Figure, dict[str, Path]]) -> None:
+    before = {end: path.read_bytes() for end, path in files[Figure.steps].items()}
+    assert {path.suffix[1:]: path.read_bytes() for path in render(study(), folder, Figure.steps)} == before
+
+
+def test_no_row_beats_one_on_the_front(files: dict[Figure, dict[str, Path]]) -> None:
+    frame = pd.read_csv(files[Figure.pareto]["csv"])
+    for _, panel in frame[~frame["control"]].groupby(["cost", "test"]):
+        for line in panel.to_dict("records"):
+            cheaper = panel[(panel["value"] <= line["value"]) & (panel["accuracy"] >= line["accuracy"])]
+            better = cheaper[(cheaper["value"] < line["value"]) | (cheaper["accuracy"] > line["accuracy"])]
+            assert line["front"] is not (len(better) > 0) or not line["front"]
+            assert not (line["front"] and len(better))
+        assert panel["front"].any()
+    assert not frame.loc[frame["control"], "front"].any()
+
+
+def test_what_cannot_be_drawn_is_named(files: dict[Figure, dict[str, Path]]) -> None:
+    assert (
+        "Not drawn, for want of an accuracy or of a cost: CoT-SFT (equation)" in files[Figure.pareto]["md"].read_text()
+    )
+
+
+def test_accuracy_by_steps_covers_all_questions(files: dict[Figure, dict[str, Path]]) -> None:
+    frame = pd.read_csv(files[Figure.steps]["csv"])
+    assert set(frame["steps"]) == {2} and set(frame["n"]) == {200}
+    oracle = frame[frame["row"] == "oracle"]
+    assert len(oracle) == 4 and (oracle["accuracy"] == 1).all()
+    assert ((frame["low"] <= frame["accuracy"]) & (frame["accuracy"] <= frame["high"])).all()
+
+
+def test_an_ablation_is_named_after_its_row(folder: Path) -> None:
+    drawing = ParetoFigure(study(), folder)
+    assert [drawing.row_name(row) for row in study().rows] == ["CoT-SFT", "MarCos", "MarCos w/o R", "Gold answers"]
+
+
+def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
+    frame = pd.read_csv(files[Figure.intervention]["csv"])
+    effect = frame[(frame["part"] == "effect") & (frame["block"] == "text")]
+    values = effect.pivot(index="setting", columns="measure", values="value")
+    assert list(dict.fromkeys(effect["setting"])) == ["as it is", "0", "0.1", "0.5"]
+    assert values.loc["0.5", "longer"] == pytest.approx(1 / 8) and values.loc["0.5", "marked"] == 0
+    text = files[Figure.intervention]["md"].read_text()
+    assert "clique 4, 9, 17. At 0.5, outputs are +12.5 % longer, 0.0 % of answers have the marker" in text
+
+
+def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:
+    frame = pd.read_csv(files[Figure.cases]["csv"])
+    assert set(frame["setting"]) == {"4, 9, 17 = 0.5"}  # the other set dimension changes nothing
+    assert (frame["before"] != frame["after"]).all() and (frame["changed"] == 40).all()
+
+
+def test_differences_are_laid_out_in_columns() -> None:
+    before, after = layout("3 + 4 = 7\n#### 7", f"3 pens + 4 = 7\n7{'!' * COLUMN}")
+    assert [text for _, text, marked in after[0] if marked] == [" pens"] or [
+        text for _, text, marked in after[0] if marked
+    ] == ["pens "]
+    assert all(column + len(text) <= COLUMN for line in (*before, *after) for column, text, _ in line)
+    assert "".join(text for line in before for _, text, _ in line) == "3 + 4 = 7#### 7"
+
+
+def test_samples_against_the_mean(files: dict[Figure, dict[str, Path]]) -> None:
+    frame = pd.read_csv(files[Figure.calibration]["csv"])
+    scores = frame[(frame["part"] == "accuracy") & (frame["test"] == "alpha") & (frame["block"] == "text")]
+    assert dict(zip(scores["protocol"], scores["accuracy"], strict=True)) == pytest.approx(
+        {"mean": 1.0, "1 sample": 0.6, "majority of 5": 1.0, "majority of 10": 1.0}
+    )
+    bins = frame[frame["part"] == "reliability"]
+    assert (bins["share"] == 0.6).all() and (bins["accuracy"] == 1).all()
+    assert "A & Co 100% 40.0" in files[Figure.calibration]["md"].read_text()
+
+
+def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
+    text = files[Figure.encoding]["md"].read_text()
+    assert "10 digits have a dimension of their own" in text and "Steering accuracy: 95.0 %" in text
+
+
+def test_figures_of_latents_name_what_they_need(folder: Path, tmp_path: Path) -> None:
+    needed = DRAWINGS[Figure.dimensions].needs(study(), folder)
+    assert needed == [folder / f"fake/runs/{block}/marcos/s0/analysis/analysis.json" for block in ("text", "equation")]
+    assert not DRAWINGS[Figure.pareto].needs(study(), folder)
+    fabricate(study(), tmp_path)
+    results.collect(study(), tmp_path)
+    with pytest.raises(BrokenRecord, match=r"analysis\.json does not exist"):
+        render(study(), tmp_path, Figure.dimensions)
+
+
+def test_a_study_without_such_latents_says_so(tmp_path: Path) -> None:
+    plain = study(rows=ROWS)
+    fabricate(plain, tmp_path)
+    results.collect(plain, tmp_path)
+    with pytest.raises(NothingToDraw, match="no row of fake has latents that can be set by hand"):
+        render(plain, tmp_path, Figure.calibration)
+
+
+def test_a_changed_file_is_not_drawn(tmp_path: Path) -> None:
+    made = study()
+    fabricate(made, tmp_path)
+    spec = made.runs["text/marcos/s0"]
+    for block in made.blocks:
+        fabricate_analysis(made.runs[f"{block.id}/marcos/s0"], tmp_path)
+    results.collect(made, tmp_path)
+    (tmp_path / f"fake/runs/{spec.id}/analysis/samples.parquet").write_bytes(b"")
+    with pytest.raises(BrokenRecord, match=r"samples\.parquet is not what analysis\.json recorded"):
+        render(made, tmp_path, Figure.calibration)

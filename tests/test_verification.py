@@ -1,0 +1,144 @@
+"""Recorded results are computed again from their predictions; whatever was changed by hand is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import results
+from benchmarks.cli import app
+from benchmarks.files import read_json, sha256, write_json
+from benchmarks.tables.render import render
+from benchmarks.verification import Finding, report, verify
+from conftest import ROOT
+from fabricate import fabricate, study
+
+RUN = "runs/equation/cot/s0"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = study()
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    for table in made.tables:
+        render(made, tmp_path, table)
+    return tmp_path / "fake"
+
+
+def findings(folder: Path, kind: str) -> list[Finding]:
+    return [finding for finding in verify(study(), folder) if finding.kind == kind]
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    content = read_json(path)
+    change(content)
+    write_json(path, content)
+
+
+def test_results_that_nobody_touched_hold(folder: Path) -> None:
+    found = verify(study(), folder)
+    assert {finding.kind for finding in found} == {"ok"}
+    assert {"equation/cot/s0 evaluate.json", "collect.json", "frame.csv", "table_main.md"} <= {f.place for f in found}
+    assert report(found).endswith(f"{len(found)} ok")
+
+
+def test_a_changed_answer_is_found_by_its_digest(folder: Path) -> None:
+    path = folder / RUN / "predictions/default.parquet"
+    frame = pd.read_parquet(path)
+    frame.loc[0, "text"] = "#### 8"
+    frame.to_parquet(path, index=False)
+    found = {finding.place: finding.text for finding in findings(folder, "differs")}
+    assert found["equation/cot/s0 evaluate.json"] == "default.parquet is not the recorded file"
+    assert "is not what evaluate.json recorded" in found["table_main"]
+
+
+def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) -> None:
+    path = folder / RUN / "predictions/default.parquet"
+    frame = pd.read_parquet(path)
+    first = frame.index[~frame["correct"]][0]
+    frame.loc[first, "correct"] = True
+    frame.to_parquet(path, index=False)
+    edit(folder / RUN / "evaluate.json", lambda record: record["predictions"].update(default=sha256(path)))
+    results.collect(study(), folder.parent)
+    texts = [finding.text for finding in findings(folder, "differs")]
+    assert any("`correct` of 1 answers is not what the scorer says" in text for text in texts)
+    assert any("`accuracy` is recorded as" in text for text in texts)
+
+
+def test_a_changed_mean_is_found(folder: Path) -> None:
+    def better(record: dict[str, Any]) -> None:
+        record["decodings"]["default"]["tests"]["alpha"]["accuracy"] = [0.99]
+
+    edit(folder / RUN / "evaluate.json", better)
+    found = {finding.place: finding.text for finding in findings(folder, "differs")}
+    assert "default, alpha: `accuracy` is recorded as [0.99]" in found["equation/cot/s0 evaluate.json"]
+    assert "equation/cot/s0 evaluate" in found["collect.json"]
+
+
+def test_a_record_of_another_specification_is_found(folder: Path) -> None:
+    edit(folder / RUN / "spec.json", lambda spec: spec.update(seed=5))
+    differs = {finding.place for finding in findings(folder, "differs")}
+    assert differs == {f"equation/cot/s0 {stage}.json" for stage in ("train", "evaluate", "time")}
+    assert findings(folder, "drift")[0].text == "the study now says otherwise: seed was 5, is 0"
+
+
+def test_settings_that_came_later_are_no_change(folder: Path) -> None:
+    path = folder / RUN / "spec.json"
+    before = read_json(path)
+    edit(path, lambda spec: spec.pop("analysis"))
+    assert not findings(folder, "differs") and not findings(folder, "drift") and read_json(path) != before
+
+
+def test_a_changed_number_in_a_table_is_told_from_changed_words(folder: Path) -> None:
+    path = folder / "table_main.md"
+    path.write_text(path.read_text().replace("Bold:", "In bold:"))
+    assert [finding.place for finding in findings(folder, "drift")] == ["table_main.md"]
+    assert not findings(folder, "differs")
+    path = folder / "table_main.json"
+    content = json.loads(path.read_text())
+    content["lines"][0]["accuracy"] = 1.0
+    path.write_text(json.dumps(content))
+    assert "accuracy: 1.0 is recorded" in findings(folder, "differs")[0].text
+
+
+def test_a_number_in_a_rendered_table_is_checked_against_the_records(folder: Path) -> None:
+    for ending in ("md", "tex", "csv"):
+        path = folder / f"table_main.{ending}"
+        text = path.read_text()
+        path.write_text(text.replace("0.25", "0.26"))
+        assert path.read_text() != text
+    assert {finding.place for finding in findings(folder, "differs")} == {
+        "table_main.md",
+        "table_main.tex",
+        "table_main.csv",
+    }
+
+
+def test_missing_records_differ(folder: Path) -> None:
+    (folder / RUN / "time.json").unlink()
+    (folder / "frame.csv").unlink()
+    assert {"equation/cot/s0 time.json", "collect.json", "frame.csv"} == {f.place for f in findings(folder, "differs")}
+
+
+def test_the_command_ends_in_an_error_where_something_differs(folder: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "study.yaml", study().model_dump(mode="json"))
+    arguments = ["verify", str(folder), "--study", str(tmp_path / "study.yaml")]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    (folder / RUN / "train.json").unlink()
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1 and "differs  equation/cot/s0 train.json" in done.output
+    assert CliRunner().invoke(app, ["verify", str(tmp_path), "--study", arguments[-1]]).exit_code == 2
+
+
+def test_reference_results_hold() -> None:
+    from benchmarks.study import load_study
+
+    found = verify(load_study("quick"), ROOT / "results/reference/quick")
+    assert not [finding for finding in found if finding.kind == "differs"]
