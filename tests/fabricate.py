@@ -198,10 +198,16 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
 def _outputs(questions: list[tuple[str, str]]) -> pd.DataFrame:
     """As it is, the clique at three values (at 0.5 one word more and no marker), and a dimension that does nothing."""
     frames = []
+    columns: dict[str, Any]
     for dims, value in (("", None), ("4,9,17", 0.0), ("4,9,17", 0.1), ("4,9,17", 0.5), ("0", 0.5)):
         strong = dims != "0" and value == 0.5
         answer = "7" if strong else "#### 7"
-        columns = {"steps": f"3 + 4{' pens' * strong} = 7\n{answer}", "answer": answer, "tokens": 8 + strong}
+        columns = {
+            "question": "3 pens and 4",
+            "steps": f"3 + 4{' pens' * strong} = 7\n{answer}",
+            "answer": answer,
+            "tokens": 8 + strong,
+        }
         columns |= {"marked": not strong, "correct": True, "dims": dims or None, "value": value}
         setting = f"{dims.replace(',', ', ')} = {value:g}" if value is not None else ""
         frames.append(pd.DataFrame(questions, columns=["test", "id"]).assign(setting=setting, **columns))

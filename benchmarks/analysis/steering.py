@@ -26,6 +26,7 @@ def described(test: TestSet, said: Said) -> pd.DataFrame:
         {
             "test": test.name,
             "id": test.ids,
+            "question": test.texts,
             "steps": ["\n".join(steps) for steps in said.steps],
             "answer": said.answers,
             "tokens": said.tokens,

@@ -13,12 +13,12 @@ from benchmarks.analysis.by_hand import differences
 from benchmarks.analysis.reading import Analysis
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import PAGE, colour
+from benchmarks.figures.style import colour
 
 FONT = 6.5  # points
 WIDE = 0.602 * FONT / 72  # inches of one character of DejaVu Sans Mono
 HIGH = 1.5 * FONT / 72  # inches of one line
-COLUMN = 55  # characters
+COLUMN, GAP = 55, 4  # characters
 LONGEST = 12  # lines of an output that are shown
 
 Piece = tuple[int, str, bool]  # column, text, whether it is highlighted
@@ -42,7 +42,7 @@ class CasesFigure(LatentsFigure):
     def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
         frame = analysis.frame("interventions")
         plain = frame.loc[frame["setting"] == ""].set_index(["test", "id"])
-        largest = max(self.study.analysis.values)
+        largest, shown = max(self.study.analysis.values), set()
         for setting, group in frame.loc[frame["value"] == largest].groupby("setting", sort=False):
             both = plain.join(group.set_index(["test", "id"]), rsuffix="_after")
             changed = both.loc[both["steps"] != both["steps_after"]]
@@ -50,26 +50,37 @@ class CasesFigure(LatentsFigure):
                 continue
             right = changed.loc[changed["correct"] & changed["correct_after"].astype(bool)]
             chosen = right if len(right) else changed
+            fresh = chosen.loc[[key not in shown for key in chosen.index]]
+            chosen = fresh if len(fresh) else chosen
             ratios = [_likeness(*pair) for pair in zip(chosen["steps"], chosen["steps_after"], strict=True)]
             case = chosen.iloc[max(range(len(ratios)), key=ratios.__getitem__)]
             test, id = case.name  # type: ignore[misc]
+            shown.add(case.name)
             counts = {"changed": len(changed), "n": len(both)}
-            outputs = {"before": case["steps"], "after": case["steps_after"]}
+            outputs = {"question": case["question"], "before": case["steps"], "after": case["steps_after"]}
             yield {"block": analysis.block.id, "setting": setting, "test": test, "id": id, **outputs, **counts}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
-        laid = [(line, layout(line["before"], line["after"])) for line in data.to_dict("records")]
-        heights = [2 + max(len(before), len(after)) for _, (before, after) in laid]
-        canvas.set_size_inches(PAGE + 0.4, HIGH * (sum(heights) + 2) + 0.3)
-        panels = canvas.subplots(len(laid), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axes, height, (line, (before, after)) in zip(panels, heights, laid, strict=True):
-            axes.axis("off")
-            axes.set_xlim(0, 2 * COLUMN + 4)
-            axes.set_ylim(height, 0)
-            heading = f"{line['block']} · {line['setting']} · {self.test_title(line['test'])} {line['id']}"
-            axes.text(0, 0.8, heading, fontsize=FONT + 0.5, fontweight="bold")
-            write(axes, before, 0, colour(0))
-            write(axes, after, COLUMN + 4, colour(1))
+        """One axis over all, whose units are characters and lines."""
+        blocks = [(line, *layout(line["before"], line["after"])) for line in data.to_dict("records")]
+        heads = [wrapped([(f"{line['id']}: {line['question']}", False)], 2 * COLUMN + GAP) for line, *_ in blocks]
+        lines = sum(3 + len(head) + max(map(len, sides)) for (_, *sides), head in zip(blocks, heads, strict=True))
+        wide, high = (2 * COLUMN + GAP) * WIDE, lines * HIGH
+        canvas.set_layout_engine("none")
+        canvas.set_size_inches(wide + 0.2, high + 0.2)
+        axes = canvas.add_axes((0.1 / (wide + 0.2), 0.1 / (high + 0.2), wide / (wide + 0.2), high / (high + 0.2)))
+        axes.axis("off")
+        axes.set_xlim(0, 2 * COLUMN + GAP)
+        axes.set_ylim(lines, 0)
+        at = 1
+        for (line, before, after), head in zip(blocks, heads, strict=True):
+            heading = f"{line['block']} · {line['setting']} · {self.test_title(line['test'])}"
+            axes.text(0, at, heading, fontsize=FONT + 0.5, fontweight="bold")
+            write(axes, head, 0, at + 1, colour(0))
+            below = at + 1 + len(head)
+            write(axes, before, 0, below, colour(0))
+            write(axes, after, COLUMN + GAP, below, colour(1))
+            at = below + max(len(before), len(after)) + 2
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Left: what is said as it is, steps first and the answer last; right: with the named dimensions of R
@@ -86,12 +97,13 @@ def layout(before: str, after: str) -> tuple[list[list[Piece]], list[list[Piece]
     return wrapped(sides[0]), wrapped(sides[1])
 
 
-def wrapped(parts: list[tuple[str, bool]]) -> list[list[Piece]]:
+def wrapped(parts: list[tuple[str, bool]], width: int = COLUMN) -> list[list[Piece]]:
+    """Marked and unmarked text as lines of pieces."""
     lines: list[list[Piece]] = [[]]
     at = 0
     for text, marked in parts:
         for character in text:
-            if character == "\n" or at == COLUMN:
+            if character == "\n" or at == width:
                 lines.append([])
                 at = 0
             if character == "\n":
@@ -105,8 +117,9 @@ def wrapped(parts: list[tuple[str, bool]]) -> list[list[Piece]]:
     return lines if len(lines) <= LONGEST else [*lines[: LONGEST - 1], [(0, "...", False)]]
 
 
-def write(axes: Axes, lines: list[list[Piece]], start: int, highlight: str) -> None:
-    for number, pieces in enumerate(lines, 2):
+def write(axes: Axes, lines: list[list[Piece]], start: int, first: int, highlight: str) -> None:
+    """Lines of pieces from a column and a line on."""
+    for number, pieces in enumerate(lines, first):
         for column, text, marked in pieces:
             look = {"color": highlight, "fontweight": "bold"} if marked else {"color": "black"}
             axes.text(

@@ -95,6 +95,7 @@ class InterventionFigure(LatentsFigure):
         if small:
             nx.draw_networkx_labels(found, places, ax=axes, font_size=5, font_color="white")
         axes.set_title("Correlation graph")
+        axes.margins(0.15)
         axes.axis("off")
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from methods.base import Example, Vocabulary
+from methods.draws import key
 
 
 def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:
@@ -19,15 +20,19 @@ def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int
     return [list(steps[start:end]) for start, end in pairwise(bounds)]
 
 
-def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int) -> list[list[int]]:
+def targets(
+    example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0
+) -> list[list[int]]:
     """K target rows: newline (what speaking starts from), the group's tokens, end-of-text unless the group is empty.
 
-    A group longer than ``limit`` tokens is cut; its end-of-text goes with the cut.
+    A group longer than ``limit`` tokens is cut; its end-of-text goes with the cut. A share ``marked`` of all examples,
+    drawn by their ids, has the marker before the answer.
     """
     blank = vocabulary.encode(" ")
     rows = []
     for part in group(example.steps, steps - 1):
         joined = [token for i, step in enumerate(part) for token in (*(blank if i else ()), *step)]
         rows.append([*vocabulary.newline, *joined[:limit], *([vocabulary.eos] if joined else [])])
-    answer = [*vocabulary.answer_marker, *example.answer]
+    marker = vocabulary.answer_marker if key("answer marker", example.id) < marked * 2.0**63 else ()
+    answer = [*marker, *example.answer]
     return [*rows, [*vocabulary.newline, *answer[:limit], vocabulary.eos]]

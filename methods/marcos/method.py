@@ -93,8 +93,9 @@ class MarCos(Method):
         """``question`` (B, n); ``targets`` (K B, M), step by step, without their last end-of-text, and ``labels``, what
         follows each of their positions; ``active`` lists the rows of ``targets`` that say something."""
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
-        limit = self.options.max_step_tokens
-        split = [targets(example, self.options.steps, self.vocabulary, limit) for example in examples]
+        options = self.options
+        shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
+        split = [targets(example, *shape) for example in examples]
         rows = [row for step in zip(*split, strict=True) for row in step]
         ids, written = pad(rows, self.vocabulary.eos)
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]

@@ -53,6 +53,13 @@ class MarCosOptions(MethodOptions):
     refinements: int = Field(
         default=0, ge=0, description="mask-predict passes after the one of one_shot, which is then trained for them"
     )
+    marked: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="share of the training examples with #### before their answer; the paper's text targets have both "
+        "kinds, which R tells apart (its figure of interventions)",
+    )
     max_step_tokens: int = Field(default=128, ge=1, description="targets are cut there; one_shot says as many at once")
 
     @model_validator(mode="after")
