@@ -13,7 +13,7 @@ from benchmarks.figures.cases import COLUMN, layout
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
-from benchmarks.files import BrokenRecord
+from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
 
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
@@ -34,12 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def files(folder: Path) -> dict[Figure, dict[str, Path]]:
     """All figures, each rendered once."""
-    rendered = {figure: render(study(), folder, figure) for figure in DRAWINGS}
+    rendered = {figure: render(study(), folder, figure) for figure in DRAWINGS if figure != Figure.copied}
     return {figure: {path.suffix[1:]: path for path in paths} for figure, paths in rendered.items()}
 
 
 def test_every_figure_is_written_in_four_files(files: dict[Figure, dict[str, Path]]) -> None:
-    assert set(DRAWINGS) == set(Figure)
+    assert set(DRAWINGS) == set(Figure) == {*files, Figure.copied}
     for figure, paths in files.items():
         assert {path.name for path in paths.values()} == {f"{figure}.{end}" for end in ("png", "pdf", "csv", "md")}
         assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["pdf"].read_bytes().startswith(b"%PDF")
@@ -124,6 +124,31 @@ def test_samples_against_the_mean(files: dict[Figure, dict[str, Path]]) -> None:
 def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
     text = files[Figure.encoding]["md"].read_text()
     assert "10 digits have a dimension of their own" in text and "Steering accuracy: 95.0 %" in text
+
+
+def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
+    """Sixteen steps and three: every answer but a tenth copies step 2."""
+    made = study(evaluation={"tests": ["copy_k17", "copy_k4", "alpha"], "decodings": {"default": {"seeds": 1}}})
+    fabricate(made, tmp_path, {})
+    for spec in made.runs.values():
+        path = tmp_path / f"fake/runs/{spec.id}/predictions/default.parquet"
+        frame = pd.read_parquet(path)
+        draws = [["2"] if i % 10 else [None] for i in range(len(frame))]
+        choices = [[16] if test == "copy_k17" else [3] for test in frame["test"]]
+        frame.assign(draws=draws, choices=choices).to_parquet(path, index=False)
+        record = read_json(path.parents[1] / "evaluate.json")
+        write_json(path.parents[1] / "evaluate.json", record | {"predictions": {"default": sha256(path)}})
+    results.collect(made, tmp_path)
+    paths = render(made, tmp_path, Figure.copied)
+    frame = pd.read_csv(paths[2])
+    assert (
+        set(frame["test"]) == {"copy_k17", "copy_k4"} and (frame["n"] == 200).all() and (frame["copies"] == 180).all()
+    )
+    long = frame[(frame["test"] == "copy_k17") & (frame["row"] == "cot") & (frame["block"] == "text")]
+    assert list(zip(long["first"], long["last"], long["share"], strict=True)) == [
+        (1, 4, 1.0), (5, 8, 0.0), (9, 12, 0.0), (13, 16, 0.0)]  # fmt: skip
+    assert list(frame[frame["test"] == "copy_k4"]["share"][:3]) == [0.0, 1.0, 0.0]
+    assert "copy_k17, training data: text, MarCos: 180 of 200" in paths[3].read_text()
 
 
 def test_figures_of_latents_name_what_they_need(folder: Path, tmp_path: Path) -> None:

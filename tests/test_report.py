@@ -39,7 +39,8 @@ class Outline(HTMLParser):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+        if tag not in VOID:
+            assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         self.text += data

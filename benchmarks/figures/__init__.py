@@ -12,4 +12,5 @@ class Figure(StrEnum):
     intervention = "intervention"  # correlated dimensions, and what setting a clique of them does
     cases = "cases"  # outputs before and after dimensions are set
     encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
+    copied = "copied"  # which step the answers to the long-range copy repeat
     calibration = "calibration"  # the mean of R against one sample and majorities of more

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures import Figure
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import CasesFigure
+from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.dimensions import DimensionsFigure
 from benchmarks.figures.drawing import Drawing
 from benchmarks.figures.encoding import EncodingFigure
@@ -28,6 +29,7 @@ DRAWINGS: dict[Figure, type[Drawing]] = {
     Figure.intervention: InterventionFigure,
     Figure.cases: CasesFigure,
     Figure.encoding: EncodingFigure,
+    Figure.copied: CopiedFigure,
     Figure.calibration: CalibrationFigure,
 }
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # the same numbers give the same bytes

@@ -20,9 +20,7 @@ def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int
     return [list(steps[start:end]) for start, end in pairwise(bounds)]
 
 
-def targets(
-    example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0
-) -> list[list[int]]:
+def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0) -> list[list[int]]:
     """K target rows: newline (what speaking starts from), the group's tokens, end-of-text unless the group is empty.
 
     A group longer than ``limit`` tokens is cut; its end-of-text goes with the cut. A share ``marked`` of all examples,

@@ -1,0 +1,100 @@
+"""Which step the answers to the long-range copy repeat (the paper's figure on selected source steps)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks import statistics
+from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.style import GREY, PAGE
+from benchmarks.models import Paths
+from benchmarks.specs import Block, Row
+
+TASK = "copy"  # how the names of its data sets begin
+WIDTH = 4  # steps of a bin, as in the paper, where there are so many that four bins are full
+COLUMNS = ("test", "correct", "draws", "choices")
+
+
+class CopiedFigure(Drawing):
+    """A panel for each test set: shares of the copied steps, of the answers that copy one."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: the copied step"
+
+    def data(self) -> pd.DataFrame:
+        """One line per test set, row and bin of steps: share of the answers that copy a step, and of a uniform draw."""
+        found = [line for block in self.study.blocks for row in self.rows_of(block) for line in self._lines(block, row)]
+        if not found:
+            raise NothingToDraw(f"no answer of {self.study.name} copies a step, or no test set is the long-range copy")
+        return pd.DataFrame(found)
+
+    def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
+        frames = []
+        for seed in self.study.seeds:
+            run = f"{block.id}/{row.id}/s{seed}"
+            record = self.collected.runs[run].evaluate if run in self.collected.runs else None
+            if record and any(test.split("_")[0] == TASK for test in record.decodings["default"].tests):
+                path = Paths(self.results, self.study.sources[run]).run / "predictions/default.parquet"
+                frames.append(statistics.read_predictions(path, record.predictions["default"], COLUMNS))
+        if not frames:
+            return
+        every = pd.concat(frames, ignore_index=True)
+        for test, own in every.loc[every["test"].str.split("_").str[0] == TASK].groupby("test", sort=False):
+            choices = int(own["choices"].iloc[0][-1])
+            steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
+            width = WIDTH if choices + 1 >= 4 * WIDTH else 1
+            for first in range(1, choices + 1, width):
+                last = min(first + width - 1, choices)
+                share = float(steps.between(first, last).mean()) if len(steps) else None
+                line = {"test": test, "block": block.id, "row": row.id, "first": first, "last": last, "share": share}
+                yield line | {"uniform": (last - first + 1) / choices, "copies": len(steps), "n": len(own)}
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        sets = list(dict.fromkeys(zip(data["block"], data["test"], strict=True)))
+        (panels,) = grid(canvas, 1, len(sets), (max(2.3, PAGE / len(sets)), 2.2))
+        rows = [row for row in self.study.rows if row.id in set(data["row"])]
+        for axes, (block, test) in zip(panels, sets, strict=True):
+            own = data.loc[(data["block"] == block) & (data["test"] == test)]
+            bins = own.drop_duplicates("first")
+            width = 0.8 / len(rows)
+            for at, row in enumerate(rows):
+                line = own.loc[own["row"] == row.id].set_index("first").reindex(bins["first"])
+                places = [place + width * (at - (len(rows) - 1) / 2) for place in range(len(bins))]
+                label = self.row_name(row)
+                axes.bar(places, 100 * line["share"].astype(float), width, color=self.look(row)["color"], label=label)
+            axes.step(
+                [-0.5, *(place + 0.5 for place in range(len(bins)))],
+                [100 * share for share in (*bins["uniform"], bins["uniform"].iloc[-1])],
+                where="post",
+                color=GREY,
+                linestyle="--",
+                linewidth=0.8,
+                label="uniform",
+            )
+            names = [f"{a}" if a == b else f"{a}-{b}" for a, b in zip(bins["first"], bins["last"], strict=True)]
+            axes.set_xticks(range(len(bins)), names, rotation=90 if len(bins) > 8 else 0)
+            axes.set_title(self.set_title(str(block), str(test)))
+            axes.set_xlabel("Copied step")
+        panels[0].set_ylabel("Answers that copy a step (%)")
+        legend_below(canvas, panels)
+
+    def set_title(self, block: str, test: str) -> str:
+        """A test set, and what was trained on where that could be several data sets."""
+        several = len(self.study.blocks) > 1
+        return self.test_title(test) + (f", {self.study.block(block).title.lower()}" if several else "")
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Which earlier step the last one repeats, in shares of the answers that repeat one (default decoding,
+        all decoding and training seeds), in bins of {WIDTH} steps where there are {4 * WIDTH} or more. Dashed: a
+        uniform draw, as in training."""
+        titles = {row.id: self.row_name(row) for row in self.study.rows}
+        parts = [
+            f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]}: {line['copies']:,} of {line['n']:,}"
+            for line in data.drop_duplicates(["block", "test", "row"]).to_dict("records")
+        ]
+        yield f"Answers that copy a step: {'; '.join(parts)}."
