@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from benchmarks.figures import Figure
 from benchmarks.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -54,6 +55,7 @@ class Study(Strict):
     beside: tuple[Identifier, ...] = Field(
         default=(), description="studies whose records the table of claims takes too"
     )
+    figures: tuple[Figure, ...] = Field(default=(), description="drawn")
     backbone: BackboneSpec = BackboneSpec()
     tokenizer: TokenizerSpec
     blocks: tuple[Block, ...] = Field(min_length=1)

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from benchmarks.evaluation import per_seed
 from benchmarks.files import BrokenRecord, read_json, sha256
+from benchmarks.models import Paths
 from benchmarks.records import RECORDS, RunRecords, first_problem
 from benchmarks.results import Collected, to_frame
 from benchmarks.scoring import score
@@ -48,7 +49,8 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     if folder.name != study.name or not (folder / "collect.json").is_file():
         raise BrokenRecord(f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
                            "collect.json is")  # fmt: skip
-    findings = [finding for run in study.runs.values() for finding in _run(run, folder / "runs" / run.id)]
+    sources = study.sources.values()  # of another study, perhaps, whose results lie beside
+    findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run).run)]
     collected = Collected.model_validate(read_json(folder / "collect.json"))
     findings.append(Finding("collect.json", *_collection(study, collected, folder)))
     findings.append(Finding("frame.csv", *_frame(study, collected, folder)))
@@ -177,10 +179,10 @@ def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[
 def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "differs"], str]:
     """The collected records against those of the runs."""
     wrong = []
-    for id, spec in study.runs.items():
+    for id, source in study.sources.items():
         held = collected.runs.get(id, RunRecords())
-        for stage in spec.stages:
-            path, record = folder / "runs" / id / f"{stage}.json", getattr(held, stage)
+        for stage in source.stages:
+            path, record = Paths(folder.parent, source).run / f"{stage}.json", getattr(held, stage)
             found = RECORDS[stage].model_validate(read_json(path)) if path.is_file() else None
             if found != record:
                 wrong.append(f"{id} {stage}")
