@@ -18,13 +18,15 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import ValidationError
 
+from benchmarks.analysis.judging import scorer_of
+from benchmarks.data import load_records
 from benchmarks.evaluation import per_seed
 from benchmarks.files import BrokenRecord, read_json, sha256
 from benchmarks.models import Paths
 from benchmarks.records import RECORDS, RunRecords, first_problem
 from benchmarks.results import Collected, to_frame
-from benchmarks.scoring import score
-from benchmarks.specs import RunSpec, StageName, settings_digest
+from benchmarks.scoring import Asked, Score
+from benchmarks.specs import Form, RunSpec, StageName, settings_digest
 from benchmarks.study import Study
 from benchmarks.tables import Table
 from benchmarks.tables.render import rendered
@@ -91,7 +93,7 @@ def _run(spec: RunSpec, folder: Path) -> Iterator[Finding]:
             continue
         problems = list(_record(record, stage, recorded))
         if stage == "evaluate":
-            problems += _answers(record, folder)
+            problems += _answers(record, folder, spec.data.form)
         yield Finding(place, "differs" if problems else "ok", "; ".join(problems))
 
 
@@ -130,7 +132,7 @@ def _record(record: dict[str, Any], stage: StageName, spec: dict[str, Any]) -> I
         yield f"was made from another specification than spec.json: digest {record['digest']}"
 
 
-def _answers(record: dict[str, Any], folder: Path) -> Iterator[str]:
+def _answers(record: dict[str, Any], folder: Path, form: Form) -> Iterator[str]:
     """The predictions' digests, each answer's score, and the means over them."""
     for name, digest in record["predictions"].items():
         path = folder / "predictions" / f"{name}.parquet"
@@ -140,13 +142,13 @@ def _answers(record: dict[str, Any], folder: Path) -> Iterator[str]:
             yield f"{path.name} is not the recorded file"
         else:
             frame = pd.read_parquet(path)
-            yield from _scores(name, frame)
+            yield from _scores(name, frame, form)
             for test, scores in record["decodings"][name]["tests"].items():
                 yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], scores)
 
 
-def _scores(name: str, frame: pd.DataFrame) -> Iterator[str]:
-    again = [score(text, gold) for text, gold in zip(frame["text"], frame["gold"], strict=True)]
+def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
+    again = _scored(frame, form)
     for column in SCORED:
         values = pd.Series([getattr(one, column) for one in again], index=frame.index, dtype="object")
         old = frame[column].astype("object")
@@ -155,6 +157,19 @@ def _scores(name: str, frame: pd.DataFrame) -> Iterator[str]:
             first = wrong.iloc[0]
             yield (f"{name}: `{column}` of {len(wrong)} answers is not what the scorer says, first {first['test']} "
                    f"{first['id']}, seed {first['seed']}")  # fmt: skip
+
+
+def _scored(frame: pd.DataFrame, form: Form) -> list[Score]:
+    """Each answer's score by its test set's scorer; questions are read again only for one that reads steps."""
+    scorers = {test: scorer_of(test) for test in frame["test"].unique()}
+    stepwise = [test for test, scorer in scorers.items() if scorer.reads_steps]
+    texts = {(test, row.id): row.question for test in stepwise for row in load_records(test, form, "test")}
+    columns = ("test", "id", "text", "gold", "n_steps")
+    scores = []
+    for test, id, text, gold, steps in zip(*(frame[column] for column in columns), strict=True):
+        asked = Asked(texts.get((test, id), ""), gold, None if pd.isna(steps) else int(steps))
+        scores.append(scorers[test].score(text, asked))
+    return scores
 
 
 def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.analysis.digits import drawn, drawn_digits, encoding, is_summation, sums_up
+from benchmarks.analysis.digits import drawn_digits, encoding, follows, is_summation
 from benchmarks.analysis.patterns import correlation_graph, correlations, largest_clique, most_frequent, patterns
 from benchmarks.analysis.saying import Said
 from benchmarks.analysis.steering import effects
@@ -57,26 +57,18 @@ def test_the_more_frequent_of_two_cliques() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "digit"),
+    ("said", "follows_from_step_1"),
     [
-        ("7 9 8", "12 14 13", 5),
-        ("7 9 8", "7 9 8", 0),
-        ("7 9 8", "12 14 14", None),  # no one digit
-        ("7 9 8", "17 19 18", None),  # ten is no digit
-        ("7 9 8", "12 14", None),
-        ("7 9 8", "", None),
+        (["0 0", "14 16", "#### 14 + 16 = 30"], False),  # fourteen is no digit
+        (["12 14", "14 16", "#### 14 + 16 = 30"], True),
+        (["12 14", "14 17", "#### 14 + 17 = 31"], False),
+        (["12 14", "14 16", "#### 14 + 16 = 31"], False),
+        (["12 14", "", "#### 12 + 14 = 26"], False),
     ],
 )
-def test_drawn_digit(before: str, after: str, digit: int | None) -> None:
-    assert drawn(before, after) == digit
-
-
-@pytest.mark.parametrize(
-    ("equation", "right"),
-    [("#### 14 + 16 = 30", True), ("14+16=30", True), ("14 + 16 = 31", False), ("16 + 14 = 30", False), ("30", False)],
-)
-def test_last_equation(equation: str, right: bool) -> None:
-    assert sums_up("14 16 15", equation) is right
+def test_what_follows_from_a_step(said: list[str], follows_from_step_1: bool) -> None:
+    assert follows(said, 1) is follows_from_step_1
+    assert follows(["nonsense", *said[1:]], 2) is (said[2] != "#### 14 + 16 = 31" and said[1] != "")
 
 
 def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
@@ -92,7 +84,7 @@ def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
         for step, digit in enumerate(digits[row]):
             latents[row, step, 2 * digit + 1] = 0.8
     latents[:, :, 0] = 2.0  # always on: stands for nothing
-    test = TestSet("rs_n2_k3", [str(i) for i in range(count)], questions, [[0]] * count, ["1"] * count, [3] * count,
+    test = TestSet("rs_n2_k3", [str(i) for i in range(count)], questions, [[0]] * count, ["1"] * count, [2] * count,
                    [False] * count)  # fmt: skip
     return test, Said([steps[-1] for steps in said], said, np.zeros(count), {"R": latents}), digits
 

@@ -45,7 +45,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for spec in study().runs.values():
         if spec.row != "wo_r":
             paths = Paths(folder, spec)
-            paths.checkpoints.mkdir(parents=True)
+            paths.model.mkdir(parents=True)
             state = build_method(spec, paths.data).state_dict()
             save_file({name: tensor.clone() for name, tensor in state.items()}, paths.weights)
     return folder

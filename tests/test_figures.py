@@ -127,14 +127,14 @@ def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
 
 
 def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
-    """Sixteen steps and three: every answer but a tenth copies step 2."""
-    made = study(evaluation={"tests": ["copy_k17", "copy_k4", "alpha"], "decodings": {"default": {"seeds": 1}}})
+    """Fifteen steps and three: every answer but a tenth copies step 2."""
+    made = study(evaluation={"tests": ["copy_k16", "copy_k4", "gsm8k"], "decodings": {"default": {"seeds": 1}}})
     fabricate(made, tmp_path, {})
     for spec in made.runs.values():
         path = tmp_path / f"fake/runs/{spec.id}/predictions/default.parquet"
         frame = pd.read_parquet(path)
         draws = [["2"] if i % 10 else [None] for i in range(len(frame))]
-        choices = [[16] if test == "copy_k17" else [3] for test in frame["test"]]
+        choices = [[15] if test == "copy_k16" else [3] for test in frame["test"]]
         frame.assign(draws=draws, choices=choices).to_parquet(path, index=False)
         record = read_json(path.parents[1] / "evaluate.json")
         write_json(path.parents[1] / "evaluate.json", record | {"predictions": {"default": sha256(path)}})
@@ -142,13 +142,13 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
     paths = render(made, tmp_path, Figure.copied)
     frame = pd.read_csv(paths[2])
     assert (
-        set(frame["test"]) == {"copy_k17", "copy_k4"} and (frame["n"] == 200).all() and (frame["copies"] == 180).all()
+        set(frame["test"]) == {"copy_k16", "copy_k4"} and (frame["n"] == 200).all() and (frame["copies"] == 180).all()
     )
-    long = frame[(frame["test"] == "copy_k17") & (frame["row"] == "cot") & (frame["block"] == "text")]
+    long = frame[(frame["test"] == "copy_k16") & (frame["row"] == "cot") & (frame["block"] == "text")]
     assert list(zip(long["first"], long["last"], long["share"], strict=True)) == [
-        (1, 4, 1.0), (5, 8, 0.0), (9, 12, 0.0), (13, 16, 0.0)]  # fmt: skip
+        (1, 4, 1.0), (5, 8, 0.0), (9, 12, 0.0), (13, 15, 0.0)]  # fmt: skip
     assert list(frame[frame["test"] == "copy_k4"]["share"][:3]) == [0.0, 1.0, 0.0]
-    assert "copy_k17, training data: text, MarCos: 180 of 200" in paths[3].read_text()
+    assert "copy_k16, training data: text, MarCos: 180 of 200" in paths[3].read_text()
 
 
 def test_figures_of_latents_name_what_they_need(folder: Path, tmp_path: Path) -> None:

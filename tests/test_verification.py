@@ -11,21 +11,27 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import fabricate
 from benchmarks import results
 from benchmarks.cli import app
 from benchmarks.files import read_json, sha256, write_json
+from benchmarks.study import Study
 from benchmarks.tables.render import render
 from benchmarks.verification import Finding, report, verify
 from conftest import ROOT
-from fabricate import fabricate, study
 
 RUN = "runs/equation/cot/s0"
+TESTS = {"tests": ["embedded_in_domain", "embedded_reworded"], "decodings": {"default": {"seeds": 2}}}
+
+
+def study() -> Study:
+    return fabricate.study(evaluation=TESTS)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = study()
-    fabricate(made, tmp_path)
+    fabricate.fabricate(made, tmp_path)
     results.collect(made, tmp_path)
     for table in made.tables:
         render(made, tmp_path, table)
@@ -74,11 +80,11 @@ def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) ->
 
 def test_a_changed_mean_is_found(folder: Path) -> None:
     def better(record: dict[str, Any]) -> None:
-        record["decodings"]["default"]["tests"]["alpha"]["accuracy"] = [0.99]
+        record["decodings"]["default"]["tests"]["embedded_in_domain"]["accuracy"] = [0.99]
 
     edit(folder / RUN / "evaluate.json", better)
     found = {finding.place: finding.text for finding in findings(folder, "differs")}
-    assert "default, alpha: `accuracy` is recorded as [0.99]" in found["equation/cot/s0 evaluate.json"]
+    assert "default, embedded_in_domain: `accuracy` is recorded as [0.99]" in found["equation/cot/s0 evaluate.json"]
     assert "equation/cot/s0 evaluate" in found["collect.json"]
 
 

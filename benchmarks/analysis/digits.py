@@ -3,21 +3,20 @@ steers the step (paper, section on synthetic tasks)."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
+from benchmarks.analysis.judging import judged, readable, scorer_of
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
+from benchmarks.scoring import Asked
+from benchmarks.scoring.sequences import Summation
 from methods.base import Decoding, Intervention
 
-TASK = "rs"  # how the names of its data sets begin
 DIGITS = range(10)
-NUMBER = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -33,34 +32,19 @@ class Encoding:
 
 
 def is_summation(test: TestSet) -> bool:
-    """Whether a test set is of this task, by its name."""
-    return test.name.split("_")[0] == TASK
-
-
-def drawn(before: str, after: str) -> int | None:
-    """The digit that was added to all numbers, or None where no digit explains the second sequence."""
-    old, new = (NUMBER.findall(text) for text in (before, after))
-    differences = {int(b) - int(a) for a, b in zip(old, new, strict=False)}
-    if len(old) != len(new) or len(differences) != 1:
-        return None
-    digit = differences.pop()
-    return digit if digit in DIGITS else None
-
-
-def sums_up(sequence: str, equation: str) -> bool:
-    """Whether the equation is the right sum of the sequence's first two numbers."""
-    a, b = (int(number) for number in NUMBER.findall(sequence)[:2])
-    said = re.sub(r"\s", "", equation)
-    return re.fullmatch(rf"#*{a}\+{b}={a + b}", said) is not None
+    """Whether a test set is of this task."""
+    return isinstance(scorer_of(test.name), Summation)
 
 
 def drawn_digits(test: TestSet, said: Said) -> np.ndarray:
-    """(N, K - 1) digits, -1 where a step has none."""
-    rows = []
-    for question, steps in zip(test.texts, said.steps, strict=True):
-        found = [drawn(*pair) for pair in pairwise([question, *steps[:-1]])]  # the last step is an equation
-        rows.append([-1 if digit is None else digit for digit in found])
-    return np.array(rows)
+    """(N, K - 1) digits, -1 where a step is explained by none."""
+    scores = judged(test, readable(test, said))
+    return np.array([[-1 if digit is None else int(digit) for digit in score.draws] for score in scores])
+
+
+def follows(steps: list[str], step: int) -> bool:
+    """Whether all that is said after a step follows from it: a problem of its own, whose question is that step."""
+    return Summation().score("\n".join(steps[step:]), Asked(steps[step - 1], "", len(steps) - 1 - step)).correct
 
 
 def encoding(latents: np.ndarray, digits: np.ndarray) -> Encoding:
@@ -97,7 +81,6 @@ def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding
             by_hand = (Intervention(others, 0.0, step), Intervention((dim,), value, step))
             said = speaker.say(test.questions, replace(decoding, interventions=by_hand))
             digits = drawn_digits(test, said)
-            ends = [sums_up(steps[-2], steps[-1]) for steps in said.steps]
             frames.append(
                 pd.DataFrame(
                     {
@@ -106,7 +89,7 @@ def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding
                         "step": step,
                         "digit": digit,
                         "obeyed": digits[:, step - 1] == digit,
-                        "followed": (digits[:, step:] >= 0).all(1) & np.array(ends),
+                        "followed": [follows(lines, step) for lines in said.steps],
                     }
                 )
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.analysis.by_hand import known_test
-from benchmarks.analysis.judging import judged
+from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.reading import steered
 from benchmarks.analysis.saying import Said, Speaker, select
 from benchmarks.data import TestSet
@@ -59,7 +59,7 @@ def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
 
 def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text, Text]:
     """Steps, answer (green where right), latents in words, and active dimensions, for the first question."""
-    right = judged(asked, said.answers)[0].correct
+    right = judged(asked, readable(asked, said))[0].correct
     steps = said.steps[0][:-1] if len(said.steps[0]) > 1 else []
     written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
     name = steered(speaker.spec)

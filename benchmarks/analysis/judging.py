@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.data import TestSet
-from benchmarks.scoring import Score, score
+from benchmarks.analysis.saying import Said
+from benchmarks.data import TestSet, get_dataset
+from benchmarks.scoring import SCORERS, Asked, Score, Scorer
 
 
-def judged(test: TestSet, answers: Sequence[str]) -> list[Score]:
-    """The scores of one answer to each question of a test set."""
-    return [score(answer, gold) for answer, gold in zip(answers, test.answers, strict=True)]
+def scorer_of(test: str) -> Scorer:
+    """What a test set is scored by, as its card names it."""
+    return SCORERS[get_dataset(test).card.scorer]
+
+
+def judged(test: TestSet, texts: Sequence[str]) -> list[Score]:
+    """The scores of one text for each question of a test set: its answer, or all lines where the scorer reads steps."""
+    scorer = scorer_of(test.name)
+    asked = (Asked(*of) for of in zip(test.texts, test.answers, test.n_steps, strict=True))
+    return [scorer.score(text, one) for text, one in zip(texts, asked, strict=True)]
+
+
+def readable(test: TestSet, said: Said) -> list[str]:
+    """What is said, as the test set's scorer reads it."""
+    if scorer_of(test.name).reads_steps:
+        return ["\n".join(steps) for steps in said.steps]
+    return said.answers

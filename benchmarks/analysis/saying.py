@@ -61,7 +61,7 @@ class Speaker:
         eos = self.method.vocabulary.eos
         for indices in batches_by_length(questions, self.spec.evaluation.batch_size):
             batch = [questions[i] for i in indices]
-            generation = generate(self.method, batch, decoding, self.spec.training.precision)
+            generation = generate(self.method, batch, decoding, self.spec.engine.precision)
             answer = generation.answer.cpu()
             said = answer[:, None] if generation.steps is None else generation.steps.cpu()
             for at, index in enumerate(indices):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.analysis.digits import drawn_digits, encoding, is_summation, steer
-from benchmarks.analysis.judging import judged
+from benchmarks.analysis.judging import judged, scorer_of
 from benchmarks.analysis.patterns import Patterns, patterns
 from benchmarks.analysis.reading import FOLDER, steered
 from benchmarks.analysis.saying import Said, Speaker
@@ -105,8 +105,9 @@ def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
     spec = speaker.spec
     default = spec.evaluation.decodings["default"]
     mean = default.model_copy(update={"latents": "mean"})
-    runs = [(seed, decoding_of(default, spec.evaluation, seed)) for seed in range(spec.analysis.samples)]
-    runs.append((-1, decoding_of(mean, spec.evaluation, 0)))
+    only = not any(scorer_of(test.name).reads_steps for test in tests)
+    runs = [(seed, decoding_of(default, spec.evaluation, seed, only)) for seed in range(spec.analysis.samples)]
+    runs.append((-1, decoding_of(mean, spec.evaluation, 0, only)))
     frames = []
     with Progress(f"{spec.id} samples", len(runs) * sum(map(len, tests))) as progress:
         for seed, decoding in runs:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from benchmarks.analysis.judging import judged
+from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
 from methods.base import Decoding, Intervention
@@ -31,7 +31,7 @@ def described(test: TestSet, said: Said) -> pd.DataFrame:
             "answer": said.answers,
             "tokens": said.tokens,
             "marked": [MARKER in answer for answer in said.answers],
-            "correct": [score.correct for score in judged(test, said.answers)],
+            "correct": [score.correct for score in judged(test, readable(test, said))],
         }
     )
 

@@ -9,14 +9,20 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks import statistics
+from benchmarks.analysis.judging import scorer_of
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
 from benchmarks.models import Paths
+from benchmarks.scoring.copying import Copying
 from benchmarks.specs import Block, Row
 
-TASK = "copy"  # how the names of its data sets begin
 WIDTH = 4  # steps of a bin, as in the paper, where there are so many that four bins are full
 COLUMNS = ("test", "correct", "draws", "choices")
+
+
+def is_copy(test: str) -> bool:
+    """Whether a test set is the long-range copy."""
+    return isinstance(scorer_of(test), Copying)
 
 
 class CopiedFigure(Drawing):
@@ -38,13 +44,13 @@ class CopiedFigure(Drawing):
         for seed in self.study.seeds:
             run = f"{block.id}/{row.id}/s{seed}"
             record = self.collected.runs[run].evaluate if run in self.collected.runs else None
-            if record and any(test.split("_")[0] == TASK for test in record.decodings["default"].tests):
+            if record and any(map(is_copy, record.decodings["default"].tests)):
                 path = Paths(self.results, self.study.sources[run]).run / "predictions/default.parquet"
                 frames.append(statistics.read_predictions(path, record.predictions["default"], COLUMNS))
         if not frames:
             return
         every = pd.concat(frames, ignore_index=True)
-        for test, own in every.loc[every["test"].str.split("_").str[0] == TASK].groupby("test", sort=False):
+        for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
             choices = int(own["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
             width = WIDTH if choices + 1 >= 4 * WIDTH else 1
@@ -84,8 +90,8 @@ class CopiedFigure(Drawing):
         legend_below(canvas, panels)
 
     def set_title(self, block: str, test: str) -> str:
-        """A test set, and what was trained on where that could be several data sets."""
-        several = len(self.study.blocks) > 1
+        """A test set, and the block where more than one is asked its questions."""
+        several = len(self.study.blocks) > 1 and self.study.block(block).tests is None
         return self.test_title(test) + (f", {self.study.block(block).title.lower()}" if several else "")
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
