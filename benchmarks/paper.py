@@ -65,6 +65,13 @@ class PaperTable(Strict):
     tests: dict[str, str]
     blocks: dict[str, PaperBlock]
 
+    @property
+    def decimals(self) -> int:
+        """How many the table prints of its accuracies."""
+        rows = [row for block in self.blocks.values() for row in block.rows]
+        means = [score.accuracy.mean for row in rows for score in row.tests.values()]
+        return max(len(str(mean).partition(".")[2]) for mean in means)
+
     @model_validator(mode="after")
     def _known_tests(self) -> PaperTable:
         for block in self.blocks.values():

@@ -82,8 +82,9 @@ class AccuracyTable(Maker):
         own, base = (self._printed(block, of, test) for of in (row, first))
         if own is None:
             return Cell(), Cell()
-        shown = cell(own.mean, "{:.2f}".format, spread=own.spread)
-        return shown, Cell() if base is None or row is first else Cell(f"{own.mean - base.mean:+.2f}")
+        digits = paper_table(self.references[0]).decimals
+        shown = cell(own.mean, f"{{:.{digits}f}}".format, spread=own.spread)
+        return shown, Cell() if base is None or row is first else Cell(f"{own.mean - base.mean:+.{digits}f}")
 
     def _printed(self, block: Block, row: Row, test: str) -> Measured | None:
         for name in self.references:

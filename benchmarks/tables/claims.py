@@ -80,8 +80,9 @@ class Records:
         """Block and test set of a study. One that trains on each test set's own data has a block for each."""
         own, papers = study.evaluation.tests, tuple(paper_table(cell.table).tests)
         test = cell.test if set(own) & set(papers) else dict(zip(papers, own, strict=False)).get(cell.test, cell.test)
-        blocks = {block.id for block in study.blocks}
-        return cell.block if cell.block in blocks else cell.test, test
+        if cell.block in {block.id for block in study.blocks}:
+            return cell.block, test
+        return next((block.id for block in study.blocks if block.tests == (test,)), cell.block), test
 
 
 class ClaimsTable(Maker):
