@@ -194,10 +194,10 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
     free = shutil.disk_usage(
         next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
     )
+    speed = gpu.peak(study.engine.precision) / 1e12
     notes = [
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
-        f"at {utilisation:.0%} of {gpu.peak(study.engine.precision) / 1e12:.0f} TFLOP/s: {total:,.1f} GPU-hours of "
-        "training.",
+        f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
         "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * as the study asks. Hours: "
         "training alone; a warm start has a line of its own.",
