@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.counting import example
 from benchmarks.data import get_dataset, load_records, make_tokenizer, open_corpus
-from benchmarks.data.loading import split_validation
+from benchmarks.data.loading import split_validation, to_records
 from benchmarks.data.records import DataError
 from benchmarks.data.sources import FOLDER, Generated
 from benchmarks.data.tokenizers import PUBLISHED
 from benchmarks.files import read_json
-from benchmarks.specs import DataSpec, Form, TokenizerSpec
+from benchmarks.specs import DataSpec, TokenizerSpec
 from methods.base import Example
 
 SAMPLE = 2_000  # examples that lengths are taken from
+STAND_IN = TokenizerSpec(trained=2048)  # digits are single tokens of it, as of those that are published
 # Mean and deviation in tokens of Qwen2.5 of questions and of chains with their line ends, how the two correlate, steps
 # and tokens of the answer: GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split with shorter questions
-ASSUMED: dict[Form, tuple[float, float, float, float, float, float, int]] = {
+ASSUMED: dict[str, tuple[float, float, float, float, float, float, int]] = {
     "equation": (46.2, 13.9, 30.6, 16.2, 0.52, 2.6, 3),
     "text": (46.2, 13.9, 88.1, 41.7, 0.52, 3.6, 3),
 }
@@ -49,11 +51,13 @@ def lengths_of(data: DataSpec, tokenizer: TokenizerSpec, prepared: Path) -> Leng
     """The best that is at hand; nothing is downloaded."""
     if (prepared / "done.json").is_file():
         return _prepared(prepared)
-    if _at_hand(data, tokenizer):
+    generated = isinstance(get_dataset(data.train), Generated)
+    if generated or FOLDER in os.environ:
         try:
             return _published(data, tokenizer)
         except DataError:  # this file of the folder is not there
-            pass
+            if generated:
+                raise
     return _assumed(data, tokenizer)
 
 
@@ -65,29 +69,40 @@ def _prepared(folder: Path) -> Lengths:
     return Lengths(examples, len(corpus), float(corpus.lengths.sum()), size, "the prepared data")
 
 
-def _at_hand(data: DataSpec, tokenizer: TokenizerSpec) -> bool:
-    local = isinstance(get_dataset(data.train), Generated) or FOLDER in os.environ
+def _at_hand(tokenizer: TokenizerSpec) -> bool:
     if tokenizer.pretrained is None:
-        return local
+        return True
     known = PUBLISHED.get(tokenizer.pretrained)
-    folder = known.folder in os.environ if known and known.folder else Path(tokenizer.pretrained).is_dir()
-    return local and folder
+    return known.folder in os.environ if known and known.folder else Path(tokenizer.pretrained).is_dir()
 
 
 def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
-    records, _ = split_validation(load_records(data.train, data.form, "train"), data.validation)
-    records = records[: data.limit]
-    tokenizer = make_tokenizer(spec, records)
+    dataset = get_dataset(data.train)
+    if isinstance(dataset, Generated):  # its first rows are like any others
+        rows = [replace(row, key=str(i)) for i, row in enumerate(islice(dataset.generate("train"), SAMPLE))]
+        records, count = (
+            to_records(data.train, data.form, "train", rows),
+            dataset.card.counts["train"] - data.validation,
+        )
+    else:
+        records, _ = split_validation(load_records(data.train, data.form, "train"), data.validation)
+        count = len(records)
+    count = min(count, data.limit or count)
+    records = records[:count]
     sample = [records[i] for i in spread(len(records), SAMPLE)]
+    tokenizer = make_tokenizer(spec if _at_hand(spec) else STAND_IN, records)
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
 
     made = [_like(ids(r.question), [ids(s) for s in r.steps], ids(r.answer), i) for i, r in enumerate(sample)]
     examples = [e for e in made if len(e.question) <= data.max_question_tokens]
-    rows = round(len(records) * len(examples) / len(made))
-    basis = f"{len(made):,} of {len(records):,} published rows"
-    return Lengths(examples, rows, rows * _mean(examples), len(tokenizer), basis)
+    used = round(count * len(examples) / len(made))
+    basis = f"{len(made):,} of {count:,} rows"
+    if _at_hand(spec):
+        return Lengths(examples, used, used * _mean(examples), len(tokenizer), basis)
+    basis += f", with a trained tokenizer of {STAND_IN.trained} in the place of {spec.pretrained}"
+    return Lengths(examples, used, used * _mean(examples), 0, basis)
 
 
 def _like(question: Sequence[int], steps: Sequence[Sequence[int]], answer: Sequence[int], number: int) -> Example:
@@ -95,7 +110,7 @@ def _like(question: Sequence[int], steps: Sequence[Sequence[int]], answer: Seque
 
 
 def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
-    mean, deviation, chain, chain_deviation, correlation, steps, answer = ASSUMED[data.form]
+    mean, deviation, chain, chain_deviation, correlation, steps, answer = ASSUMED.get(data.form, ASSUMED["text"])
     draws = np.random.Generator(np.random.PCG64(0)).standard_normal((SAMPLE, 3))
     other = correlation * draws[:, 0] + (1 - correlation**2) ** 0.5 * draws[:, 1]
     count = np.maximum(1, np.round(steps + draws[:, 2] * steps / 2.5)).astype(int)
@@ -105,7 +120,8 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     examples = [example(i, int(asked[i]), parts[i].tolist(), answer) for i in range(SAMPLE)]
     rows = min(get_dataset(data.train).card.counts["train"] - data.validation, data.limit or 10**12)
     basis = f"the card's count and assumed lengths (question {mean:g}, chain {chain:g} tokens on average)"
-    return Lengths(examples, rows, rows * _mean(examples), tokenizer.trained or 0, basis)
+    size = tokenizer.trained if isinstance(tokenizer.trained, int) else 0
+    return Lengths(examples, rows, rows * _mean(examples), size, basis)
 
 
 def _mean(examples: Sequence[Example]) -> float:
