@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -78,14 +79,14 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         ("copy", COPY, "", False, False, (None,)),
     ],
 )
-def test_answers_of_each_kind(task: str, asked: Asked, text: str, correct: bool, strict: bool, draws: object):
+def test_answers_of_each_kind(task: str, asked: Asked, text: str, correct: bool, strict: bool, draws: Any):
     result = SCORERS[task].score(text, asked)
     assert (result.correct, result.strict) == (correct, strict)
     if draws is not ...:
-        assert len(result.draws) == len(draws)  # type: ignore[arg-type]
+        assert len(result.draws) == len(draws)
         assert all(
             drawn == expected for drawn, expected in zip(result.draws, draws, strict=True) if expected is not ...
-        )  # type: ignore[call-overload]
+        )
     assert len(result.draws) == len(SCORERS[task].choices(asked))
 
 

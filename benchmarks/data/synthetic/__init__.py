@@ -52,7 +52,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _paired(short: str, problem: Callable[[Draw, int, int], Problem], pairs: int, sizes: dict[str, int]) -> Corpus:
+def _paired(short: str, problem: Callable[..., Problem], pairs: int, sizes: dict[str, int]) -> Corpus:
     return Corpus(f"{short}_n{pairs}_k3", partial(problem, pairs=pairs, steps=3), sizes)
 
 
