@@ -164,6 +164,28 @@ def speed(
 
 
 @app.command()
+def measure(
+    study: StudyArgument,
+    name: Annotated[str, typer.Option(help="Of the machine, e.g. h200: the table goes to results/reference/NAME.")],
+    results: Results = RESULTS,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
+    learn: Annotated[list[str] | None, typer.Option(help="A row whose loss is followed; may be repeated.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps that it is followed for.")] = 300,
+    timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
+) -> None:
+    """Measure what a study would cost on this machine, untrained, beside the paper's Train and Test columns."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks import measuring
+        from benchmarks.tables.measured import render_measured
+
+        folder = results / "reference" / name
+        measuring.measure(loaded, results, folder, row or (), learn or (), steps, timed)
+        files = render_measured(loaded, folder)
+    typer.echo(files[0].read_text())
+
+
+@app.command()
 def collect(study: StudyArgument, results: Results = RESULTS) -> None:
     """Gather all records of a study into one tidy frame."""
     with clear_errors():

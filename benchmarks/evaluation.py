@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from benchmarks.casting import cast_linears
 from benchmarks.data import DataError, TestSet, decode, get_dataset, load_tokenizer, open_test
 from benchmarks.diversity import draw_statistics
 from benchmarks.engine import autocast, pick_device
@@ -106,7 +107,11 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             stochastic = method.stochastic(decoding_of(decoding, spec.evaluation, 0))
             seeds = list(range(decoding.seeds if stochastic else 1))
             frames, costs = [], []
-            with Progress(f"{spec.id} answers ({name})", len(seeds) * len(questions)) as progress:
+            label = f"{spec.id} answers ({name})"
+            with (
+                Progress(label, len(seeds) * len(questions)) as progress,
+                cast_linears(method, spec.engine.precision),
+            ):
                 for seed in seeds:
                     how = decoding_of(decoding, spec.evaluation, seed, answer_only)
                     answers = answer(method, tokenizer, questions, how, spec, progress)

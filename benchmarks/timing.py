@@ -9,6 +9,8 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.casting import cast_linears
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
-from benchmarks.engine import Phase, Ranks, pick_device, synchronize
-from benchmarks.engine.process import ProcessEngine
+from benchmarks.engine import Phase, Ranks, build_engine, pick_device, synchronize
 from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
@@ -29,9 +31,11 @@ from benchmarks.progress import Progress
 from benchmarks.specs import RunSpec, TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
 from benchmarks.study import StudyError
-from methods.base import Cost, Method, Stage
+from methods.base import Cost, Length, Method, Stage
 
+PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
+COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
 
 
 def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -42,7 +46,10 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     with RunLock(paths.run):
         method = trained_method(spec, results).to(device)
         tests = {}
-        with Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress:
+        with (
+            Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress,
+            cast_linears(method, spec.engine.precision),
+        ):
             for name in spec.evaluation.tests:
                 questions = open_test(paths.data, name).questions
                 tests[name] = {"answer_only": time_test(method, spec, questions, True)}
@@ -57,11 +64,17 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "threads": spec.timing_threads,
             "batch_size": timing.batch_size,
             "tests": tests,
-            "train": time_training(method, spec, paths),
+            "train": time_training(method, by_one_process(spec), paths, Ranks()),
             "environment": environment(started),
         }
         write_json(paths.run / "time.json", record)
     return record
+
+
+def by_one_process(spec: RunSpec) -> RunSpec:
+    """The run as one process on one device would train it."""
+    engine = {"kind": "process", "gpus": 1, "nodes": 1, "zero_stage": 0, "offload": "none"}
+    return spec.model_copy(update={"engine": spec.engine.model_copy(update=engine)})
 
 
 def asked(spec: RunSpec) -> TimingSpec:
@@ -77,18 +90,27 @@ def spread_over(length: int, count: int) -> np.ndarray:
     return ((np.arange(count) + 0.5) * length / count).astype(int)
 
 
-def time_test(method: Method, spec: RunSpec, questions: list[list[int]], answer_only: bool) -> dict[str, Any]:
-    """Seconds to answer a test set in batches, each repeat with its own decoding seed."""
+def time_test(
+    method: Method,
+    spec: RunSpec,
+    questions: Sequence[Sequence[int]],
+    answer_only: bool,
+    lengths: Sequence[Length] | None = None,
+) -> dict[str, Any]:
+    """Seconds to answer a test set in batches, each repeat with its own decoding seed; ``lengths``, one per question,
+    are forced on the answers."""
     timing, device = asked(spec), method.device
-    by_length = sorted(questions, key=len)
+    by_length = sorted(range(len(questions)), key=lambda i: len(questions[i]))
     timed = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
-    batches = [[timed[i] for i in indices] for indices in batches_by_length(timed, timing.batch_size)]
+    parts = batches_by_length([questions[i] for i in timed], timing.batch_size)
+    batches = [[timed[i] for i in part] for part in parts]
 
-    def answer_all(seed: int, of: list[list[list[int]]]) -> Cost:
+    def answer_all(seed: int, of: list[list[int]]) -> Cost:
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
         total, passes, latents = Cost(), 0, 0
         for batch in of:
-            cost = generate(method, batch, decoding, spec.engine.precision).cost
+            how = replace(decoding, lengths=tuple(lengths[i] for i in batch)) if lengths else decoding
+            cost = generate(method, [questions[i] for i in batch], how, spec.engine.precision).cost
             total, passes = total + cost, passes + cost.forward_passes * len(batch)
             latents += cost.latent_steps * len(batch)
         return Cost(passes, latents, total.tokens)
@@ -125,11 +147,13 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def time_training(method: Method, spec: RunSpec, paths: Paths) -> dict[str, Any]:
+def time_training(
+    method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, warmup: int = WARMUP_STEPS
+) -> dict[str, Any]:
     """Seconds and FLOPs of one epoch of each phase: steps per epoch times the median step, measured here, alone.
 
     A phase of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass
-    that computes the features.
+    that computes the features. A stage warms up with at most as many steps as are timed.
     """
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus)
@@ -140,19 +164,20 @@ def time_training(method: Method, spec: RunSpec, paths: Paths) -> dict[str, Any]
     sizes = Counter(stage.phase for stage in stages)
     for stage in stages:
         steps = max(1, asked(spec).train_steps // sizes[stage.phase])
-        measured = time_stage(method, spec, corpus, stage, steps, paths.checkpoints)
+        measured = time_stage(method, spec, corpus, stage, steps, min(warmup, steps), paths.checkpoints, ranks)
         phase = phases.setdefault(stage.phase, defaultdict(float))
-        for name in ("step_seconds_median", "flops_per_step"):
+        for name in PER_STEP:
             phase[name] += stage.epochs * measured[name]
         phase["once_seconds"] += measured["once_seconds"]
+        phase["peak_memory_bytes"] = max(phase["peak_memory_bytes"], measured["peak_memory_bytes"])
         weights[stage.phase] += stage.epochs
         training_flops += measured["flops_per_step"] * steps_of(stage, budget.steps_per_epoch) + measured["once_flops"]
     for name, phase in phases.items():
-        for key in ("step_seconds_median", "flops_per_step"):
+        for key in PER_STEP:
             phase[key] /= weights[name]
         phase["steps_per_epoch"] = budget.steps_per_epoch
         phase["epoch_seconds"] = phase["step_seconds_median"] * budget.steps_per_epoch + phase["once_seconds"]
-        phase["flops_per_epoch"] = phase.pop("flops_per_step") * budget.steps_per_epoch
+        phase["flops_per_epoch"] = phase["flops_per_step"] * budget.steps_per_epoch
     return {
         "phases": {name: dict(phase) for name, phase in phases.items()},
         "epoch_seconds": sum(phase["epoch_seconds"] for phase in phases.values()),
@@ -161,11 +186,11 @@ def time_training(method: Method, spec: RunSpec, paths: Paths) -> dict[str, Any]
 
 
 def time_stage(
-    method: Method, spec: RunSpec, corpus: Corpus, stage: Stage, steps: int, scratch: Path
+    method: Method, spec: RunSpec, corpus: Corpus, stage: Stage, steps: int, warmup: int, scratch: Path, ranks: Ranks
 ) -> dict[str, float]:
     """Median seconds and mean FLOPs of an optimizer step over batches of all lengths, and what is done once."""
     device = method.device
-    engine = ProcessEngine(method, stage, spec.training, spec.engine, Phase(0, 1), Ranks())
+    engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), ranks)
     data = StageData(method, corpus, stage, spec.seed, None)
     batches = sorted(epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, 0), key=_mean_length(corpus))
     chosen = [batches[i] for i in spread_over(len(batches), steps)]
@@ -174,22 +199,33 @@ def time_stage(
         data, once = _cached(method, spec.engine.precision, data, chosen, len(batches), scratch)
         chosen = [np.arange(len(chosen[0]))] * steps
     method.train()
+    warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
+    counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # of all lengths
     with FlopCounterMode(display=False) as counter:
-        warm = [chosen[i] for i in spread_over(len(chosen), min(WARMUP_STEPS, steps))]
-        for number, indices in enumerate(warm):
+        for number, indices in enumerate(counted):
             optimizer_step(engine, data, indices, data.context(0, number), number)
-    seconds = []
+    for number, indices in enumerate(warm[len(counted) :]):  # counting slows down, so the rest warms up without
+        optimizer_step(engine, data, indices, data.context(0, number), number)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds, tokens = [], 0
     for number, indices in enumerate(chosen):
         synchronize(device)
         began = time.perf_counter()
-        optimizer_step(engine, data, indices, data.context(0, number), number)
+        tokens += optimizer_step(engine, data, indices, data.context(0, number), number).tokens
         synchronize(device)
         seconds.append(time.perf_counter() - began)
+    engine.close()
     method.eval()
     if data.features is not None:
         data.features.remove()
-    flops = counter.get_total_flops() / len(warm)
-    return {"step_seconds_median": float(np.median(seconds)), "flops_per_step": float(flops), **once}
+    return {
+        "step_seconds_median": float(np.median(seconds)),
+        "tokens_per_step": tokens / len(chosen),
+        "flops_per_step": counter.get_total_flops() / len(counted),
+        "peak_memory_bytes": peak_memory(device),
+        **once,
+    }
 
 
 def _cached(

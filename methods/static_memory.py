@@ -28,13 +28,13 @@ class Slots(StaticLayer):
 
     def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         super().__init__(max_cache_len=keys.shape[2])
-        self.keys, self.values, self.slots = keys, values, slots
-        self.is_initialized = True
+        self.keys, self.values = self.own = keys, values
+        self.slots, self.is_initialized = slots, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.keys.index_copy_(2, self.slots, key_states.to(self.keys.dtype))
-        self.values.index_copy_(2, self.slots, value_states.to(self.values.dtype))
-        return self.keys, self.values
+        for own, states in zip(self.own, (key_states, value_states), strict=True):
+            own.index_copy_(2, self.slots, states.to(own.dtype))
+        return self.own
 
 
 class Static(Memory):
@@ -73,7 +73,7 @@ class Buffers:
     """Keys and values of every layer, the inputs of one step, and the graphs that were captured on them."""
 
     def __init__(self) -> None:
-        self.layers: list[tuple[Tensor, ...]] = []  # keys and values (R, heads, L, d) of every layer
+        self.layers: list[tuple[Tensor, Tensor]] = []  # keys and values (R, heads, L, d) of every layer
         self.vectors = self.positions = self.mask = self.slots = torch.empty(0)
         self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.weights: tuple[int, ...] = ()
@@ -81,12 +81,13 @@ class Buffers:
 
     def take(self, trunk: Any, prompt: Growing, length: int) -> int:
         """Copy the cache of a prompt of some length in. The ticket says who has the buffers from now on."""
-        held = [(layer.keys, layer.values) for layer in prompt.cache.layers]
+        layers: list[Any] = prompt.cache.layers
+        held: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers]
         weights = tuple(tensor.data_ptr() for tensor in (*trunk.parameters(), *trunk.buffers()))
         dtype = _arithmetic(held[0][0])
         if weights != self.weights or self.layers[0][0].dtype != dtype:  # graphs would read weights that are gone
             self.weights, self.graphs = weights, {}
-            self.layers = [tuple(state[:0, :, :0].to(dtype) for state in states) for states in held]
+            self.layers = [(keys[:0, :, :0].to(dtype), values[:0, :, :0].to(dtype)) for keys, values in held]
         self.fit(len(held[0][0]), length + 1)
         for own, states in zip(self.layers, held, strict=True):
             for buffer, state in zip(own, states, strict=True):
@@ -103,12 +104,13 @@ class Buffers:
         if not (more_rows or more):
             return
         self.graphs = {}
-        self.layers = [tuple(F.pad(state, (0, 0, 0, more, 0, 0, 0, more_rows)) for state in own) for own in self.layers]
-        place, (total, _, longest, _) = {"device": self.layers[0][0].device}, self.layers[0][0].shape
-        self.vectors = torch.empty(0, **place)
-        self.positions = torch.zeros(total, 1, dtype=torch.long, **place)
-        self.mask = torch.zeros(total, 1, 1, longest, dtype=torch.bool, **place)
-        self.slots = torch.zeros(1, dtype=torch.long, **place)
+        room = (0, 0, 0, more, 0, 0, 0, more_rows)
+        self.layers = [(F.pad(keys, room), F.pad(values, room)) for keys, values in self.layers]
+        device, (total, _, longest, _) = self.layers[0][0].device, self.layers[0][0].shape
+        self.vectors = torch.empty(0, device=device)
+        self.positions = torch.zeros(total, 1, dtype=torch.long, device=device)
+        self.mask = torch.zeros(total, 1, 1, longest, dtype=torch.bool, device=device)
+        self.slots = torch.zeros(1, dtype=torch.long, device=device)
 
     def select(self, rows: Tensor) -> None:
         for own in self.layers:
@@ -144,7 +146,7 @@ class Buffers:
 
     def _run(self, trunk: Any, vectors: Tensor, mask: Tensor, positions: Tensor, slots: Tensor, **settings: Any) -> Any:
         rows, length = len(vectors), mask.shape[-1]
-        cache = Cache(layers=[Slots(*(state[:rows, :, :length] for state in own), slots) for own in self.layers])
+        layers: list[Any] = [Slots(k[:rows, :, :length], v[:rows, :, :length], slots) for k, v in self.layers]
         kind = vectors.device.type
         # autocast would keep the weights that it casts, and a graph read them where they no longer are
         with torch.autocast(
@@ -154,7 +156,7 @@ class Buffers:
                 inputs_embeds=vectors,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
+                past_key_values=Cache(layers=layers),
                 use_cache=True,
                 **settings,
             )

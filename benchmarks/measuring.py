@@ -1,0 +1,165 @@
+"""What a study's methods cost on the machine at hand, before anything is trained: rates, memory, epochs, test times.
+
+Weights are untrained. Training steps cost the same whatever the weights say; answers are forced to the lengths of the
+gold ones, since untrained weights do not stop by themselves. What is not measured but follows from a measured rate is
+called extrapolated.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.casting import cast_linears
+from benchmarks.data import epoch_batches, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.engine import Ranks, build_engine
+from benchmarks.engine.ranks import join
+from benchmarks.environment import environment, now
+from benchmarks.files import write_json
+from benchmarks.models import Paths, build_method
+from benchmarks.progress import Progress
+from benchmarks.specs import EngineSpec, RunSpec, TimingSpec
+from benchmarks.steps import StageData, budget_of, optimizer_step, phase_of
+from benchmarks.study import Study, StudyError
+from benchmarks.timing import asked, spread_over, time_test, time_training
+from methods.base import Example, Method
+
+WARMUP = 10  # optimizer steps before those that are timed
+SAMPLE = 2_000  # training examples whose chains stand in for those that a test set does not have
+LOGGED = 20  # losses of a run that is to learn
+
+
+def measure(
+    study: Study,
+    results: Path,
+    folder: Path,
+    rows: Sequence[str] = (),
+    learn: Sequence[str] = (),
+    steps: int = 300,
+    timed: int = 50,
+) -> list[dict[str, Any]]:
+    """Measure the study's own runs of one seed, or those of the ``rows`` named; the rows that ``learn`` names take
+    ``steps`` steps more. Each record is written to ``folder`` when it is there."""
+    if unknown := {*rows, *learn} - {row.id for row in study.rows}:
+        raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
+                         f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
+    records = []
+    for id, run in study.runs.items():
+        if study.sources[id] is run and run.seed == study.seeds[0] and (not rows or run.row in rows):
+            prepare(study, study.block(run.block), results)
+            timing = asked(run).model_copy(update={"train_steps": timed})
+            engine = run.engine.model_copy(update={"gpus": 1, "nodes": 1})
+            spec = run.model_copy(update={"timing": timing, "engine": engine})
+            with one_rank(engine) as ranks:
+                records.append(_measure_run(spec, results, timing, ranks, steps if run.row in learn else 0))
+            write_json(folder / "runs" / run.block / f"{run.row}.json", records[-1])
+    return records
+
+
+@contextmanager
+def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
+    """This process as the only rank of an engine."""
+    if engine.kind == "process":
+        yield Ranks()
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in alone.items()}}
+    with join(engine.hang_seconds) as ranks:
+        yield ranks
+
+
+def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, steps: int) -> dict[str, Any]:
+    torch.set_num_threads(spec.timing_threads)
+    started, paths = now(), Paths(results, spec)
+    method = build_method(spec, paths.data).to(ranks.device).eval()
+    with Progress(f"{spec.id} measuring", len(spec.evaluation.tests) + 1) as progress:
+        tests = {}
+        with cast_linears(method, spec.engine.precision):
+            for name in spec.evaluation.tests:
+                examples = gold_examples(spec, paths, name)
+                questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
+                tests[name] = time_test(method, spec, questions, True, lengths)
+                progress.advance()
+        train = time_training(method, spec, paths, ranks, WARMUP)
+        progress.advance()
+    record = {
+        "study": spec.study,
+        "block": spec.block,
+        "row": spec.row,
+        "title": method.title,
+        "starts_from": spec.starts_from.split("/")[1] if spec.starts_from else None,
+        "backbone": spec.backbone.model_dump(),
+        "parameters": sum(parameter.numel() for parameter in method.parameters()),
+        "precision": spec.engine.precision,
+        "batch_size": spec.training.batch_size,
+        "engine": spec.engine.model_dump(),
+        "timed_steps": timing.train_steps,
+        "repeats": timing.repeats,
+        "test_batch_size": timing.batch_size,
+        "training_rows": len(open_corpus(paths.data, "train")),
+        "train": train,
+        "tests": tests,
+        "learning": learning(method, spec, paths, ranks, steps) if steps else None,
+        "environment": environment(started),
+    }
+    del method
+    gc.collect()  # modules stand in circles; the next method needs their memory
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return record
+
+
+def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
+    """A test set's problems as examples. Where the source has no steps, those of the training example whose question
+    has the nearest length stand in: only lengths matter."""
+    tokenizer, corpus = load_tokenizer(paths.data), open_corpus(paths.data, "train")
+
+    def encode(texts: Iterable[str]) -> list[list[int]]:
+        return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+    records = load_records(name, spec.data.form, "test")
+    others = sorted(corpus.examples(spread_over(len(corpus), SAMPLE)), key=lambda example: len(example.question))
+    sizes = [len(example.question) for example in others]
+    examples = []
+    for record in records:
+        question, answer = encode([record.question, record.answer])
+        near = others[min(bisect_left(sizes, len(question)), len(others) - 1)]
+        steps = encode(record.steps) if record.steps else near.steps
+        examples.append(Example(record.id, question, steps, answer))
+    return examples
+
+
+def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
+    """The loss over the first steps of the first stage: means of :data:`LOGGED` stretches of equal length."""
+    corpus = open_corpus(paths.data, "train")
+    budget = budget_of(spec.training, corpus)
+    stages = method.stages(budget)
+    phase = phase_of(stages, 0, budget.steps_per_epoch)
+    engine = build_engine(method, stages[0], spec.training, spec.engine, phase, ranks)
+    data = StageData(method, corpus, stages[0], spec.seed, None)
+    losses: list[float] = []
+    method.train()
+    with Progress(f"{spec.id} learning", steps) as progress:
+        while len(losses) < steps:
+            epoch = len(losses) // budget.steps_per_epoch
+            for indices in epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, epoch):
+                if len(losses) < steps:
+                    sums = optimizer_step(engine, data, indices, data.context(epoch, len(losses)), len(losses))
+                    method.after_step(sums.statistics)
+                    losses.append(sum(sums.terms().values()))
+                    progress.advance(note=f"loss {losses[-1]:.3g}")
+    engine.close()
+    method.eval()
+    return {"steps": steps, "losses": [float(np.mean(part)) for part in np.array_split(losses, min(LOGGED, steps))]}

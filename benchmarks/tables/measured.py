@@ -1,0 +1,148 @@
+"""The table of measured costs beside the paper's Train and Test columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.files import read_json, write_text
+from benchmarks.hardware import GPUS
+from benchmarks.markup import Cell, Column, Document, Grid, Line, markdown
+from benchmarks.paper import PaperRow, paper_table
+from benchmarks.study import Study
+from benchmarks.tables.cells import cell, count, seconds
+
+PAPER_GPUS = 8
+LEGEND = (
+    "Untrained weights. Step, tokens/s, model FLOPs utilisation (MFU) and peak memory are measured, in the phase that "
+    "takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, against the "
+    "GPU's dense peak.",
+    "Epoch and GPU-h are extrapolated: the median step times the steps of an epoch, over all phases, warm starts "
+    "included. The paper's GPU-h are its hours times its 8 GPUs.",
+    "Test: seconds for the whole test set, greedy, answers forced to the lengths of the gold ones, since untrained "
+    "weights do not stop by themselves; where a test set has no written steps, the chain is as long as that of a "
+    "training example with a question of about that length. Median of repeats.",
+    "Ratio: how many times less than the paper's.",
+)
+
+
+def render_measured(study: Study, folder: Path) -> list[Path]:
+    """Write the table of all records in ``folder``, as Markdown, CSV and JSON."""
+    runs = [read_json(path) for path in sorted((folder / "runs").glob("*/*.json"))]
+    records = {(run["block"], run["row"]): run for run in runs if run["study"] == study.name}
+    lines = measured_lines(study, records)
+    content = {
+        "md": markdown(_document(study, lines, list(records.values()))),
+        "csv": pd.DataFrame(lines).to_csv(index=False),
+        "json": json.dumps({"study": study.name, "lines": lines, "legend": LEGEND}, indent=1) + "\n",
+    }
+    paths = [folder / f"table_{study.name}.{ending}" for ending in content]
+    for path, text in zip(paths, content.values(), strict=True):
+        write_text(path, text)
+    return paths
+
+
+def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line per measured row, in the study's order, with the paper's numbers."""
+    lines = []
+    for block in study.blocks:
+        printed = paper_table(study.paper).blocks[block.id].printed if study.paper else {}
+        for row in study.rows:
+            if record := records.get((block.id, row.id)):
+                line = {"block": block.id, "row": row.id, "title": study.row_title(row), **_training(record, records)}
+                lines.append(line | _beside(printed.get(row.id), line) | _tests(record, printed.get(row.id)))
+    return lines
+
+
+def _training(record: dict[str, Any], records: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+    phase = max(record["train"]["phases"].values(), key=lambda phase: phase["epoch_seconds"])
+    step = phase["step_seconds_median"]
+    gpu = next((gpu for gpu in GPUS.values() if gpu.name in record["environment"]["device"]), None)
+    epoch, parent, whole = record["train"]["epoch_seconds"], record["starts_from"], True
+    while parent:
+        before = records.get((record["block"], parent))
+        whole, epoch = whole and before is not None, epoch + (before["train"]["epoch_seconds"] if before else 0.0)
+        parent = before["starts_from"] if before else None
+    return {
+        "parameters": record["parameters"],
+        "step_seconds": step,
+        "tokens_per_second": phase["tokens_per_step"] / step,
+        "mfu": phase["flops_per_step"] / step / gpu.peak(record["precision"]) if gpu else None,
+        "peak_memory_gb": max(p["peak_memory_bytes"] for p in record["train"]["phases"].values()) / 1e9,
+        "epoch_seconds": epoch if whole else None,
+        "gpu_hours": epoch / 3600 if whole else None,
+        "losses": record["learning"] and record["learning"]["losses"],
+    }
+
+
+def _beside(paper: PaperRow | None, line: dict[str, Any]) -> dict[str, Any]:
+    hours = paper.train_hours.mean * PAPER_GPUS if paper and paper.train_hours else None
+    return {"paper_gpu_hours": hours, "train_ratio": _ratio(hours, line["gpu_hours"])}
+
+
+def _tests(record: dict[str, Any], paper: PaperRow | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, test in record["tests"].items():
+        score = paper.tests.get(name) if paper else None
+        theirs = score.seconds.mean if score and score.seconds else None
+        whole = median(test["seconds"]) if test["n"] == test["n_total"] else None
+        found |= {f"{name}_seconds": whole, f"{name}_paper": theirs, f"{name}_ratio": _ratio(theirs, whole)}
+    return found
+
+
+def _ratio(theirs: float | None, ours: float | None) -> float | None:
+    return theirs / ours if theirs and ours else None
+
+
+def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str, Any]]) -> Document:
+    tests = study.evaluation.tests
+    columns = [
+        Column(name) for name in ("Params", "Step (s)", "Tokens/s", "MFU (%)", "Peak (GB)", "Epoch (s)", "GPU-h")
+    ]
+    columns += [Column("Paper's GPU-h"), Column("Ratio")]
+    columns += [Column(name, test) for test in tests for name in ("Test (s)", "Paper's (s)", "Ratio")]
+    sections = tuple(
+        (block.title, tuple(_line(line, tests) for line in lines if line["block"] == block.id))
+        for block in study.blocks
+    )
+    return Document(f"{study.title}: measured costs", (Grid("", tuple(columns), sections),), LEGEND, (), _made(records))
+
+
+def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
+    def shown(name: str, form: str = ",.2f") -> Cell:
+        return cell(line[name], lambda value: format(value, form))
+
+    cells = [cell(line["parameters"], count), cell(line["step_seconds"], seconds), shown("tokens_per_second", ",.0f")]
+    cells += [cell(line["mfu"], lambda share: f"{100 * share:.1f}"), shown("peak_memory_gb", ",.1f")]
+    cells += [shown("epoch_seconds", ",.0f"), shown("gpu_hours"), shown("paper_gpu_hours"), shown("train_ratio", ".1f")]
+    for test in tests:
+        cells += [shown(f"{test}_seconds"), shown(f"{test}_paper"), shown(f"{test}_ratio", ".1f")]
+    return Line(Cell(line["title"]), tuple(cells))
+
+
+def _kind(engine: dict[str, Any]) -> str:
+    sharded = f" ({engine['kind']}, ZeRO {engine['zero_stage']})" if engine["kind"] != "process" else ""
+    return f"{engine['precision']}{sharded}"
+
+
+def _made(records: list[dict[str, Any]]) -> dict[str, str]:
+    def every(name: str) -> str:
+        return ", ".join(sorted({str(record["environment"][name]) for record in records}))
+
+    sizes = sorted(
+        {(r["batch_size"], r["engine"]["micro_batch"] or r["batch_size"], _kind(r["engine"])) for r in records}
+    )
+    batches = "; ".join(f"{batch} in micro-batches of {micro}, {kind}" for batch, micro, kind in sizes)
+    names = ("device", "cpu", "threads", "torch", "transformers", "commit")
+    learned = "; ".join(
+        f"{r['block']}/{r['row']}: {r['learning']['losses'][0]:.3g} to {r['learning']['losses'][-1]:.3g} in "
+        f"{r['learning']['steps']} steps"
+        for r in records
+        if r["learning"]
+    )
+    return {**{name: every(name) for name in names}, "batch": batches, "loss": learned or "not followed"}

@@ -1,0 +1,114 @@
+"""What a study costs on a machine, measured before training: on a tiny backbone and the embedded corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.casting import cast_linears
+from benchmarks.cli import app
+from benchmarks.data import prepare
+from benchmarks.engine import autocast
+from benchmarks.measuring import gold_examples, measure
+from benchmarks.models import Paths
+from benchmarks.tables.measured import measured_lines, render_measured
+from methods.base import Decoding
+from methods.codi import CODI
+from small import MARCOS, small_study
+from tiny import make, questions
+
+ROWS = [
+    {"id": "cot_sft", "method": "cot_sft"},
+    {"id": "coconut", "method": "coconut"},
+    {"id": "marcos", "method": "marcos", "options": MARCOS},
+]
+CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}}
+
+
+def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None:
+    study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "precision": "bfloat16"})
+    path, results = tmp_path / "small.yaml", tmp_path / "results"
+    path.write_text(study.model_dump_json(exclude_unset=True))
+    options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3"]
+    run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
+    assert run.exit_code == 0, run.output
+    folder = results / "reference/here"
+    lines = {line["row"]: line for line in json.loads((folder / "table_small.json").read_text())["lines"]}
+    assert list(lines) == ["cot_sft", "coconut", "marcos"]
+    for line in lines.values():
+        assert line["tokens_per_second"] > 0 and line["peak_memory_gb"] > 0 and line["mfu"] is None  # no GPU's peak
+        assert line["paper_gpu_hours"] and line["train_ratio"] == pytest.approx(
+            line["paper_gpu_hours"] * 3600 / line["epoch_seconds"]
+        )
+        assert line["embedded_in_domain_seconds"] > 0
+    assert lines["coconut"]["epoch_seconds"] > lines["cot_sft"]["epoch_seconds"]  # it starts from the other
+    assert np.mean(lines["cot_sft"]["losses"][-3:]) < lines["cot_sft"]["losses"][0]
+    assert lines["marcos"]["losses"] is None
+    table = (folder / "table_small.md").read_text()
+    assert "extrapolated" in table and "gold" in table and table in run.output
+    record = json.loads((folder / "runs/equation/marcos.json").read_text())
+    assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
+    assert not list(results.rglob("*.safetensors"))
+
+
+def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
+    study = small_study(ROWS[:1], engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1})
+    (record,) = measure(study, tmp_path, tmp_path / "here", timed=3)
+    assert record["train"]["epoch_seconds"] > 0 and record["engine"]["gpus"] == 1
+    assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text()
+
+
+def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(small_study(ROWS).model_dump_json(exclude_unset=True))
+    run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", "--row", "codi"])
+    assert run.exit_code == 2 and "no row codi" in run.output
+
+
+def test_gold_lengths_are_those_of_the_test_set(tmp_path: Path) -> None:
+    study = small_study(ROWS)
+    (spec, *_) = study.runs.values()
+    prepare(study, study.blocks[0], tmp_path)
+    method = make("cot_sft")
+    examples = gold_examples(spec, Paths(tmp_path, spec), "embedded_in_domain")
+    assert all(example.steps and example.question and example.answer for example in examples)
+    assert len({method.length(example).tokens for example in examples}) > 3
+
+
+def test_an_epoch_includes_warm_starts_that_were_measured() -> None:
+    study = small_study(ROWS)
+    phase = {"step_seconds_median": 0.5, "tokens_per_step": 10, "flops_per_step": 989e12 / 10, "epoch_seconds": 7200}
+    train = {"phases": {"train": phase | {"peak_memory_bytes": 2e9}}, "epoch_seconds": 7200}
+
+    def record(row: str, start: str | None) -> dict[str, Any]:
+        shared = {"block": "equation", "parameters": 1, "precision": "bfloat16", "learning": None, "tests": {}}
+        made = {"environment": {"device": "NVIDIA H200"}, "train": train}
+        return {"row": row, "starts_from": start, **shared, **made}
+
+    alone = measured_lines(study, {("equation", "coconut"): record("coconut", "cot_sft")})
+    assert alone[0]["gpu_hours"] is None
+    both = {("equation", "cot_sft"): record("cot_sft", None), ("equation", "coconut"): record("coconut", "cot_sft")}
+    assert [line["gpu_hours"] for line in measured_lines(study, both)] == [2.0, 4.0]
+    assert [line["mfu"] for line in measured_lines(study, both)] == pytest.approx([0.2, 0.2])
+
+
+@torch.no_grad()
+def test_linear_layers_in_bfloat16_change_no_number() -> None:
+    method = make("codi", hidden_size=48).eval()
+    assert isinstance(method, CODI)
+    decoding = Decoding(max_new_tokens=8, trace=True)
+    with autocast(method.device, "bfloat16"):
+        plain = method.generate(questions(), decoding)
+        with cast_linears(method, "bfloat16"):
+            cast = method.generate(questions(), decoding)
+            assert method.lm.lm_head.weight.dtype == torch.bfloat16
+    assert torch.equal(plain.answer, cast.answer)
+    assert torch.equal(plain.trace["latents"], cast.trace["latents"])
+    assert method.lm.lm_head.weight is method.lm.model.embed_tokens.weight
+    assert {parameter.dtype for parameter in method.parameters()} == {torch.float32}
