@@ -16,9 +16,11 @@ include: "workflows/rules/train.smk"
 include: "workflows/rules/evaluate.smk"
 include: "workflows/rules/time.smk"
 include: "workflows/rules/table.smk"
+include: "workflows/rules/figure.smk"
 
 
 rule all:
     default_target: True
-    input:  # of the study that is named, or of all
-        expand("results/table_{table}.md", table=STUDY.tables if config else HOMES),
+    input:
+        everything,
+        "results/report.html",

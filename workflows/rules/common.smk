@@ -14,6 +14,7 @@ from snakemake.logging import logger
 from snakemake.utils import validate
 
 from benchmarks.data import get_dataset
+from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.models import Paths
 from benchmarks.study import STUDIES, load_study, study_path
@@ -34,10 +35,13 @@ def study_file():
     return Path(files[0])
 
 
+SCHEMA = Path(workflow.basedir) / "workflows/schemas/study.schema.json"
+
+
 def read_study(path):
     """The validated study; its JSON schema is generated from the same models."""
     study = load_study(str(path))
-    validate(yaml.safe_load(path.read_text()), "../schemas/study.schema.json", set_default=False)
+    validate(yaml.safe_load(path.read_text()), str(SCHEMA), set_default=False)
     return study
 
 
@@ -50,6 +54,7 @@ if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: what 
 # Where a table is taken from when the study at hand does not render it
 HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
 HOMES |= {"ablation": "ablation", "nar": "one_shot", "synthetic": "synthetic", "longrange": "long_range"}
+HOMES |= {"3b": "small_3b"}
 # Source that decides the weights. Modules that list data sets are not among it: see `training_data`
 TRAINING = [*TRAINING_CODE, *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers"))]
 RECORDS = ["benchmarks.results", "benchmarks.records"]
@@ -75,6 +80,21 @@ def home(table):
     if table not in HOMES and table not in STUDY.tables:
         raise WorkflowError(f"study {STUDY.name} does not render table_{table}: name one that does (--config study=…)")
     return STUDY.name if table in STUDY.tables else HOMES[table]
+
+
+def everything(wildcards):
+    """All tables and figures of the study that the command line names, or of all that are at home somewhere."""
+    tables = STUDY.tables if config else HOMES
+    studies = [STUDY] if config else [study(name) for name in dict.fromkeys([*HOMES.values(), "sweeps"])]
+    drawn = [f"results/{one.name}/figures/{figure}.png" for one in studies for figure in one.figures]
+    return [f"results/table_{table}.md" for table in tables] + drawn
+
+
+def files_of_figure(wildcards):
+    """What a figure is drawn from besides the records."""
+    from benchmarks.figures.render import DRAWINGS  # matplotlib takes its time
+
+    return DRAWINGS[wildcards.figure].needs(study(wildcards.study), Path("results"))
 
 
 def run_of(wildcards):
@@ -181,6 +201,7 @@ wildcard_constraints:
     block="[^/]+",
     run=r"[^/]+/[^/]+/s\d+",
     table="|".join(Table),
+    figure="|".join(Figure),
 
 
 # Commands are those of the environment that runs Snakemake, whatever the shell's PATH says, and print at once

@@ -1,0 +1,61 @@
+rule analyse:
+    """Ask a trained run what its latents carry; several figures are drawn from the answer."""
+    input:
+        data=data_of_run,
+        model="results/{study}/runs/{run}/train.json",
+    output:
+        "results/{study}/runs/{run}/analysis/analysis.json",
+    params:
+        study=file_of,
+        digest=run_digest("analyse"),
+        code=run_code("benchmarks.evaluation"),
+        analysis=source_digest("benchmarks.analysis"),
+    log:
+        "results/{study}/logs/analyse/{run}.log",
+    threads: lambda wildcards: run_of(wildcards).threads
+    resources:
+        mem_mb=8000,
+        runtime=120,
+        gpu=GPU,
+    shell:
+        "python -m benchmarks.cli analyse {params.study:q} {wildcards.run} 2>&1 | tee {log}"
+
+
+rule figure:
+    """Draw a figure from records: a picture for the screen, one for print, their numbers, and a caption."""
+    input:
+        "results/{study}/collect.json",
+        needs=files_of_figure,
+    output:
+        multiext("results/{study}/figures/{figure}", ".png", ".pdf", ".csv", ".md"),
+    params:
+        study=file_of,
+        code=source_digest(*RENDERING, "benchmarks.figures"),
+    log:
+        "results/{study}/logs/figure_{figure}.log",
+    localrule: True
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    shell:
+        "python -m benchmarks.cli figure {params.study:q} --figure {wildcards.figure} 2>&1 | tee {log}"
+
+
+rule report:
+    """All tables and figures in one page that opens offline."""
+    input:
+        everything,
+    output:
+        "results/report.html",
+    params:
+        code=source_digest("benchmarks.report"),
+    log:
+        "results/logs/report.log",
+    localrule: True
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    shell:
+        "python -m benchmarks.cli report results 2>&1 | tee {log}"
