@@ -40,7 +40,7 @@ class FeatureStore:
         order = np.argsort(corpus.lengths[rows], kind="stable")
         starts = range(0, len(order), batch_size)
         starts = starts[self.ranks.local_rank :: self.ranks.local_world] or starts[:1]
-        with Progress(self.label, len(order)) as progress:
+        with Progress(self.label, len(starts)) as progress:
             for start in starts:
                 self.ranks.beat(f"features, row {start}")
                 places = order[start : start + batch_size]
@@ -49,7 +49,7 @@ class FeatureStore:
                     features = method.features(batch, context)
                 for name, values in features.items():
                     self._column(name, len(rows), values)[torch.from_numpy(places)] = values.float().cpu()
-                progress.advance(len(places) * self.ranks.local_world)
+                progress.advance()
         self.ranks.wait("features of all ranks")
 
     def _column(self, name: str, length: int, rows: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from conftest import ROOT
 from small import MARCOS, small_study
 
 RANKS = {"kind": "deepspeed", "gpus": 2, "zero_stage": 3}
-PATIENCE = 300  # seconds: other work may have the cores
+PATIENCE = 600  # seconds: other work may have the cores
 # Read by every Python process that is started with it on its path: "RANK CALL PART COUNT" ends one rank in that call
 KILLER = """
 import os, signal
