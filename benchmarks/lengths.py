@@ -102,7 +102,7 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
     if _at_hand(spec):
         return Lengths(examples, used, used * _mean(examples), len(tokenizer), basis)
     basis += f", with a trained tokenizer of {STAND_IN.trained} in the place of {spec.pretrained}"
-    return Lengths(examples, used, used * _mean(examples), 0, basis)
+    return Lengths(examples, used, used * _mean(examples), _size(spec), basis)
 
 
 def _like(question: Sequence[int], steps: Sequence[Sequence[int]], answer: Sequence[int], number: int) -> Example:
@@ -120,8 +120,14 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     examples = [example(i, int(asked[i]), parts[i].tolist(), answer) for i in range(SAMPLE)]
     rows = min(get_dataset(data.train).card.counts["train"] - data.validation, data.limit or 10**12)
     basis = f"the card's count and assumed lengths (question {mean:g}, chain {chain:g} tokens on average)"
-    size = tokenizer.trained if isinstance(tokenizer.trained, int) else 0
-    return Lengths(examples, rows, rows * _mean(examples), size, basis)
+    return Lengths(examples, rows, rows * _mean(examples), _size(tokenizer), basis)
+
+
+def _size(spec: TokenizerSpec) -> int:
+    """What is known of a tokenizer's size without it; architectures of published checkpoints bring their own."""
+    if isinstance(spec.trained, int):
+        return spec.trained
+    return PUBLISHED[spec.pretrained].size if spec.pretrained in PUBLISHED else 0
 
 
 def _mean(examples: Sequence[Example]) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.data import decode, load_records, make_tokenizer, vocabulary
 from benchmarks.data.records import DataError
-from benchmarks.data.tokenizers import FOLDER, PreTrainedTokenizerFast
+from benchmarks.data.tokenizers import FOLDER, PUBLISHED, PreTrainedTokenizerFast
 from benchmarks.specs import TokenizerSpec
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
@@ -55,6 +55,7 @@ def test_qwen():
     tokenizer = make_tokenizer(TokenizerSpec.model_validate({"pretrained": "qwen2.5"}), [])
     words = vocabulary(tokenizer)
     assert words.eos == 151_643
+    assert words.size == PUBLISHED["qwen2.5"].size
     assert decode(tokenizer, words.encode("<<48/2=24>> a .")) == "<<48/2=24>> a ."
     assert len(words.encode("2048")) == 4
 

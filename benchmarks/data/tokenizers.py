@@ -21,18 +21,19 @@ END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
 
 @dataclass(frozen=True)
 class Published:
-    """Where a tokenizer that studies know by name lies. ``folder``: variable that names a folder with its files.
-    ``end``: its end-of-text, where that is not what the tokenizer itself calls so."""
+    """Where a tokenizer that studies know by name lies, and how many tokens it has. ``folder``: variable that names a
+    folder with its files. ``end``: its end-of-text, where that is not what the tokenizer itself calls so."""
 
     hub: str
     revision: str
+    size: int = 0
     folder: str | None = None
     end: str | None = None
 
 
 PUBLISHED = {
-    "qwen2.5": Published("Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987", FOLDER, END),
-    "llama-3.2": Published("meta-llama/Llama-3.2-1B-Instruct", "9213176726f574b556790deb65791e0c5aa438b6"),
+    "qwen2.5": Published("Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987", 151_665, FOLDER, END),
+    "llama-3.2": Published("meta-llama/Llama-3.2-1B-Instruct", "9213176726f574b556790deb65791e0c5aa438b6", 128_256),
 }
 
 
