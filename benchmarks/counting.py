@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +29,7 @@ from methods.registry import build
 BACKWARD_LINEAR = 2.0  # FLOPs of the backward pass, of the forward's: of inputs and of weights
 BACKWARD_ATTENTION = 2.5  # the fused kernels compute scores once more
 TOKEN = 1  # any id: only lengths matter
+Length = Callable[[str], int]
 
 
 @dataclass(frozen=True)
@@ -138,23 +139,28 @@ def watching(method: Method) -> Iterator[Passed]:
         hook.remove()
 
 
-def small_method(run: RunSpec, dimensions: Dimensions = SMALL) -> Method:
-    """The run's method with a small backbone of the same architecture."""
+def usual_length(text: str) -> int:
+    """About as many tokens as published tokenizers make of a text."""
+    return 1 + len(text) // 4
+
+
+def small_method(run: RunSpec, dimensions: Dimensions = SMALL, length: Length = usual_length) -> Method:
+    """The run's method with a small backbone of the same architecture; ``length``: tokens of a text."""
     overrides = {**run.backbone.overrides, **dimensions.fields()}
     backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
-    return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary)), seed=0)
+    return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, length)), seed=0)
 
 
-def whole_method(run: RunSpec, backbone: Backbone) -> Method:
+def whole_method(run: RunSpec, backbone: Backbone, length: Length = usual_length) -> Method:
     """The run's method as it will be, without memory for its weights."""
     with torch.device("meta"):
-        setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size))
+        setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, length))
         return build(run.method, run.options, setup, seed=0)
 
 
-def stand_in(size: int) -> Vocabulary:
-    """A vocabulary whose texts have about as many tokens as published ones give them."""
-    return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * (1 + len(text) // 4))
+def stand_in(size: int, length: Length) -> Vocabulary:
+    """A vocabulary of one token, of which each text has as many as it should have."""
+    return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * length(text))
 
 
 def example(number: int, question: int, steps: Sequence[int], answer: int) -> Example:
@@ -185,13 +191,18 @@ def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Exa
 
 
 def kept_bytes(
-    run: RunSpec, stage: Stage, examples: Sequence[Example], dimensions: Dimensions, precision: str
+    run: RunSpec,
+    stage: Stage,
+    examples: Sequence[Example],
+    dimensions: Dimensions,
+    precision: str,
+    length: Length = usual_length,
 ) -> float:
     """Bytes that one forward pass over ``examples`` keeps for the backward pass at those dimensions, weights apart."""
     terms, sizes = [], []
     for small in VARIED:
         terms.append(small.terms())
-        sizes.append(kept_by(small_method(run, small), stage, examples, precision))
+        sizes.append(kept_by(small_method(run, small, length), stage, examples, precision))
     solution = np.linalg.lstsq(np.array(terms, dtype=float), np.array(sizes, dtype=float), rcond=None)[0]
     return float(np.dot(dimensions.terms(), solution))
 

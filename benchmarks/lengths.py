@@ -9,9 +9,10 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
-from benchmarks.counting import example
-from benchmarks.data import get_dataset, load_records, make_tokenizer, open_corpus
+from benchmarks.counting import Length, example, usual_length
+from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus
 from benchmarks.data.loading import split_validation, to_records
 from benchmarks.data.records import DataError
 from benchmarks.data.sources import FOLDER, Generated
@@ -33,13 +34,15 @@ ASSUMED: dict[str, tuple[float, float, float, float, float, float, int]] = {
 @dataclass(frozen=True)
 class Lengths:
     """``examples`` of the lengths that ``rows`` have, over their whole range; ``tokens`` of all rows: question,
-    steps and answer. ``basis`` says in words where they come from. ``vocabulary``: how many tokens there are."""
+    steps and answer. ``basis`` says in words where they come from. ``vocabulary``: how many tokens there are;
+    ``length``: how many a text has."""
 
     examples: list[Example]
     rows: int
     tokens: float
     vocabulary: int
     basis: str
+    length: Length = usual_length
 
     @property
     def chains(self) -> list[int]:
@@ -66,7 +69,13 @@ def _prepared(folder: Path) -> Lengths:
     size = read_json(folder / "done.json")["tokenizer"]["size"]
     chosen = corpus.examples(spread(len(corpus), SAMPLE))
     examples = [_like(e.question, e.steps, e.answer, i) for i, e in enumerate(chosen)]
-    return Lengths(examples, len(corpus), float(corpus.lengths.sum()), size, "the prepared data")
+    return Lengths(
+        examples, len(corpus), float(corpus.lengths.sum()), size, "the prepared data", _counted(load_tokenizer(folder))
+    )
+
+
+def _counted(tokenizer: PreTrainedTokenizerBase) -> Length:
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _at_hand(tokenizer: TokenizerSpec) -> bool:
@@ -100,7 +109,7 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
     used = round(count * len(examples) / len(made))
     basis = f"{len(made):,} of {count:,} rows"
     if _at_hand(spec):
-        return Lengths(examples, used, used * _mean(examples), len(tokenizer), basis)
+        return Lengths(examples, used, used * _mean(examples), len(tokenizer), basis, _counted(tokenizer))
     basis += f", with a trained tokenizer of {STAND_IN.trained} in the place of {spec.pretrained}"
     return Lengths(examples, used, used * _mean(examples), _size(spec), basis)
 

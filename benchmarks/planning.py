@@ -110,7 +110,7 @@ def plan(study: Study, results: Path) -> list[RunPlan]:
 
 def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     backbone = real_backbone(run, lengths.vocabulary)
-    dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone)
+    dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.length)
     epochs = run.training.epochs or (run.training.tokens or 0) / lengths.tokens
     budget = Budget(epochs, math.ceil(lengths.rows / run.training.batch_size), tuple(lengths.chains))
     stages = whole.stages(budget)
@@ -142,7 +142,7 @@ def _costs(
     run: RunSpec, stages: Sequence[Stage], lengths: Lengths, whole: nn.Module, dimensions: Dimensions
 ) -> tuple[float, float]:
     """FLOPs of all stages, and the most numbers of features per example that one of them stores."""
-    small = small_method(run)
+    small = small_method(run, length=lengths.length)
     by_length = sorted(lengths.examples, key=_length)
     flops = most = 0.0
     for stage in stages:
@@ -163,8 +163,8 @@ def _activations(
     float32, which is that of the logits: their gradient is there while they still are."""
     rows = min(micro, ROWS)
     longest = sorted(lengths.examples, key=_length)[-rows:]
-    kept = kept_bytes(run, stage, longest, dimensions, run.engine.precision)
-    widest = passed_in_stage(small_method(run), stage, [longest])[0].widest(whole)
+    kept = kept_bytes(run, stage, longest, dimensions, run.engine.precision, lengths.length)
+    widest = passed_in_stage(small_method(run, length=lengths.length), stage, [longest])[0].widest(whole)
     return (kept + 2 * FLOAT32 * widest) * micro / rows
 
 
