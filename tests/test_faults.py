@@ -204,8 +204,11 @@ import torch
 real = torch.optim.AdamW.step
 
 def parent(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rsplit(")", 1)[1].split()[1])
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+    except OSError:  # it has ended meanwhile
+        return None
 
 def step(*arguments, **settings):
     if not os.path.exists("told"):
