@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.data import Corpus
 from benchmarks.engine import Engine, Phase, Ranks
@@ -38,12 +39,14 @@ class StageData:
 
 @dataclass
 class Sums:
-    """Loss sums, denominators and statistics of some micro-batches, as numbers."""
+    """Loss sums, denominators and statistics of some micro-batches, as numbers. What is added stays on the device until
+    :meth:`fetch`: reading each number there would keep the device waiting for the next micro-batch."""
 
     losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     denominators: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     statistics: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     tokens: int = 0
+    waiting: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def expect(self, batch: Batch, counts: bool = True) -> None:
         self.tokens += batch.tokens * counts
@@ -51,9 +54,17 @@ class Sums:
             self.denominators[name] += value * counts
 
     def add(self, output: Output, counts: bool = True) -> None:
-        for target, tensors in ((self.losses, output.losses), (self.statistics, output.statistics)):
+        for kind, tensors in (("losses", output.losses), ("statistics", output.statistics)):
             for name, value in tensors.items():
-                target[name] += float(value.detach()) if counts else 0.0
+                own = value.detach().double() if counts else value.new_zeros((), dtype=torch.float64)
+                self.waiting[kind, name] = self.waiting[kind, name] + own if (kind, name) in self.waiting else own
+
+    def fetch(self) -> None:
+        """Take in what was added, in one transfer."""
+        if self.waiting:
+            for (kind, name), value in zip(self.waiting, torch.stack([*self.waiting.values()]).tolist(), strict=True):
+                getattr(self, kind)[name] += value
+            self.waiting.clear()
 
     def terms(self) -> dict[str, float]:
         return {name: value / max(self.denominators[name], 1.0) for name, value in self.losses.items()}
@@ -83,6 +94,7 @@ def optimizer_step(engine: Engine, data: StageData, indices: np.ndarray, context
 
 def reduce_sums(sums: Sums, ranks: Ranks) -> None:
     """Losses, statistics and tokens over all ranks, in one call."""
+    sums.fetch()
     kinds = {"loss": sums.losses, "statistic": sums.statistics}
     own = {f"{kind} {name}": value for kind, values in kinds.items() for name, value in values.items()}
     total = ranks.sum({**own, "tokens": sums.tokens})
