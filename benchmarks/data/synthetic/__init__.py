@@ -31,11 +31,11 @@ class Corpus:
     draw: Callable[[Draw], Problem]
     sizes: dict[str, int]
 
-    def rows(self, split: str) -> tuple[Raw, ...]:
+    def rows(self, split: str) -> Iterator[Raw]:
         """All rows of a split, numbered from 0. Training may ask a question again and draw otherwise; the test asks
         each question once, and none of training."""
-        rows = islice(self._problems(split), self.sizes[split])
-        return tuple(Raw(str(i), row.question, "\n".join(row.steps), row.answer) for i, row in enumerate(rows))
+        for i, row in enumerate(islice(self._problems(split), self.sizes[split])):
+            yield Raw(str(i), row.question, "\n".join(row.steps), row.answer)
 
     def _problems(self, split: str) -> Iterator[Problem]:
         draw, seen = Draw(f"marcos-bench {self.name} {VERSION} {split}"), set[str]()
