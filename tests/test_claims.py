@@ -103,7 +103,7 @@ def test_training_time_is_counted_once_for_all_test_sets() -> None:
         ({"equals": 9, "judge": "largest"}, "held"),
         ({"at_least": -2}, "held"),
         ({"above": 1, "measure": "test"}, "not held"),
-        ({"above": 0.2, "measure": "test"}, "held"),
+        ({"above": 0.05, "measure": "test"}, "held"),
     ],
 )
 def test_readings(fields: dict[str, Any], verdict: str) -> None:
