@@ -16,6 +16,7 @@ from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
 
+OTHERS = (Figure.copied, Figure.sweeps)  # of studies of their own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
 
 
@@ -34,12 +35,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def files(folder: Path) -> dict[Figure, dict[str, Path]]:
     """All figures, each rendered once."""
-    rendered = {figure: render(study(), folder, figure) for figure in DRAWINGS if figure != Figure.copied}
+    rendered = {figure: render(study(), folder, figure) for figure in DRAWINGS if figure not in OTHERS}
     return {figure: {path.suffix[1:]: path for path in paths} for figure, paths in rendered.items()}
 
 
 def test_every_figure_is_written_in_four_files(files: dict[Figure, dict[str, Path]]) -> None:
-    assert set(DRAWINGS) == set(Figure) == {*files, Figure.copied}
+    assert set(DRAWINGS) == set(Figure) == {*files, *OTHERS}
     for figure, paths in files.items():
         assert {path.name for path in paths.values()} == {f"{figure}.{end}" for end in ("png", "pdf", "csv", "md")}
         assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["pdf"].read_bytes().startswith(b"%PDF")

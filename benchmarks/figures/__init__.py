@@ -14,3 +14,4 @@ class Figure(StrEnum):
     encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
     copied = "copied"  # which step the answers to the long-range copy repeat
     calibration = "calibration"  # the mean of R against one sample and majorities of more
+    sweeps = "sweeps"  # accuracy against the numbers of neurons, and tau

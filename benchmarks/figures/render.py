@@ -17,6 +17,7 @@ from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.steps import StepsFigure
 from benchmarks.figures.style import styled
+from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import replacing, write_text
 from benchmarks.markup import markdown_footer
 from benchmarks.provenance import provenance
@@ -31,6 +32,7 @@ DRAWINGS: dict[Figure, type[Drawing]] = {
     Figure.encoding: EncodingFigure,
     Figure.copied: CopiedFigure,
     Figure.calibration: CalibrationFigure,
+    Figure.sweeps: SweepsFigure,
 }
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # the same numbers give the same bytes
 

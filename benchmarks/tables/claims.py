@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -37,11 +37,11 @@ class Records:
     paper's names, or stand in for the paper's in their order."""
 
     def __init__(self, studies: Iterable[tuple[Study, Summary]]) -> None:
-        self.by_table: dict[str, tuple[Study, Summary]] = {}
+        self.by_table: dict[str, list[tuple[Study, Summary]]] = {}
         for study, summary in studies:
             names = [study.paper] if study.paper else [COUNTERPARTS[t] for t in study.tables if t in COUNTERPARTS]
             for name in names:
-                self.by_table.setdefault(name, (study, summary))
+                self.by_table.setdefault(name, []).append((study, summary))
 
     def value(self, cell: claims.Cell, measure: Measure) -> float | None:
         line = self._line(cell) or {}
@@ -54,10 +54,10 @@ class Records:
         return None if pd.isna(value) else scale * float(value)  # type: ignore[arg-type]
 
     def separated(self, a: claims.Cell, b: claims.Cell) -> bool | None:
-        if a.table not in self.by_table or a.table != b.table:
+        found = self._place(a)
+        if found is None or a.table != b.table:
             return None
-        study, summary = self.by_table[a.table]
-        block, test = self._place(study, a)
+        _, summary, block, test = found
         pairs = summary.pairs.loc[(summary.pairs["block"] == block) & (summary.pairs["test"] == test)]
         for pair in pairs.to_dict("records"):
             if {pair["a"], pair["b"]} == {a.row, b.row}:
@@ -66,23 +66,24 @@ class Records:
 
     def in_papers_setting(self, claim: Claim) -> bool:
         tables = {name for part in claim.cells for name in (part.table, part.against_table) if name}
-        return all(name in self.by_table and self.by_table[name][0].paper == name for name in tables)
+        return all(study.paper == name for name in tables for study, _ in self.by_table.get(name, []))
 
     def _line(self, cell: claims.Cell) -> dict[str, Any] | None:
-        if cell.table not in self.by_table:
-            return None
-        study, summary = self.by_table[cell.table]
-        block, test = self._place(study, cell)
-        return summary.line(block, cell.row, "default", test)
+        found = self._place(cell)
+        return found[1].line(found[2], cell.row, "default", found[3]) if found else None
 
-    @staticmethod
-    def _place(study: Study, cell: claims.Cell) -> tuple[str, str]:
-        """Block and test set of a study. One that trains on each test set's own data has a block for each."""
-        own, papers = study.evaluation.tests, tuple(paper_table(cell.table).tests)
-        test = cell.test if set(own) & set(papers) else dict(zip(papers, own, strict=False)).get(cell.test, cell.test)
-        if cell.block in {block.id for block in study.blocks}:
-            return cell.block, test
-        return next((block.id for block in study.blocks if block.tests == (test,)), cell.block), test
+    def _place(self, cell: claims.Cell) -> tuple[Study, Summary, str, str] | None:
+        """The study that has a cell, and its block and test set there. A study that trains on each test set's own data
+        has a block for each."""
+        papers = tuple(paper_table(cell.table).tests)
+        for study, summary in self.by_table.get(cell.table, []):
+            own = study.evaluation.tests
+            stand_in = dict(zip(papers, own, strict=False)).get(cell.test, cell.test)
+            test = cell.test if set(own) & set(papers) else stand_in
+            for block in study.blocks:
+                if block.id == cell.block or block.tests == (test,):
+                    return study, summary, block.id, test
+        return None
 
 
 class ClaimsTable(Maker):
@@ -124,12 +125,9 @@ class ClaimsTable(Maker):
 
     def legend(self) -> Iterable[str]:
         yield from LEGEND
-        studies = {table: study for table, (study, _) in self._records.by_table.items()}
-        ours = [
-            f"{table} from {study.name}{'' if study.paper else ' (another setting)'}"
-            for table, study in studies.items()
-        ]
-        yield f"Ours: {', '.join(ours)}. {_stand_ins(studies)}".strip()
+        pairs = [(table, study) for table, found in self._records.by_table.items() for study, _ in found]
+        ours = [f"{table} from {study.name}{'' if study.paper else ' (another setting)'}" for table, study in pairs]
+        yield f"Ours: {', '.join(ours) or 'no study with a table of the paper'}. {_stand_ins(pairs)}".strip()
 
 
 LEGEND = (
@@ -148,11 +146,11 @@ def paper_alone() -> Document:
     return Document(TITLE, (claims_grid(TITLE, findings),), (" ".join(LEGEND[0].split()),))
 
 
-def _stand_ins(studies: Mapping[str, Study]) -> str:
+def _stand_ins(studies: Iterable[tuple[str, Study]]) -> str:
     """Which test sets stand in for the paper's."""
     parts = dict.fromkeys(
         f"{own} for {title}"
-        for table, study in studies.items()
+        for table, study in studies
         if not set(study.evaluation.tests) & set(paper_table(table).tests)
         for own, title in zip(study.evaluation.tests, paper_table(table).tests.values(), strict=False)
     )

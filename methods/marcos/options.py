@@ -24,9 +24,9 @@ class SparsityOptions(MethodOptions):
 
 class MarCosOptions(MethodOptions):
     steps: int = Field(default=3, ge=1, description="K thinking steps; the last always says the answer")
-    deep: int = Field(default=10, ge=0, description="T deep neurons; 0 is the ablation w/o Neu_deep")
-    shallow: int = Field(default=100, ge=1, description="S shallow neurons, which the speaking layer reads")
-    tau: int = Field(default=16, ge=1, description="R has tau x hidden_size dimensions")
+    deep: int = Field(default=10, ge=0, title="Deep neurons T", description="0 is the ablation w/o Neu_deep")
+    shallow: int = Field(default=100, ge=1, title="Shallow neurons S", description="read by the speaking layer")
+    tau: int = Field(default=16, ge=1, title="Length of R, τ", description="R has tau x hidden_size dimensions")
     randomness: bool = Field(default=True, description="False is the ablation w/o R")
     attention: Literal["bidirectional", "causal"] = Field(
         default="bidirectional",

@@ -1,0 +1,115 @@
+"""Accuracy against one option at a time: in the paper, the numbers of neurons T and S, and R's length tau."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.style import GREY, colour, marker
+from benchmarks.specs import Block, Row
+from methods.registry import get_method
+
+
+class SweepsFigure(Drawing):
+    """A column for each option that rows differ in, from the study's first row in that alone. A row of panels for each
+    block; with one block, the first test set stands above and the others below."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy by setting"
+
+    @cached_property
+    def default(self) -> Row:
+        return self.study.rows[0]
+
+    def data(self) -> pd.DataFrame:
+        """One line per option, value, block and test set; accuracies are shares of 1."""
+        points = list(self._points())
+        lines = [
+            {"option": option, "value": value, "default": row is self.default}
+            | {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
+            for option, value, row in points
+            for block in self.study.blocks
+            for test in self.study.evaluation.tests
+            if (line := self.summary.line(block.id, row.id, "default", test)) and pd.notna(line["accuracy"])
+        ]
+        if not lines:
+            raise NothingToDraw(
+                f"no evaluated row of {self.study.name} differs from its first row, {self.default.id!r}, in one number "
+                "of its options alone: see workflows/config/sweeps.yaml"
+            )
+        return pd.DataFrame(lines).sort_values(["option", "value"], kind="stable").reset_index(drop=True)
+
+    def _points(self) -> Iterator[tuple[str, float, Row]]:
+        """Option, value and row; the first row is a point of every option that another row differs in."""
+        base = _options(self.default)
+        swept: dict[str, None] = {}
+        for row in self.study.rows[1:]:
+            changed = {key: value for key, value in _options(row).items() if value != base.get(key)}
+            (option, value), *others = changed.items() or [("", None)]
+            if row.method == self.default.method and not others and type(value) in (int, float):
+                yield option, value, row
+                swept[option] = None
+        yield from ((option, base[option], self.default) for option in swept)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        options = list(dict.fromkeys(option for option, _, _ in self._points() if option in set(data["option"])))
+        parts = self._parts()
+        panels = grid(canvas, len(parts), len(options), (2.3, 1.9), sharex="col", sharey="row")
+        for across, (block, tests) in zip(panels, parts, strict=True):
+            for axes, option in zip(across, options, strict=True):
+                shown = data.loc[(data["option"] == option) & (data["block"] == block.id)]
+                self._panel(axes, shown, tests)
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(self.study.blocks) > 1 else "Accuracy (%)")
+            across[0].set_ylim(bottom=0)
+        for axes, option in zip(panels[-1], options, strict=True):
+            axes.set_xlabel(get_method(self.default.method).Options.model_fields[option].title or option)
+        legend_below(canvas, [axes for across in panels for axes in across])
+
+    def _parts(self) -> list[tuple[Block, tuple[str, ...]]]:
+        """Block and test sets of each row of panels."""
+        blocks, tests = self.study.blocks, self.study.evaluation.tests
+        if len(blocks) > 1 or len(tests) == 1:
+            return [(block, tests) for block in blocks]
+        return [(blocks[0], tests[:1]), (blocks[0], tests[1:])]
+
+    def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
+        """Values stand at even distances: they grow about as powers do, and may be 0."""
+        values = sorted(set(data["value"]))
+        for test in tests:
+            line = data.loc[data["test"] == test].sort_values("value")
+            index = self.study.evaluation.tests.index(test)
+            bars = [100 * (line["accuracy"] - line["low"]), 100 * (line["high"] - line["accuracy"])]
+            axes.errorbar(
+                [values.index(value) for value in line["value"]],
+                100 * line["accuracy"],
+                yerr=bars,
+                elinewidth=0.7,
+                color=colour(index),
+                marker=marker(index),
+                label=self.test_title(test),
+            )
+        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        for value in set(data.loc[data["default"], "value"]):
+            axes.axvline(values.index(value), color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        changed = ", ".join(dict.fromkeys(data["option"]))
+        yield f"""Accuracy (default decoding, mean over decoding seeds) with one option changed ({changed}) and all else
+        as in the first row. Dotted: that row's value. Bars: 95 % interval over questions; differences between trainings
+        with other seeds are not in them. Values stand at even distances, and lines only guide the eye."""
+        yield """More values of an option mean more parameters or longer sequences too, so a change is not the option's
+        alone. The paper prints no numbers for its figure."""
+        drawn = set(data["row"])
+        if absent := [self.study.row_title(row) for _, _, row in self._points() if row.id not in drawn]:
+            yield f"Not drawn, for want of an accuracy: {', '.join(absent)}."
+
+
+def _options(row: Row) -> dict[str, Any]:
+    return get_method(row.method).Options.model_validate(row.options).model_dump()

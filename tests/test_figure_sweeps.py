@@ -1,0 +1,87 @@
+"""The figure of sweeps, from fabricated records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks import results
+from benchmarks.figures import Figure
+from benchmarks.figures.drawing import NothingToDraw
+from benchmarks.figures.render import render
+from benchmarks.figures.sweeps import SweepsFigure
+from benchmarks.study import Study
+from fabricate import fabricate, study
+
+BASE = {"deep": 4, "shallow": 8, "tau": 1}
+
+
+def row(id: str, **options: Any) -> dict[str, Any]:
+    return {"id": id, "method": "marcos", "title": id, "options": BASE | options}
+
+
+ROWS = [
+    row("marcos"),
+    row("deep_0", deep=0),
+    row("deep_8", deep=8),
+    row("shallow_16", shallow=16),
+    row("tau_2", tau=2),
+    row("both", deep=8, tau=2),
+    row("causal", attention="causal"),
+    row("wo_r", randomness=False),
+    {"id": "cot", "method": "cot_sft"},
+]
+ONE = [{"id": "equation", "title": "Equation", "data": {"train": "corpus"}}]
+
+
+def made(**changes: Any) -> Study:
+    tests = {"tests": ["alpha", "beta", "gamma"], "decodings": {"default": {"seeds": 2}}}
+    return study(**{"rows": ROWS, "evaluation": tests, "timing": None} | changes)
+
+
+def drawing(made: Study, folder: Path) -> SweepsFigure:
+    fabricate(made, folder)
+    results.collect(made, folder)
+    return SweepsFigure(made, folder)
+
+
+def test_a_point_is_a_row_that_differs_in_one_number(tmp_path: Path) -> None:
+    data = drawing(made(blocks=ONE), tmp_path).data()
+    found = {option: group["value"].unique().tolist() for option, group in data.groupby("option")}
+    assert found == {"deep": [0, 4, 8], "shallow": [8, 16], "tau": [1, 2]}
+    assert set(data.loc[data["default"], "row"]) == {"marcos"}
+    assert not {"both", "causal", "wo_r", "cot"} & set(data["row"])
+    assert ((data["low"] <= data["accuracy"]) & (data["accuracy"] <= data["high"])).all()
+
+
+@pytest.mark.parametrize("blocks", [ONE, [*ONE, {"id": "text", "title": "Text", "data": {"train": "corpus"}}]])
+def test_six_panels_of_two_rows(tmp_path: Path, blocks: list[dict[str, Any]]) -> None:
+    """One for each block; with one block, the first test set and the others."""
+    figure = drawing(made(blocks=blocks), tmp_path)
+    canvas = Canvas(layout="constrained")
+    figure.draw(canvas, figure.data())
+    assert len(canvas.axes) == 6
+    lines = [len(axes.containers) for axes in canvas.axes]
+    assert lines == ([1, 1, 1, 2, 2, 2] if len(blocks) == 1 else [3] * 6)
+    assert [axes.get_xlabel() for axes in canvas.axes[3:]] == ["Deep neurons T", "Shallow neurons S", "Length of R, τ"]
+    assert [tick.get_text() for tick in canvas.axes[3].get_xticklabels()] == ["0", "4", "8"]
+
+
+def test_files_and_caption(tmp_path: Path) -> None:
+    ours = made(blocks=ONE)
+    drawing(ours, tmp_path)
+    (tmp_path / "fake/runs/equation/tau_2/s0/evaluate.json").unlink()
+    results.collect(ours, tmp_path)
+    paths = {path.suffix: path for path in render(ours, tmp_path, Figure.sweeps)}
+    assert paths[".png"].read_bytes().startswith(b"\x89PNG") and paths[".pdf"].read_bytes().startswith(b"%PDF")
+    assert len(pd.read_csv(paths[".csv"])) == 18
+    assert "Not drawn, for want of an accuracy: tau_2." in paths[".md"].read_text()
+
+
+def test_a_study_without_sweeps_says_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(NothingToDraw, match=r"differs from its first row, 'marcos', in one number"):
+        drawing(made(rows=[ROWS[0], ROWS[-1]]), tmp_path).data()
