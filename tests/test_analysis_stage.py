@@ -13,6 +13,7 @@ from benchmarks.analysis import stage
 from benchmarks.analysis.by_hand import changes_table, marked_changes, parse_dims
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis
 from benchmarks.analysis.saying import Speaker
+from benchmarks.checkpoints import weights
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.evaluation import decoding_of
@@ -46,8 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if spec.row != "wo_r":
             paths = Paths(folder, spec)
             paths.model.mkdir(parents=True)
-            state = build_method(spec, paths.data).state_dict()
-            save_file({name: tensor.clone() for name, tensor in state.items()}, paths.weights)
+            save_file(weights(build_method(spec, paths.data)), paths.weights)
     return folder
 
 
