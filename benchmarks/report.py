@@ -24,10 +24,12 @@ FACTS = ("commit", "python", "torch", "transformers", "device", "cpu")
 
 @dataclass(frozen=True)
 class Part:
-    """A table or figure: where a link finds it, its title, its content and what made it as HTML."""
+    """A table or figure: where a link finds it, its title, its content and what made it as HTML. ``short``: its title
+    in the contents, where the study's own stands above."""
 
     anchor: str
     title: str
+    short: str
     body: str
     made: str
 
@@ -79,7 +81,10 @@ def _part(study: Path, path: Path) -> Part:
     text = path.read_text()
     head, _, made = text.partition(MADE)
     title, _, body = head.removeprefix("# ").partition("\n")
-    return Part(f"{study.name}-{path.stem}", _plain(title), _html(body, path.parent), _html(made, path.parent))
+    plain = _plain(title)
+    short = plain.rpartition(": ")[2]
+    anchor, short = f"{study.name}-{path.stem}", short[:1].upper() + short[1:]
+    return Part(anchor, plain, short, _html(body, path.parent), _html(made, path.parent))
 
 
 def _plain(title: str) -> str:

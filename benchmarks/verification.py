@@ -33,6 +33,7 @@ from benchmarks.tables.render import rendered
 from methods.registry import get_method
 
 CLOSE = 1e-9  # sums in another order
+SPEC = "spec.json"
 SCORED = ("extracted", "correct", "strict")
 
 
@@ -68,7 +69,11 @@ def report(findings: list[Finding]) -> str:
     """A line for each finding, and a count."""
     lines = [f"{finding.kind:8} {finding.place}{': ' * bool(finding.text)}{finding.text}" for finding in findings]
     counts = Counter(finding.kind for finding in findings)
-    return "\n".join([*lines, ", ".join(f"{count} {kind}" for kind, count in counts.items())])
+    lines.append(", ".join(f"{count} {kind}" for kind, count in counts.items()))
+    if changed := sum(finding.kind == "drift" and finding.place.endswith(SPEC) for finding in findings):
+        lines.append(f"{changed} runs are specified otherwise today: what is made of several of them (sums along warm "
+                     "starts, tables) may differ for that alone; --study takes the study as it was")  # fmt: skip
+    return "\n".join(lines)
 
 
 # ---- runs
@@ -77,13 +82,13 @@ def report(findings: list[Finding]) -> str:
 def _run(spec: RunSpec, folder: Path) -> Iterator[Finding]:
     """The specification of a run against the study, each record against its specification, scores against answers."""
     try:
-        recorded = read_json(folder / "spec.json")
+        recorded = read_json(folder / SPEC)
     except BrokenRecord as error:
-        yield Finding(f"{spec.id} spec.json", "differs", str(error))
+        yield Finding(f"{spec.id} {SPEC}", "differs", str(error))
         return
     changed = sorted(_changes(_completed(recorded), spec.model_dump(mode="json")))
     kind = "drift" if changed else "ok"
-    yield Finding(f"{spec.id} spec.json", kind, f"the study now says otherwise: {'; '.join(changed)}" * bool(changed))
+    yield Finding(f"{spec.id} {SPEC}", kind, f"the study now says otherwise: {'; '.join(changed)}" * bool(changed))
     for stage in spec.stages:
         place = f"{spec.id} {stage}.json"
         try:
