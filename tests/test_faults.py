@@ -224,8 +224,8 @@ torch.optim.AdamW.step = step
 
 def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
-    path = folder / "benchmarks/cli.py"
-    path.write_text(path.read_text().replace("if __name__", f"{TERMINATED_ONCE}\nif __name__"))
+    path = folder / "benchmarks/cli/__main__.py"
+    path.write_text(path.read_text().replace("app(", f"{TERMINATED_ONCE}\napp("))
     output = snakemake(folder, "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/train.json")
     assert re.search(r"told to go; step \d+ is saved", output) and re.search(r"going on from step \d+", output)
     assert "Trying to restart job" in output

@@ -45,7 +45,7 @@ def planned(output: str) -> Counter[str]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy whose smoke study has been run by a stand-in for the stages."""
     folder = copy_suite(tmp_path_factory.mktemp("finished"))
-    (folder / "benchmarks/cli.py").write_text(STAND_IN)
+    (folder / "benchmarks/cli/__main__.py").write_text(STAND_IN)
     snakemake(folder, "--config", "study=smoke", "--", TARGET)
     assert (folder / TARGET).is_file()
     return folder

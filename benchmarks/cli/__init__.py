@@ -1,0 +1,28 @@
+"""The command line: a thin layer over the functions of this package, each usable without Snakemake."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+
+from benchmarks.cli import catalogue, costs, inspection, stages
+from benchmarks.locks import watch_parent
+
+app = typer.Typer(
+    help="Reproducible benchmark of continuous (latent) reasoning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for part in (catalogue, costs, stages, inspection):
+    app.add_typer(part.app)
+
+
+@app.callback()
+def _prepare() -> None:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a forked worker would warn about it
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    watch_parent()

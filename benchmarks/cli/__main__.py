@@ -1,0 +1,5 @@
+"""``python -m benchmarks.cli``."""
+
+from benchmarks.cli import app
+
+app(prog_name="marcos-bench")

@@ -1,0 +1,38 @@
+"""What all commands share: their arguments, and how errors end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.specs import RunSpec
+from benchmarks.study import StudyError, load_study
+
+StudyArgument = Annotated[
+    str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")
+]
+RunArgument = Annotated[str, typer.Argument(help="A run's id: BLOCK/ROW/sSEED, e.g. equation/marcos/s0.")]
+Results = Annotated[Path, typer.Option(help="Folder that everything is written to.")]
+RESULTS = Path("results")
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Bad input ends in one message and exit code 2, not in a trace."""
+    try:
+        yield
+    except ValueError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(2) from error
+
+
+def run_of(study: str, run: str) -> RunSpec:
+    """The run of a study, or an error that lists them."""
+    runs = load_study(study).runs
+    if run not in runs:
+        raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(runs)}")
+    return runs[run]

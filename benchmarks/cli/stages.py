@@ -1,0 +1,155 @@
+"""The stages of a study, and what is rendered of their records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, run_of
+from benchmarks.figures import Figure
+from benchmarks.study import load_study
+from benchmarks.tables import Table
+
+app = typer.Typer()
+MAIN = Table.main
+
+
+@app.command()
+def data(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    block: Annotated[str | None, typer.Option(help="Only this block.")] = None,
+) -> None:
+    """Prepare a study's data: read, check, split, train the tokenizer, tokenise."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks.data import prepare
+
+        for part in loaded.blocks:
+            if block in (None, part.id):
+                typer.echo(f"{part.id}: {prepare(loaded, part, results)}", err=True)
+
+
+@app.command()
+def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Train one run; goes on from its last checkpoint."""
+    with clear_errors():
+        spec = run_of(study, run)
+        from benchmarks import devices, training
+        from benchmarks.launch import RankFailure
+
+        if spec.engine.nodes == 1:  # of several nodes, each belongs to the run as a whole
+            devices.pin(spec.engine.gpus)
+        try:
+            record = training.train(spec, results)
+        except RankFailure as failure:
+            typer.secho(f"error: {failure}", fg="red", err=True)
+            raise typer.Exit(failure.code) from failure
+    seconds, speed = record["wall_seconds"], record["tokens_per_second"]
+    typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
+
+
+@app.command()
+def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Answer and score all test questions with a trained run."""
+    with clear_errors():
+        spec = run_of(study, run)
+        from benchmarks import devices, evaluation
+
+        devices.pin(1)
+        record = evaluation.evaluate(spec, results)
+    for name, decoding in record["decodings"].items():
+        for test, scores in decoding["tests"].items():
+            mean = sum(scores["accuracy"]) / len(scores["accuracy"])
+            typer.echo(f"{run} {name} {test}: {100 * mean:.2f} % of {scores['n']}", err=True)
+
+
+@app.command(name="time")
+def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Measure test and training times of a trained run. Nothing else should run on the machine."""
+    with clear_errors():
+        spec = run_of(study, run)
+        from benchmarks import devices, timing
+
+        devices.pin(1)
+        record = timing.timerun_of(spec, results)
+    for test, modes in record["tests"].items():
+        for mode, measured in modes.items():
+            seconds = sorted(measured["seconds"])[len(measured["seconds"]) // 2]
+            typer.echo(f"{run} {test} ({mode}): {seconds:.2f} s for {measured['n']} questions", err=True)
+
+
+@app.command()
+def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
+    """Ask a trained run what its latents carry: their patterns, interventions, samples. Figures are drawn from it."""
+    with clear_errors():
+        spec = run_of(study, run)
+        from benchmarks.analysis import stage
+
+        record = stage.analyse(spec, results)
+    typer.echo(f"{run}: {record['active']} of {record['dimensions']} dimensions are active, the largest clique is "
+               f"{record['clique']}", err=True)  # fmt: skip
+
+
+@app.command()
+def collect(study: StudyArgument, results: Results = RESULTS) -> None:
+    """Gather all records of a study into one tidy frame."""
+    with clear_errors():
+        from benchmarks import results as records
+
+        frame = records.collect(load_study(study), results)
+    typer.echo(f"{len(frame)} rows, {(frame.status == 'done').sum()} of them from finished runs", err=True)
+
+
+@app.command()
+def track(study: StudyArgument, results: Results = RESULTS) -> None:
+    """Import a study's records into MLflow (MLFLOW_TRACKING_URI, or a SQLite file in the results folder)."""
+    with clear_errors():
+        from benchmarks import tracking
+
+        tracking.track(load_study(study), results)
+
+
+@app.command()
+def table(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    table: Annotated[Table, typer.Option(help="Which one; `table --help` lists them.")] = MAIN,
+) -> None:
+    """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks import tracking
+        from benchmarks.tables.render import render
+
+        files = render(loaded, results, table)
+        tracking.attach_table(loaded, results, files)
+    typer.echo(next(path for path in files if path.suffix == ".md").read_text())
+
+
+@app.command()
+def figure(
+    study: StudyArgument,
+    figure: Annotated[Figure, typer.Option(help="Which one; `marcos-bench figure --help` lists them.")],
+    results: Results = RESULTS,
+) -> None:
+    """Draw a figure as PNG and PDF, with its numbers as CSV and its caption as Markdown."""
+    with clear_errors():
+        loaded = load_study(study)
+        from benchmarks.figures.render import render
+
+        files = render(loaded, results, figure)
+    typer.echo("\n".join(map(str, files)), err=True)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A results folder, or that of one study.")] = RESULTS,
+) -> None:
+    """Put all tables and figures of a results folder into one HTML file that opens offline."""
+    with clear_errors():
+        from benchmarks import report as pages
+
+        typer.echo(pages.report(folder), err=True)
