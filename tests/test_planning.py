@@ -16,6 +16,7 @@ from benchmarks import timing, training
 from benchmarks.cli import app
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import prepare
+from benchmarks.engine import Ranks
 from benchmarks.hardware import GPU, GPUS
 from benchmarks.models import Paths, build_method
 from benchmarks.planning import USABLE, Memory, RunPlan, plan
@@ -55,10 +56,11 @@ def test_flops_are_those_that_are_counted_while_training(prepared: tuple[Study, 
     shares = {}
     for made in plan(study, folder):
         paths = Paths(folder, made.run)
+        method = build_method(made.run, paths.data)
         with sdpa_kernel(SDPBackend.MATH):
-            counted = timing.time_training(build_method(made.run, paths.data), made.run, paths)["training_flops"]
-        shares[made.run.row] = made.flops / counted
-        assert made.parameters == sum(p.numel() for p in build_method(made.run, paths.data).parameters())
+            counted = timing.time_training(method, made.run, paths, Ranks())
+        shares[made.run.row] = made.flops / counted["training_flops"]
+        assert made.parameters == sum(p.numel() for p in method.parameters())
         assert made.basis == "the prepared data"
     assert shares == pytest.approx(dict.fromkeys(shares, 1.0), abs=FLOPS_ERROR)
 
