@@ -180,12 +180,12 @@ def _scored(frame: pd.DataFrame, form: Form) -> list[Score]:
 def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:
     new = frame.loc[~frame["overlap"].astype(bool)]
     expected = {
-        "n": [int((frame["seed"] == 0).sum())],
-        "n_deduplicated": [int((new["seed"] == 0).sum())],
-        "accuracy": per_seed(frame, frame["correct"]),
-        "strict": per_seed(frame, frame["strict"]),
-        "no_answer": per_seed(frame, frame["extracted"].isna()),
-        "deduplicated": per_seed(new, frame["correct"]),
+        "n": [frame["seed"].tolist().count(0)],
+        "n_deduplicated": [new["seed"].tolist().count(0)],
+        "accuracy": per_seed(frame, pd.Series(frame["correct"])),
+        "strict": per_seed(frame, pd.Series(frame["strict"])),
+        "no_answer": per_seed(frame, pd.Series(frame["extracted"].isna())),
+        "deduplicated": per_seed(new, pd.Series(frame["correct"])),
     }
     for key, values in expected.items():
         recorded = scores[key] if isinstance(scores[key], list) else [scores[key]] if scores[key] is not None else []

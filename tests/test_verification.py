@@ -68,7 +68,7 @@ def test_a_changed_answer_is_found_by_its_digest(folder: Path) -> None:
 def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) -> None:
     path = folder / RUN / "predictions/default.parquet"
     frame = pd.read_parquet(path)
-    first = frame.index[~frame["correct"]][0]
+    first = frame["correct"].tolist().index(False)
     frame.loc[first, "correct"] = True
     frame.to_parquet(path, index=False)
     edit(folder / RUN / "evaluate.json", lambda record: record["predictions"].update(default=sha256(path)))

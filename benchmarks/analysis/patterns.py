@@ -58,7 +58,7 @@ def correlation_graph(correlation: np.ndarray, dims: Sequence[int], above: float
     graph = nx.Graph()
     graph.add_nodes_from(dims)
     first, second = np.nonzero(np.triu(correlation > above, k=1))
-    graph.add_edges_from((dims[a], dims[b]) for a, b in zip(first, second, strict=True))
+    graph.add_edges_from((dims[a], dims[b]) for a, b in zip(first.tolist(), second.tolist(), strict=True))
     return graph
 
 

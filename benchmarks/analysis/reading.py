@@ -58,7 +58,7 @@ class Analysis:
     def latents(self) -> tuple[pd.DataFrame, np.ndarray]:
         """Test set, question and step of each sample, and (N, D) values."""
         frame = self.frame("latents")
-        return frame[["test", "id", "step"]], np.stack(frame["values"].tolist())
+        return frame.loc[:, ["test", "id", "step"]], np.stack(frame["values"].tolist())
 
 
 def steered(spec: RunSpec) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,5 +85,5 @@ def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:
 
 def select(test: TestSet, indices: Sequence[int]) -> TestSet:
     """Some questions of a test set."""
-    columns = (test.ids, test.texts, test.questions, test.answers, test.n_steps, test.overlap)
+    columns: tuple[list[Any], ...] = (test.ids, test.texts, test.questions, test.answers, test.n_steps, test.overlap)
     return TestSet(test.name, *([column[i] for i in indices] for column in columns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 MEAN = -1  # the seed of answers from the mean in place of a draw
@@ -35,7 +36,7 @@ def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
 
 def protocols(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Columns test, id, correct by the way of answering: from the mean, one draw, majorities of more."""
-    count = samples["seed"].max() + 1
+    count = max(samples["seed"].tolist()) + 1
     found = {"mean": samples.loc[samples["seed"] == MEAN], "1 sample": samples.loc[samples["seed"] != MEAN]}
     found |= {f"majority of {size}": votes(samples, size) for size in sorted({min(5, count), count}) if size > 1}
     return found
@@ -43,7 +44,7 @@ def protocols(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def reliability(samples: pd.DataFrame) -> pd.DataFrame:
     """By share of votes for the majority of all draws, in bins: mean share, accuracy, number of questions."""
-    voted = votes(samples, int(samples["seed"].max()) + 1)
+    voted = votes(samples, max(samples["seed"].tolist()) + 1)
     bins = pd.cut(voted["share"], [-0.001, *BINS])
     lines = [
         {"share": group["share"].mean(), "accuracy": group["correct"].mean(), "n": len(group)}
@@ -54,4 +55,4 @@ def reliability(samples: pd.DataFrame) -> pd.DataFrame:
 
 def calibration_error(bins: pd.DataFrame) -> float:
     """Expected calibration error: the mean distance of share and accuracy, weighted by questions."""
-    return float(((bins["share"] - bins["accuracy"]).abs() * bins["n"]).sum() / bins["n"].sum())
+    return float(np.average((bins["share"] - bins["accuracy"]).abs(), weights=bins["n"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
@@ -46,7 +47,7 @@ class CalibrationFigure(LatentsFigure):
             own = data.loc[data["block"] == analysis.block.id]
             names = list(own["protocol"].dropna().unique())
             for index, test in enumerate(tests):
-                look = {"color": colour(index), "marker": marker(index)}
+                look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
                 scores = own.loc[(own["test"] == test) & (own["part"] == "accuracy")]
                 places = [names.index(name) + 0.12 * (index - (len(tests) - 1) / 2) for name in scores["protocol"]]
                 bars = [100 * (scores["accuracy"] - scores["low"]), 100 * (scores["high"] - scores["accuracy"])]

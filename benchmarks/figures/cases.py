@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -121,7 +122,7 @@ def write(axes: Axes, lines: list[list[Piece]], start: int, first: int, highligh
     """Lines of pieces from a column and a line on."""
     for number, pieces in enumerate(lines, first):
         for column, text, marked in pieces:
-            look = {"color": highlight, "fontweight": "bold"} if marked else {"color": "black"}
+            look: dict[str, Any] = {"color": highlight, "fontweight": "bold"} if marked else {"color": "black"}
             axes.text(
                 start + column, number, text.replace("$", r"\$"), family="DejaVu Sans Mono", fontsize=FONT, **look
             )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -79,7 +80,7 @@ class Drawing(ABC):
     def rows_of(self, block: Block) -> list[Row]:
         return [row for row in self.study.rows if row.blocks is None or block.id in row.blocks]
 
-    def look(self, row: Row) -> dict[str, str]:
+    def look(self, row: Row) -> dict[str, Any]:
         """Colour and marker of a row, the same in all panels; controls are grey."""
         order = [other.id for other in self.study.rows if not other.control]
         if row.control:

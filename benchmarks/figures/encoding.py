@@ -40,7 +40,7 @@ class EncodingFigure(LatentsFigure):
             frames.append(analysis.frame("encoding").assign(part="encoding", block=block))
             steering = analysis.frame("steering")
             steering["both"] = steering["obeyed"] & steering["followed"]
-            shares = steering.groupby(["step", "digit"])[["obeyed", "followed", "both"]].mean().reset_index()
+            shares = steering.pivot_table(["obeyed", "followed", "both"], ["step", "digit"]).reset_index()
             frames.append(shares.assign(part="steering", block=block, n=len(steering) // max(len(shares), 1)))
         return pd.concat(frames, ignore_index=True)
 
@@ -52,7 +52,7 @@ class EncodingFigure(LatentsFigure):
             dims = shown_dimensions(encoded, matrix)
             image = left.imshow(matrix[dims].to_numpy(dtype=float), cmap=SEQUENTIAL, aspect="auto")
             canvas.colorbar(image, ax=left, label="mean of R", shrink=0.9)
-            left.set_xticks(range(len(dims)), dims, rotation=90)
+            left.set_xticks(range(len(dims)), list(map(str, dims)), rotation=90)
             left.set_yticks(range(10))
             left.set_ylabel(f"{self.block_title(analysis)}\nDrawn digit")
             left.set_xlabel("Dimension")

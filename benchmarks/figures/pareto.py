@@ -97,7 +97,7 @@ def _front(group: pd.DataFrame) -> list[int]:
     """Index of the lines that no other beats: cheapest first, each more accurate than all before it."""
     kept, best = [], -1.0
     ordered = group.sort_values(["value", "accuracy"], ascending=[True, False])
-    for index, accuracy in ordered["accuracy"].items():
+    for index, accuracy in zip(ordered.index.tolist(), ordered["accuracy"].tolist(), strict=True):
         if accuracy > best:
             kept.append(index)
             best = accuracy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ GREY = "#888888"
 PAGE, COLUMN = 7.0, 3.4  # inches
 SEQUENTIAL, DIVERGING = "cividis", "RdBu_r"
 
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "axes.titlesize": 8,
