@@ -17,6 +17,7 @@ from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
 
 OTHERS = (Figure.copied, Figure.sweeps)  # of studies of their own
+ELSEWHERE = (Figure.copied, Figure.sweeps)  # drawn from studies of other rows and tests
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
 
 
@@ -118,7 +119,7 @@ def test_samples_against_the_mean(files: dict[Figure, dict[str, Path]]) -> None:
     )
     bins = frame[frame["part"] == "reliability"]
     assert bins["share"].tolist() == pytest.approx([0.6] * len(bins)) and set(bins["accuracy"]) == {1}
-    assert "A & Co 100% 40.0" in files[Figure.calibration]["md"].read_text()
+    assert "Alpha & Co 100% 40.0" in files[Figure.calibration]["md"].read_text()
 
 
 def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
