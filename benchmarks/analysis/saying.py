@@ -85,5 +85,6 @@ def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:
 
 def select(test: TestSet, indices: Sequence[int]) -> TestSet:
     """Some questions of a test set."""
-    columns: tuple[list[Any], ...] = (test.ids, test.texts, test.questions, test.answers, test.n_steps, test.overlap)
-    return TestSet(test.name, *([column[i] for i in indices] for column in columns))
+    columns = ("ids", "texts", "questions", "answers", "n_steps", "overlap")
+    chosen: dict[str, Any] = {column: [getattr(test, column)[i] for i in indices] for column in columns}
+    return replace(test, **chosen)
