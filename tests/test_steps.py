@@ -60,4 +60,4 @@ def test_a_micro_batch_reads_no_number_off_the_device(tmp_path: Path) -> None:
         sums.add(output)
     assert reads.count == 0
     sums.fetch()
-    assert sums.losses["reconstruction"] == float(output.losses["reconstruction"])
+    assert sums.losses["reconstruction"] == output.losses["reconstruction"].item()
