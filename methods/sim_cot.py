@@ -108,12 +108,12 @@ class SimCoT(Method):
 
     def forward(self, batch: Batch, context: Context) -> Output:
         output, latents = self.base.losses_and_latents(batch)
-        output.losses["explanation"] = self.options.weight * self.explain(batch, latents)
+        explained = self.explain(batch, latents) if len(batch["latents"]) else self._nothing()
+        output.losses["explanation"] = self.options.weight * explained
         return output
 
     def explain(self, batch: Batch, latents: Tensor) -> Tensor:
-        """The weighted cross entropy of all texts, each read after its group of the (B, m, d) latents; 0 of none, which
-        are read all the same, so that every micro-batch takes the same passes."""
+        """The weighted cross entropy of all texts, each read after its group of the (B, m, d) latents."""
         groups = latents.flatten(0, 1)[batch["latents"]]
         words = self.base.lm.get_input_embeddings()(batch["explained"])
         output = self.decoder.base_model(inputs_embeds=torch.cat([groups, words], dim=1), use_cache=False)
@@ -122,6 +122,13 @@ class SimCoT(Method):
 
     def length(self, example: Example) -> Length:
         return self.base.length(example)
+
+    def _nothing(self) -> Tensor:
+        """0, by the same modules as any explanation, so that every micro-batch takes the same passes."""
+        end = torch.full((1, 1), self.vocabulary.eos, device=self.device)
+        words = self.base.lm.get_input_embeddings()(end)
+        hidden = self.decoder.base_model(inputs_embeds=words, use_cache=False).last_hidden_state
+        return 0.0 * label_loss(self.decoder.get_output_embeddings(), hidden, end)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         return self.base.generate(questions, decoding)
