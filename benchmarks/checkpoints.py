@@ -191,8 +191,10 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
     for name, expected in digests.items() if verify else ():
         if not (path / name).is_file() or sha256(path / name) != expected:
             raise BrokenRecord(f"{path / name} is damaged (its sha256 is not the one written with it)")
-    parts = [[path / name for name in digests if name.startswith(part)] for part in ("model", "optimizer")]
-    return Checkpoint(*map(Stored, parts), state)
+    model, optimizer = (
+        Stored([path / name for name in digests if name.startswith(part)]) for part in ("model", "optimizer")
+    )
+    return Checkpoint(model, optimizer, state)
 
 
 def discard(folder: Path) -> None:

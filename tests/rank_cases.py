@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class Case:
     """A method on an engine of two ranks; ``micro`` examples per pass, or each rank's whole share."""
 
     method: str
-    zero_stage: int
+    zero_stage: Literal[0, 1, 2, 3]
     micro: int | None
 
     @property

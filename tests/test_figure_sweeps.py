@@ -55,7 +55,7 @@ def test_a_point_is_a_row_that_differs_in_one_number(tmp_path: Path) -> None:
     assert found == {"deep": [0, 4, 8], "shallow": [8, 16], "tau": [1, 2]}
     assert set(data.loc[data["default"], "row"]) == {"marcos"}
     assert not {"both", "causal", "wo_r", "cot"} & set(data["row"])
-    assert ((data["low"] <= data["accuracy"]) & (data["accuracy"] <= data["high"])).all()
+    assert data["accuracy"].between(data["low"], data["high"]).all()
 
 
 @pytest.mark.parametrize("blocks", [ONE, [*ONE, {"id": "text", "title": "Text", "data": {"train": "corpus"}}]])

@@ -74,7 +74,7 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
         from benchmarks import devices, timing
 
         devices.pin(1)
-        record = timing.timerun_of(spec, results)
+        record = timing.time_run(spec, results)
     for test, modes in record["tests"].items():
         for mode, measured in modes.items():
             seconds = sorted(measured["seconds"])[len(measured["seconds"]) // 2]

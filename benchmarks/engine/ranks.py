@@ -109,7 +109,7 @@ def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[Process
     """
     import deepspeed
 
-    deepspeed.ops.__compatible_ops__ = {}  # else it compiles one for CPU ranks, or waits for a lock of one that died
+    setattr(deepspeed.ops, "__compatible_ops__", {})  # noqa: B010  # else it compiles one for CPU ranks, or waits for a lock of one that died
     device = pick_device()
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

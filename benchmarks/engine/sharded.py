@@ -77,7 +77,7 @@ class DeepSpeedEngine(Engine):
             raise ValueError(f"{self.method.name}: with these options micro-batches may differ in passes, and "
                              "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2")  # fmt: skip
         self._found = {module: set(vars(module)) for module in self.method.modules()}
-        losses = Losses(self.method, self.spec.precision)
+        self.losses = Losses(self.method, self.spec.precision)
         self.optimizer = torch.optim.AdamW(  # a rate of 0, because DeepSpeed may make an empty update to begin with
             self.trainable.values(),
             lr=0.0,
@@ -88,11 +88,11 @@ class DeepSpeedEngine(Engine):
         size = sum(parameter.numel() for parameter in self.method.parameters())
         settings = deepspeed_settings(self.spec, self.training, self.ranks.world, size)
         self.engine, *_ = deepspeed.initialize(
-            model=losses, optimizer=self.optimizer, config=settings, dist_init_required=False
+            model=self.losses, optimizer=self.optimizer, config=settings, dist_init_required=False
         )
         if self.spec.zero_stage == 3:
             for parameter in self.method.parameters(recurse=False):
-                deepspeed.zero.register_external_parameter(losses, parameter)
+                deepspeed.zero.register_external_parameter(self.losses, parameter)
         self._reset_optimizer()
 
     # -- steps
@@ -100,7 +100,7 @@ class DeepSpeedEngine(Engine):
     def forward(self, batch: Batch, context: Context) -> Output:
         self.ranks.beat(f"forward pass, step {context.step}")
         losses = self.engine(batch, context)
-        return Output(losses, self.engine.module.statistics)
+        return Output(losses, self.losses.statistics)
 
     def backward(self, loss: Tensor, last: bool) -> None:
         self.ranks.beat("backward pass")
@@ -111,12 +111,13 @@ class DeepSpeedEngine(Engine):
         self.ranks.beat("update")
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
-        norm = None
-        if self.spec.zero_stage == 0:
+        whole = self.spec.zero_stage == 0  # then DeepSpeed's own clipping is off
+        norm: Any = None
+        if whole:
             norm = nn.utils.clip_grad_norm_(self.trainable.values(), self.training.max_grad_norm or float("inf"))
         self.engine.step()
         self.updates += 1
-        return float(self.engine.get_global_grad_norm() if norm is None else norm)
+        return float(norm if whole else self.engine.get_global_grad_norm())  # type: ignore[arg-type]  # known after a step
 
     # -- weights and optimizer states, whole
 

@@ -52,9 +52,11 @@ class SweepsFigure(Drawing):
         swept: dict[str, None] = {}
         for row in self.study.rows[1:]:
             changed = {key: value for key, value in _options(row).items() if value != base.get(key)}
-            (option, value), *others = changed.items() or [("", None)]
-            if row.method == self.default.method and not others and type(value) in (int, float):
-                yield option, value, row
+            if row.method != self.default.method or len(changed) != 1:
+                continue
+            [(option, value)] = changed.items()
+            if type(value) in (int, float):
+                yield option, float(value), row
                 swept[option] = None
         yield from ((option, base[option], self.default) for option in swept)
 
@@ -74,7 +76,7 @@ class SweepsFigure(Drawing):
 
     def _parts(self) -> list[tuple[Block, tuple[str, ...]]]:
         """Block and test sets of each row of panels."""
-        blocks, tests = self.study.blocks, self.study.evaluation.tests
+        blocks, tests = list(self.study.blocks), self.study.evaluation.tests
         if len(blocks) > 1 or len(tests) == 1:
             return [(block, tests) for block in blocks]
         return [(blocks[0], tests[:1]), (blocks[0], tests[1:])]
