@@ -54,9 +54,9 @@ class SweepsFigure(Drawing):
             changed = {key: value for key, value in _options(row).items() if value != base.get(key)}
             if row.method != self.default.method or len(changed) != 1:
                 continue
-            [(option, value)] = changed.items()
+            option, value = next(iter(changed.items()))
             if type(value) in (int, float):
-                yield option, float(value), row
+                yield option, value, row
                 swept[option] = None
         yield from ((option, base[option], self.default) for option in swept)
 
@@ -76,10 +76,9 @@ class SweepsFigure(Drawing):
 
     def _parts(self) -> list[tuple[Block, tuple[str, ...]]]:
         """Block and test sets of each row of panels."""
-        blocks, tests = list(self.study.blocks), self.study.evaluation.tests
-        if len(blocks) > 1 or len(tests) == 1:
-            return [(block, tests) for block in blocks]
-        return [(blocks[0], tests[:1]), (blocks[0], tests[1:])]
+        blocks, tests = self.study.blocks, self.study.evaluation.tests
+        split = [tests] if len(blocks) > 1 or len(tests) == 1 else [tests[:1], tests[1:]]
+        return [(block, part) for block in blocks for part in split]
 
     def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
         """Values stand at even distances: they grow about as powers do, and may be 0."""
