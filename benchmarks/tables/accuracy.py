@@ -132,4 +132,4 @@ def _against(pairs: pd.DataFrame, block: str, test: str, first: str) -> Iterator
         if first in (pair["a"], pair["b"]):
             other, sign = (pair["b"], -1.0) if pair["a"] == first else (pair["a"], 1.0)
             shared = {name: pair[name] for name in ("block", "test", "n", "p_value", "kind")}
-            yield {**shared, "row": other, "against": first, "difference": sign * pair["difference"]}
+            yield {**shared, "row": other, "against": first, "difference": sign * pair["difference"] + 0.0}  # no -0
