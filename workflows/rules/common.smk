@@ -90,6 +90,12 @@ def everything(wildcards):
     return [f"results/table_{table}.md" for table in tables] + drawn
 
 
+def beside(wildcards):
+    """The records of other studies that the table of claims looks at."""
+    asked = study(wildcards.study).beside if wildcards.table == "claims" else ()
+    return [f"results/{name}/collect.json" for name in asked]
+
+
 def files_of_figure(wildcards):
     """What a figure is drawn from besides the records."""
     from benchmarks.figures.render import DRAWINGS  # matplotlib takes its time

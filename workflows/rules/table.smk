@@ -50,6 +50,7 @@ rule table:
         "results/{study}/collect.json",
         "results/{study}/frame.csv",
         "results/{study}/track.json",
+        beside=beside,
     output:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
     params:
