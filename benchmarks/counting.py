@@ -74,7 +74,7 @@ VARIED = (  # one more than there are terms, each with other dimensions changed;
     replace(SMALL, head=16),
     replace(SMALL, heads=4),
     replace(SMALL, heads=4, key_heads=2),
-    replace(SMALL, heads=6, key_heads=2, head=4),
+    replace(SMALL, heads=8, key_heads=2, head=4),
 )
 
 

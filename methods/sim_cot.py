@@ -94,6 +94,8 @@ class SimCoT(Method):
             for i, text in enumerate(own)
             if text
         ]
+        if not said and most:  # a text that counts nothing, so that every micro-batch goes the same way
+            said = [(0, 0.0, [self.vocabulary.eos])]
         ids, written = pad([text for _, _, text in said], self.vocabulary.eos)
         groups = torch.tensor([place for place, _, _ in said], dtype=torch.long)[:, None]
         tensors = {
@@ -124,7 +126,7 @@ class SimCoT(Method):
         return self.base.length(example)
 
     def _nothing(self) -> Tensor:
-        """0, by the same modules as any explanation, so that every micro-batch takes the same passes."""
+        """0 where no example has latents, by the same modules as any explanation."""
         end = torch.full((1, 1), self.vocabulary.eos, device=self.device)
         words = self.base.lm.get_input_embeddings()(end)
         hidden = self.decoder.base_model(inputs_embeds=words, use_cache=False).last_hidden_state

@@ -60,7 +60,9 @@ def test_two_ranks_train_as_one_process(case: Case, group: Path, tmp_path_factor
     found = load_file(group / f"{case.name}.safetensors")
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        if "weight" in name or "state" in name:
+        if "weight" in name:  # AdamW makes a part of a whole step of the rounding of a gradient near zero
+            assert_close(found[name], value, rtol=1e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}")
+        elif "state" in name:
             assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
         else:
             assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
