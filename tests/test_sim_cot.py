@@ -116,7 +116,7 @@ def test_gradients_reach_the_latents(name: str) -> None:
 def test_an_example_without_latents_to_explain(name: str) -> None:
     method = sim_cot(name)
     batch = method.collate(examples()[3:], context(stage=0))
-    assert not len(batch["latents"])
+    assert not batch["weights"].any()  # one text that counts nothing may stand for none
     assert method(batch, context(stage=0)).losses["explanation"] == 0
 
 
