@@ -1,7 +1,7 @@
 # Two commands: `make table` and `make test`. Both make the environment they need, once.
 STUDY ?= quick
 CORES ?= all
-PYTEST ?= -n auto --dist loadfile
+PYTEST ?= -n auto --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -14,6 +14,12 @@ import pytest
 from methods.base import Vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
+# Files that take longest: they start first, so that workers end together
+LONG = ("test_readme", "test_rank_faults", "test_faults", "test_paper_studies", "test_workflow", "test_planning")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 def _folder(variable: str, content: str) -> Path:

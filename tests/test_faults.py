@@ -257,7 +257,7 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(
         patch.setattr(checkpoints, "save_file", checkpoints.save_file)  # put back afterwards
         nth_call(checkpoints, "save_file", 8, fail)
         with pytest.raises(
-            files.DiskFull, match=rf"{folder}: the disk is full \([\d.]+ GB were to be written, .* free"
+            files.DiskFull, match=rf"{folder}.*: the disk is full \([\d.]+ GB were to be written, .* free"
         ):
             training.train(spec, results)
     assert saved(spec, results) and not list(folder.glob(".*"))

@@ -62,6 +62,8 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
         tests.add(test)
     content["training"] |= {"batch_size": 8, "validations": 1}
     content["engine"] = {"micro_batch": 4}
+    for row in content["rows"]:
+        row.pop("engine", None)
     content["evaluation"] |= {"tests": sorted(tests), "max_new_tokens": 2, "batch_size": 250}
     content["evaluation"]["decodings"] = {"default": {"seeds": 1}}
     if content.get("timing", {}) is not None:

@@ -85,7 +85,7 @@ def test_second_call_does_nothing_however_the_study_is_named(finished: Path) -> 
 
 def test_all_tables_are_made_when_none_is_named(finished: Path) -> None:
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke"))
-    assert jobs == {"table": 2, "latest_table": 2, "all": 1}  # besides the main table, which is there
+    assert jobs == {"table": 2, "latest_table": 2, "report": 1, "all": 1}  # besides the main table, which is there
     assert planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", "results/table_controls.md"))
 
 
