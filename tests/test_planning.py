@@ -156,7 +156,7 @@ def planned(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-@pytest.mark.parametrize("name", ["smoke", "paper_0.5b", "paper_3b", "paper_pretrained", "paper_synthetic"])
+@pytest.mark.parametrize("name", ["smoke", "paper_3b", "paper_pretrained", "paper_synthetic"])
 def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
         monkeypatch.delenv(variable, raising=False)
