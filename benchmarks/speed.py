@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,13 +18,14 @@ from tabulate import tabulate
 from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
 from benchmarks.engine import pick_device, synchronize
 from benchmarks.environment import environment, now
+from benchmarks.evaluation import batches_by_length
 from benchmarks.progress import Progress
 from benchmarks.study import Study
 from methods.backbone import load_backbone
-from methods.base import Budget, Context, Decoding, Example, Method, Setup, Vocabulary
+from methods.base import Budget, CachePolicy, Context, Decoding, Example, Method, Setup, Vocabulary
 from methods.registry import available, build
 
-BATCH = 64
+BATCH, QUESTIONS = 64, 256
 STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # of the training step
 
 
@@ -36,7 +37,7 @@ def measure_speed(study: Study, results: Path, repeats: int = 3) -> dict[str, An
     data = prepare(study, block, results)
     words = vocabulary(load_tokenizer(data))
     setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
-    examples = open_corpus(data, "train").examples(range(BATCH))
+    examples = open_corpus(data, "train").examples(range(QUESTIONS))
     answers, training = {}, {}
     with Progress("speed", len(available())) as progress:
         for name in available():
@@ -50,6 +51,7 @@ def measure_speed(study: Study, results: Path, repeats: int = 3) -> dict[str, An
         "block": block.id,
         "backbone": study.backbone.model_dump(),
         "batch_size": BATCH,
+        "questions": QUESTIONS,
         "repeats": repeats,
         "answers": answers,
         "training_step": STEP,
@@ -69,26 +71,23 @@ def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
 
 @torch.no_grad()
 def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> dict[str, Any]:
-    """Questions per second in one batch with a cache, and one by one without; medians of repeats."""
-    questions = [example.question for example in examples]
-    batched = Decoding(lengths=tuple(method.length(example) for example in examples))
-    single = [replace(batched, cache="none", lengths=(length,)) for length in batched.lengths or ()]
+    """Questions per second in batches, formed as evaluation forms them, with a cache, and one by one without; medians
+    of repeats."""
+    batches = [[examples[i] for i in rows] for rows in batches_by_length([e.question for e in examples], BATCH)]
+    singles = [[example] for batch in batches for example in batch]
 
-    def together() -> list[list[int]]:
-        return _said(method.generate(questions, batched).answer, method.vocabulary)
+    def answers(parts: Sequence[Sequence[Example]], cache: CachePolicy) -> list[list[int]]:
+        said = []
+        for part in parts:
+            decoding = Decoding(cache=cache, lengths=tuple(method.length(example) for example in part))
+            said += method.generate([example.question for example in part], decoding).answer.tolist()
+        return [[token for token in row if token != method.vocabulary.eos] for row in said]
 
-    def alone() -> list[list[int]]:
-        pairs = zip(questions, single, strict=True)
-        return [_said(method.generate([q], how).answer, method.vocabulary)[0] for q, how in pairs]
-
-    same = sum(a == b for a, b in zip(together(), alone(), strict=True)) / len(questions)  # warms up too
-    cached, uncached = (len(questions) / _seconds(method, answer, repeats) for answer in (together, alone))
-    return {"title": method.title, "batched": cached, "single": uncached, "ratio": cached / uncached, "same": same}
-
-
-def _said(answer: torch.Tensor, words: Vocabulary) -> list[list[int]]:
-    """Answers without their padding."""
-    return [[token for token in row if token != words.eos] for row in answer.tolist()]
+    same = sum(a == b for a, b in zip(answers(batches, "auto"), answers(singles, "none"), strict=True))  # warms up too
+    cached = len(examples) / _seconds(method, partial(answers, batches, "auto"), repeats)
+    uncached = len(examples) / _seconds(method, partial(answers, singles, "none"), repeats)
+    rates = {"batched": cached, "single": uncached, "ratio": cached / uncached}
+    return {"title": method.title, **rates, "same": same / len(examples)}
 
 
 def time_step(name: str, words: Vocabulary, repeats: int) -> dict[str, Any] | None:
@@ -148,7 +147,8 @@ def render_speed(record: dict[str, Any]) -> str:
             tabulate(answers, headers, **form),
             tabulate(steps, ["Training step", "batched (s)", "row by row (s)", "ratio"], **form),
             f"{made['device']} ({made['cpu']}), {made['threads']} threads, {versions}; study {record['study']}, block "
-            f"{record['block']}. Untrained weights; answers have the lengths of the gold ones. The training step has "
+            f"{record['block']}. {record['questions']} questions, in batches of about equal length; untrained "
+            "weights, so answers have the lengths of the gold ones. The training step has "
             f"batch {STEP['batch_size']}, {STEP['tokens']} tokens, 2 layers of width {STEP['hidden_size']}.",
         ]
     )
