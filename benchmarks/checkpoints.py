@@ -61,14 +61,9 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def weights(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name, each shared tensor once, on the CPU."""
-    return {name: tensor.cpu().contiguous() for name, tensor in whole_weights(module)}
-
-
 @torch.no_grad()
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """The opposite of :func:`weights`; every tensor must find its place."""
+    """Copy tensors into a module that is whole; every one must find its place."""
     own = dict(whole_weights(module))
     if own.keys() != tensors.keys():
         raise ValueError(f"the weights do not fit the model: missing {sorted(own.keys() - tensors.keys())}, unexpected "

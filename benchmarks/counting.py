@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine import autocast
+from benchmarks.engine.base import checkpoint_activations
 from benchmarks.specs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Batch, Context, Example, Method, Setup, Stage, Vocabulary
@@ -28,6 +29,7 @@ from methods.registry import build
 
 BACKWARD_LINEAR = 2.0  # FLOPs of the backward pass, of the forward's: of inputs and of weights
 BACKWARD_ATTENTION = 2.5  # the fused kernels compute scores once more
+IN_STACK = re.compile(r"\blayers\.\d+\.")  # in the name of a layer's parts
 TOKEN = 1  # any id: only lengths matter
 Length = Callable[[str], int]
 
@@ -87,20 +89,24 @@ class Passed:
     rows: Counter[str] = field(default_factory=Counter)
     pairs: float = 0.0
 
-    def flops(self, module: nn.Module, dimensions: Dimensions, backward: bool) -> float:
-        """FLOPs per example of ``module``, which may be on the meta device."""
-        linear = 2.0 * sum(self._rows(name) * layer.weight.numel() for name, layer in _linears(module))
+    def flops(self, module: nn.Module, dimensions: Dimensions, backward: bool, again: bool = False) -> float:
+        """FLOPs per example of ``module``, which may be on the meta device; ``again``: the backward pass runs the
+        layers of stacks forward once more."""
+        linear = {name: 2.0 * self._rows(name) * layer.weight.numel() for name, layer in _linears(module)}
         attention = 4.0 * self.pairs * dimensions.heads * dimensions.head * dimensions.layers
+        total = sum(linear.values()) + attention
         if backward:
-            linear, attention = (1 + BACKWARD_LINEAR) * linear, (1 + BACKWARD_ATTENTION) * attention
-        return (linear + attention) / self.examples
+            total += BACKWARD_LINEAR * sum(linear.values()) + BACKWARD_ATTENTION * attention
+        if again:
+            total += sum(flops for name, flops in linear.items() if IN_STACK.search(name)) + attention
+        return total / self.examples
 
     def widest(self, module: nn.Module) -> float:
         """The most numbers that one linear layer gave out, over all its calls."""
         return max(self._rows(name) * layer.out_features for name, layer in _linears(module))
 
     def _rows(self, name: str) -> int:
-        return self.rows[re.sub(r"\blayers\.\d+\.", "layers.0.", name)]
+        return self.rows[IN_STACK.sub("layers.0.", name)]
 
 
 def _linears(module: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
@@ -198,13 +204,27 @@ def kept_bytes(
     precision: str,
     length: Length = usual_length,
 ) -> float:
-    """Bytes that one forward pass over ``examples`` keeps for the backward pass at those dimensions, weights apart."""
-    terms, sizes = [], []
-    for small in VARIED:
-        terms.append(small.terms())
-        sizes.append(kept_by(small_method(run, small, length), stage, examples, precision))
-    solution = np.linalg.lstsq(np.array(terms, dtype=float), np.array(sizes, dtype=float), rcond=None)[0]
-    return float(np.dot(dimensions.terms(), solution))
+    """Bytes that one forward pass over ``examples`` keeps for the backward pass at those dimensions, weights apart.
+
+    With activation checkpointing: what layers keep of their inputs, and all that one layer of every stack keeps, which
+    the backward pass brings back one layer at a time.
+    """
+    terms = np.array([small.terms() for small in VARIED], dtype=float)
+
+    def solved(again: bool) -> np.ndarray:
+        sizes = []
+        for small in VARIED:
+            method = small_method(run, small, length)
+            if again:
+                checkpoint_activations(method.train())
+            sizes.append(kept_by(method, stage, examples, precision))
+        return np.linalg.lstsq(terms, np.array(sizes, dtype=float), rcond=None)[0]
+
+    whole = solved(again=False)
+    if not run.engine.activation_checkpointing:
+        return float(np.dot(dimensions.terms(), whole))
+    layer = np.subtract(replace(dimensions, layers=1).terms(), replace(dimensions, layers=0).terms())
+    return float(np.dot(dimensions.terms(), solved(again=True)) + np.dot(layer, whole))
 
 
 def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:

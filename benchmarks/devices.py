@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.locks import FileLock, Locked
+from benchmarks.specs import EngineSpec
 
 log = logging.getLogger(__name__)
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -30,6 +31,12 @@ def visible() -> list[str]:
     if named is not None:
         return [name for name in named.split(",") if name]
     return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def pin_for(engine: EngineSpec) -> None:
+    """:func:`pin` as many GPUs as an engine has. Of several nodes, each belongs to the run as a whole."""
+    if engine.nodes == 1:
+        pin(engine.gpus)
 
 
 def pin(count: int, folder: Path | None = None) -> list[str]:

@@ -18,6 +18,14 @@ PERIOD = 0.5  # seconds between writes
 DONE = "done"
 
 
+class RankFailure(RuntimeError):
+    """A rank died or hangs; all others are stopped. ``code`` is the exit code that says so."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 @dataclass(frozen=True)
 class Beat:
     """What one rank last said: how often it has got on, where it is, and how often it has said so."""

@@ -19,9 +19,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.files import write_json
-from benchmarks.heartbeat import DONE, Beat, laggards, read_beat
+from benchmarks.heartbeat import DONE, Beat, RankFailure, laggards, read_beat
 from benchmarks.models import Paths
 from benchmarks.preemption import EXIT_CODE
 from benchmarks.specs import EngineSpec, RunSpec
@@ -31,27 +32,20 @@ POLL = 0.1  # seconds
 GRACE = 10.0  # seconds that a launcher has to end all ranks after one has ended
 STARTUP = 600.0  # seconds that ranks have to begin
 MODULE = "benchmarks.rank"
+Task = Literal["train", "time"]
 
 
 class NoPlace(ValueError):
     """There is nowhere to start the ranks that a run asks for."""
 
 
-class RankFailure(RuntimeError):
-    """A rank died or hangs; all others are stopped. ``code`` is the exit code that says so."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-def run_ranks(spec: RunSpec, results: Path) -> None:
-    """Train a run on the ranks of its engine. The caller holds the run's lock."""
-    folder = Paths(results, spec).run / "ranks"
+def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
+    """Do a run's ``task`` on the ranks of its engine. The caller holds the run's lock."""
+    folder = Paths(results, spec).ranks
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
-    given = ["--folder", str(folder.resolve()), "--results", str(results.resolve())]
+    given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
     environment = os.environ | {"OMP_NUM_THREADS": str(spec.threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     with (folder / "launcher.log").open("wb") as log:

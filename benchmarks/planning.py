@@ -4,7 +4,7 @@ FLOPs are 2 per weight of a linear layer and row, 4 per pair of positions and di
 the backward pass of the former is twice the forward pass, of the latter 2.5 times. Hours are FLOPs / (GPUs x peak x
 utilisation): training alone, at a utilisation that nothing here can know. Memory is float32 weights, gradients and
 AdamW's two moments, a bfloat16 copy of the weights in mixed precision, and what the longest micro-batch keeps for its
-backward pass, with the logits' gradient; what activation checkpointing spares is not reckoned.
+backward pass, with the logits' gradient.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def _costs(
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
         starts = spread(max(1, len(by_length) - ROWS), count)
         steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
-        flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True)
+        again = run.engine.activation_checkpointing
+        flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
         if stage.cached:
             flops += lengths.rows * features.flops(whole, dimensions, backward=False)
             most = max(most, size * dimensions.hidden / SMALL.hidden)

@@ -17,6 +17,7 @@ from benchmarks.locks import die_with
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=["train", "time"])
     parser.add_argument("--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--parent", required=True, help="PID@HOST of the process that all ranks end with")
@@ -58,12 +59,14 @@ def main() -> int:
         die_with(int(pid), "the parent of all ranks")
     logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format="%(levelname)s: %(message)s")
 
-    from benchmarks import training
+    from benchmarks import timing, training
     from benchmarks.engine.ranks import join
+
+    task = {"train": training.train_as, "time": timing.time_as}[given.task]
 
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
-            training.train_as(ranks, spec, given.results)
+            task(ranks, spec, given.results)
     except ValueError as error:  # bad input: one message instead of a trace, as in the command line
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks import launch
 from benchmarks.casting import cast_linears
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device, synchronize
 from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
-from benchmarks.files import write_json
+from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import Paths, trained_method
 from benchmarks.progress import Progress
@@ -36,6 +37,7 @@ from methods.base import Cost, Length, Method, Stage
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
 COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
+TRAINING = "timed.json"  # what the ranks of a run measured
 
 
 def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -44,6 +46,8 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.timing_threads)
     started, paths, device = now(), Paths(results, spec), pick_device()
     with RunLock(paths.run):
+        if several := spec.engine.kind == "deepspeed":
+            launch.run_ranks(spec, results, "time")
         method = trained_method(spec, results).to(device)
         tests = {}
         with (
@@ -64,17 +68,21 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "threads": spec.timing_threads,
             "batch_size": timing.batch_size,
             "tests": tests,
-            "train": time_training(method, by_one_process(spec), paths, Ranks()),
+            "train": read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks()),
             "environment": environment(started),
         }
         write_json(paths.run / "time.json", record)
     return record
 
 
-def by_one_process(spec: RunSpec) -> RunSpec:
-    """The run as one process on one device would train it."""
-    engine = {"kind": "process", "gpus": 1, "nodes": 1, "zero_stage": 0, "offload": "none"}
-    return spec.model_copy(update={"engine": spec.engine.model_copy(update=engine)})
+def time_as(ranks: Ranks, spec: RunSpec, results: Path) -> None:
+    """Time training as one of the ranks that train the run; the first writes what :func:`time_run` reads."""
+    torch.set_num_threads(spec.threads)
+    paths = Paths(results, spec)
+    measured = time_training(trained_method(spec, results).to(ranks.device), spec, paths, ranks)
+    if ranks.first:
+        write_json(paths.ranks / TRAINING, measured)
+    ranks.wait("the times")
 
 
 def asked(spec: RunSpec) -> TimingSpec:
@@ -153,7 +161,8 @@ def time_training(
     """Seconds and FLOPs of one epoch of each phase: steps per epoch times the median step, measured here, alone.
 
     A phase of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass
-    that computes the features. A stage warms up with at most as many steps as are timed.
+    that computes the features. A stage warms up with at most as many steps as are timed. Each of several ranks calls
+    this; FLOPs are those of all, memory that of the rank that takes most.
     """
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus)
@@ -196,7 +205,7 @@ def time_stage(
     chosen = [batches[i] for i in spread_over(len(batches), steps)]
     once = {"once_seconds": 0.0, "once_flops": 0.0}
     if stage.cached:
-        data, once = _cached(method, spec.engine.precision, data, chosen, len(batches), scratch)
+        data, once = _cached(method, spec.engine.precision, data, chosen, len(batches), scratch, ranks)
         chosen = [np.arange(len(chosen[0]))] * steps
     method.train()
     warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
@@ -222,18 +231,23 @@ def time_stage(
     return {
         "step_seconds_median": float(np.median(seconds)),
         "tokens_per_step": tokens / len(chosen),
-        "flops_per_step": counter.get_total_flops() / len(counted),
-        "peak_memory_bytes": peak_memory(device),
+        "flops_per_step": flops(counter, ranks) / len(counted),
+        "peak_memory_bytes": max(ranks.gather(peak_memory(device))),
         **once,
     }
 
 
+def flops(counter: FlopCounterMode, ranks: Ranks) -> float:
+    """What was counted, on all ranks."""
+    return ranks.sum({"flops": counter.get_total_flops()})["flops"]
+
+
 def _cached(
-    method: Method, precision: str, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path
+    method: Method, precision: str, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path, ranks: Ranks
 ) -> tuple[StageData, dict[str, float]]:
     """Features of the chosen batches, and what the pass over all batches takes at their rate."""
     rows, size = np.concatenate(chosen), len(chosen[0])
-    store = FeatureStore(scratch / "features-timing", "features")
+    store = FeatureStore(scratch / "features-timing", "features", ranks)
     context = data.context(0, 0)
     with FlopCounterMode(display=False) as counter:  # warms up too; counting slows down, so it is not timed
         store.fill(method, precision, data.corpus, rows, context, size)
@@ -244,7 +258,7 @@ def _cached(
     seconds = time.perf_counter() - began
     scale = batches / len(chosen)
     filled = StageData(method, data.corpus, data.stage, data.seed, store)
-    return filled, {"once_seconds": seconds * scale, "once_flops": counter.get_total_flops() * scale}
+    return filled, {"once_seconds": seconds * scale, "once_flops": flops(counter, ranks) * scale}
 
 
 def _mean_length(corpus: Corpus) -> Any:

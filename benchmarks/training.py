@@ -303,7 +303,7 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     paths = Paths(results, spec)
     if spec.engine.kind == "deepspeed":
         with RunLock(paths.run):
-            launch.run_ranks(spec, results)
+            launch.run_ranks(spec, results, "train")
         return read_json(paths.run / "train.json")
     with RunLock(paths.run):
         return train_as(Ranks(), spec, results)

@@ -13,9 +13,9 @@ from benchmarks.analysis import stage
 from benchmarks.analysis.by_hand import changes_table, marked_changes, parse_dims
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis
 from benchmarks.analysis.saying import Speaker
-from benchmarks.checkpoints import weights
 from benchmarks.cli import app
 from benchmarks.data import prepare
+from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation import decoding_of
 from benchmarks.files import BrokenRecord, write_json
 from benchmarks.models import Paths, build_method
@@ -47,7 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if spec.row != "wo_r":
             paths = Paths(folder, spec)
             paths.model.mkdir(parents=True)
-            save_file(weights(build_method(spec, paths.data)), paths.weights)
+            save_file(dict(whole_weights(build_method(spec, paths.data))), paths.weights)
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from benchmarks.cli import app
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
+from benchmarks.engine.base import checkpoint_activations
 from benchmarks.hardware import GPU, GPUS
 from benchmarks.models import Paths, build_method
 from benchmarks.planning import USABLE, Memory, RunPlan, plan
-from benchmarks.specs import RunSpec
+from benchmarks.specs import EngineSpec, RunSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
 from small import MARCOS, small_study
@@ -63,6 +65,24 @@ def test_flops_are_those_that_are_counted_while_training(prepared: tuple[Study, 
         assert made.parameters == sum(p.numel() for p in method.parameters())
         assert made.basis == "the prepared data"
     assert shares == pytest.approx(dict.fromkeys(shares, 1.0), abs=FLOPS_ERROR)
+
+
+def test_layers_that_run_again_keep_their_inputs_alone() -> None:
+    """Counted at the size itself: the layers' inputs; and one layer's own share of what is kept without."""
+    examples = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
+    size = Dimensions(40, 56, 6, 4, 2, 12, 160)
+    again = EngineSpec(activation_checkpointing=True)
+    for spec in small_study([row for row in ROWS if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
+        stage = small_method(spec, size).stages(Budget(2.0, 10, (26,) * 8))[0]
+        plain, deeper = (
+            kept_by(small_method(spec, replace(size, layers=layers)), stage, examples, "float32") for layers in (6, 7)
+        )
+        checkpointed = small_method(spec, size).train()
+        checkpoint_activations(checkpointed)
+        inputs = kept_by(checkpointed, stage, examples, "float32")
+        assert inputs < 0.6 * plain
+        planned = kept_bytes(spec, stage, examples, size, "float32")
+        assert planned == pytest.approx(inputs + deeper - plain, rel=0.03), spec.id
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -19,8 +19,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, training
+from benchmarks import checkpoints, timing, training
 from benchmarks.data import prepare
+from benchmarks.engine.process import whole_weights
 from benchmarks.heartbeat import Beat, read_beat
 from benchmarks.launch import alive
 from benchmarks.models import Paths, exported_method
@@ -76,13 +77,13 @@ class Place:
     def paths(self) -> Paths:
         return Paths(self.results, run_of(study()))
 
-    def start(self, hang_seconds: float = 600, kill: str = "") -> subprocess.Popen[str]:
-        """``marcos-bench train`` on two ranks; ``kill`` as in KILLER."""
+    def start(self, hang_seconds: float = 600, kill: str = "", stage: str = "train") -> subprocess.Popen[str]:
+        """``marcos-bench STAGE`` on two ranks; ``kill`` as in KILLER."""
         content = study(**RANKS, hang_seconds=hang_seconds).model_dump(mode="json", exclude_unset=True)
         (file := self.results / "study.yaml").write_text(yaml.safe_dump(content))
         (self.results / "sitecustomize.py").write_text(KILLER)
         environment = {"TEST_KILL": kill} if kill else {}
-        command = [sys.executable, "-m", "benchmarks.cli", "train", str(file), "equation/marcos/s0"]
+        command = [sys.executable, "-m", "benchmarks.cli", stage, str(file), "equation/marcos/s0"]
         return subprocess.Popen(
             [*command, "--results", str(self.results)],
             env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join([str(self.results), str(ROOT)])},
@@ -228,7 +229,8 @@ def assert_same(paths: Paths, expected: Paths) -> None:
 def test_two_ranks_to_the_end(
     place: Place, undisturbed: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both phases, features included; what it leaves can be loaded anywhere, and its record is that of any run."""
+    """Both phases, features included; what it leaves can be loaded anywhere, and its records are those of any run. Its
+    training is timed on both ranks, which compute as much as one process does."""
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "data").symlink_to(place.results / "small" / "data")
     own = Place(tmp_path)
@@ -236,8 +238,15 @@ def test_two_ranks_to_the_end(
     _, printed = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed
     assert_same(own.paths, undisturbed)
+    process = own.start(stage="time")
+    _, printed = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, printed
+    both = json.loads((own.paths.run / "time.json").read_text())
+    alone = timing.time_run(run_of(study()), undisturbed.study.parent)
+    assert both["train"]["training_flops"] == pytest.approx(alone["train"]["training_flops"], rel=0.1)  # padding
+    assert both["train"]["phases"].keys() == alone["train"]["phases"].keys() == {"phase 1", "phase 2"}
     monkeypatch.setitem(sys.modules, "deepspeed", None)  # as if it were not installed
     moved = own.paths.model.rename(tmp_path / "moved")
-    exported = checkpoints.weights(exported_method(moved))
+    exported = dict(whole_weights(exported_method(moved)))
     record = json.loads((own.paths.run / "train.json").read_text())
     assert checkpoints.digest(exported) == record["weights_sha256"]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.heartbeat import RankFailure
 from benchmarks.specs import RunSpec
 from benchmarks.study import StudyError, load_study
 
@@ -22,12 +23,12 @@ RESULTS = Path("results")
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Bad input ends in one message and exit code 2, not in a trace."""
+    """Bad input ends in one message and exit code 2, not in a trace; ranks that failed in what they died of."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RankFailure) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(error.code if isinstance(error, RankFailure) else 2) from error
 
 
 def run_of(study: str, run: str) -> RunSpec:

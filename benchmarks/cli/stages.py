@@ -38,15 +38,9 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     with clear_errors():
         spec = run_of(study, run)
         from benchmarks import devices, training
-        from benchmarks.launch import RankFailure
 
-        if spec.engine.nodes == 1:  # of several nodes, each belongs to the run as a whole
-            devices.pin(spec.engine.gpus)
-        try:
-            record = training.train(spec, results)
-        except RankFailure as failure:
-            typer.secho(f"error: {failure}", fg="red", err=True)
-            raise typer.Exit(failure.code) from failure
+        devices.pin_for(spec.engine)
+        record = training.train(spec, results)
     seconds, speed = record["wall_seconds"], record["tokens_per_second"]
     typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
 
@@ -73,7 +67,7 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
         spec = run_of(study, run)
         from benchmarks import devices, timing
 
-        devices.pin(1)
+        devices.pin_for(spec.engine)
         record = timing.time_run(spec, results)
     for test, modes in record["tests"].items():
         for mode, measured in modes.items():

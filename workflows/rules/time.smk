@@ -13,8 +13,9 @@ rule time:
         "results/{study}/logs/time/{run}.log",
     threads: workflow.cores
     resources:
-        mem_mb=8000,
+        mem_mb=memory,
         runtime=120,
-        gpu=GPU,
+        nodes=lambda wildcards: run_of(wildcards).engine.nodes,
+        gpu=gpus,
     shell:
         'python -m benchmarks.cli time {params.study:q} {wildcards.run} 2>&1 | tee {log}'
