@@ -211,6 +211,9 @@ class Row(Strict):
     options: dict[str, Any] = {}
     training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
     engine: dict[str, Any] = Field(default={}, description="engine settings that differ from the study's")
+    decodings: dict[Identifier, DecodingSpec] = Field(
+        default={}, description="decodings of the study that are others in this row"
+    )
     blocks: tuple[str, ...] | None = None
 
 

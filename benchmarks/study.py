@@ -82,6 +82,8 @@ class Study(Strict):
         for row in self.rows:
             if unknown := set(row.blocks or ()) - known:
                 raise ValueError(f"row {row.id!r} names unknown blocks {sorted(unknown)}; known: {sorted(known)}")
+            if unknown := row.decodings.keys() - self.evaluation.decodings.keys():
+                raise ValueError(f"row {row.id!r} changes decodings {sorted(unknown)}: name them in `evaluation` too")
         for block in self.blocks:
             if unknown := set(block.tests or ()) - set(self.evaluation.tests):
                 raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
@@ -148,7 +150,7 @@ class Study(Strict):
                 tokenizer=self.tokenizer_of(block),
                 data=block.data,
                 training=TrainingSpec.model_validate(training),
-                evaluation=self._evaluation_for(block, row.method),
+                evaluation=self._evaluation_for(block, row),
                 timing=self.timing,
                 engine=EngineSpec.model_validate(self.engine.model_dump(exclude_unset=True) | row.engine),
                 threads=self.threads,
@@ -205,15 +207,16 @@ class Study(Strict):
                              f"row {method!r} is another: rename that row")  # fmt: skip
         return Row(id=method, method=method, backbone=backbone)
 
-    def _evaluation_for(self, block: Block, method: str) -> EvaluationSpec:
-        """The tests of a block, and the decodings that are for a method; controls of thoughts are not for one that has
-        none."""
+    def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
+        """The tests of a block, and the decodings that are for a row; controls of thoughts are not for a method that
+        has none."""
         from methods.registry import get_method
 
-        own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or method in v.only}
-        if not get_method(method).has_latents:
+        own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or row.method in v.only}
+        if not get_method(row.method).has_latents:
             own = {k: v for k, v in own.items() if v.thoughts == "own"}
-        return self.evaluation.model_copy(update={"tests": self.tests_of(block), "decodings": own})
+        fields = self.evaluation.model_dump(exclude={"tests", "decodings"})
+        return EvaluationSpec(tests=self.tests_of(block), decodings=own | row.decodings, **fields)
 
 
 def study_path(name: str) -> Path:

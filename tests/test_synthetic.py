@@ -126,6 +126,22 @@ def test_blocks_have_their_own_tests_and_options() -> None:
         assert run.options["steps"] == steps and run.evaluation.tests == (f"copy_k{steps}",)
 
 
+def test_a_row_decodes_in_its_own_way() -> None:
+    """Both models draw by default: the transformer its tokens, MarCos its R, after which it says the likeliest."""
+    for name in ("synthetic", "long_range", "paper_synthetic", "paper_long_range"):
+        study = load_study(name)
+        decodings = {run.row: run.evaluation.decodings for run in study.runs.values()}
+        assert decodings["cot_sft"]["default"].tokens == "sample" and decodings["cot_sft"]["default"].seeds == 5
+        assert decodings["marcos"]["default"].tokens == "greedy" and decodings["cot_sft"]["greedy"].tokens == "greedy"
+
+
+def test_a_row_that_changes_an_unknown_decoding_is_refused() -> None:
+    content = yaml.safe_load(study_path("synthetic").read_text())
+    content["rows"][0]["decodings"] = {"smapled": {"seeds": 5}}
+    with pytest.raises(StudyError, match=r"row 'cot_sft' changes decodings \['smapled'\]: name them in `evaluation`"):
+        parse_study(content, "place.yaml")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -178,7 +194,7 @@ def test_the_table_has_both_accuracies_the_entropy_and_the_papers_numbers(tmp_pa
     assert "±" in sampled and "±" not in greedy and drawn == "1.25 of 2.00"
     assert found["paper"] == ["99.90", DASH, DASH, "58.90", DASH, DASH, "17.00", DASH, DASH]
     assert "25.00" in found["MarCos (sampled: default)"] and "75.00" in found["MarCos (sampled: default)"]
-    assert "MarCos (greedy: mean r)" in found and "Transformer (sampled: sampled)" in found
+    assert "MarCos (greedy: mean r)" in found and "Transformer (sampled: default)" in found
 
 
 def test_without_the_papers_setting_its_numbers_are_not_shown(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from benchmarks.analysis.judging import scorer_of
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
 from benchmarks.models import Paths
-from benchmarks.scoring.copying import Copying
+from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.specs import Block, Row
 
-WIDTH = 4  # steps of a bin, as in the paper, where there are so many that four bins are full
 COLUMNS = ("test", "correct", "draws", "choices")
 
 
@@ -53,12 +52,10 @@ class CopiedFigure(Drawing):
         for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
             choices = int(own["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
-            width = WIDTH if choices + 1 >= 4 * WIDTH else 1
-            for first in range(1, choices + 1, width):
-                last = min(first + width - 1, choices)
-                share = float(steps.between(first, last).mean()) if len(steps) else None
-                line = {"test": test, "block": block.id, "row": row.id, "first": first, "last": last, "share": share}
-                yield line | {"uniform": (last - first + 1) / choices, "copies": len(steps), "n": len(own)}
+            for part in bins(choices):
+                share = float(steps.isin(part).mean()) if len(steps) else None
+                line = {"test": test, "block": block.id, "row": row.id, "first": part[0], "last": part[-1]}
+                yield line | {"share": share, "uniform": len(part) / choices, "copies": len(steps), "n": len(own)}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         sets = list(dict.fromkeys(zip(data["block"], data["test"], strict=True)))
@@ -96,8 +93,8 @@ class CopiedFigure(Drawing):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Which earlier step the last one repeats, in shares of the answers that repeat one (default decoding,
-        all decoding and training seeds), in bins of {WIDTH} steps where there are {4 * WIDTH} or more. Dashed: a
-        uniform draw, as in training."""
+        all decoding and training seeds), in the paper's bins of {WIDTH} steps where they are many. Dashed: a uniform
+        draw, as in training."""
         titles = {row.id: self.row_name(row) for row in self.study.rows}
         parts = [
             f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]}: {line['copies']:,} of {line['n']:,}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.scoring.base import Asked, Score, Scorer, integers, said, states
 
 COUNT = 5
+WIDTH = 4  # steps of a bin in the paper's figure
 
 
 class Copying(Scorer):
@@ -25,3 +26,9 @@ class Copying(Scorer):
 
     def choices(self, asked: Asked) -> tuple[int, ...]:
         return (asked.steps or 1,)
+
+
+def bins(choices: int) -> list[range]:
+    """Steps that are counted together: as many as in the paper where four bins are full, else each alone."""
+    width = WIDTH if choices + 1 >= 4 * WIDTH else 1
+    return [range(first, min(first + width, choices + 1)) for first in range(1, choices + 1, width)]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.scoring.copying import bins
 from benchmarks.specs import Block, Row
 from benchmarks.tables.cells import percent
 from benchmarks.tables.synthetic import SyntheticTable
-
-PAPER_BIN = 4  # steps that the paper's figure counts together, for K = 16 and more
 
 
 class LongRangeTable(SyntheticTable):
@@ -31,12 +30,11 @@ class LongRangeTable(SyntheticTable):
     def _bins(self, block: Block) -> Iterator[Line]:
         counts = [self._counts(block, row) for row in self.study.rows]
         choices = max((len(own) for own in counts), default=0)
-        width = PAPER_BIN if choices + 1 >= 4 * PAPER_BIN else 1
-        for first in range(0, choices, width):
-            last = min(first + width, choices)
-            cells = [Cell(percent(sum(own[first:last]) / sum(own))) if sum(own) else Cell() for own in counts]
-            name = f"step {last}" if last == first + 1 else f"steps {first + 1} to {last}"
-            yield Line(Cell(name), (*cells, Cell(percent((last - first) / choices))))
+        for part in bins(choices):
+            copied = slice(part[0] - 1, part[-1])
+            cells = [Cell(percent(sum(own[copied]) / sum(own))) if sum(own) else Cell() for own in counts]
+            name = f"step {part[0]}" if len(part) == 1 else f"steps {part[0]} to {part[-1]}"
+            yield Line(Cell(name), (*cells, Cell(percent(len(part) / choices))))
 
     def _counts(self, block: Block, row: Row) -> list[int]:
         """How often each step was copied, over all questions, decoding seeds and training seeds."""

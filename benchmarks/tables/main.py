@@ -195,8 +195,8 @@ def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
     over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
     texts = [
         """Train: time of one epoch of each training phase, warm starts included: steps per epoch times the median step,
-        measured alone on the machine on the devices that the run trains on, and what a phase computes once. Training FLOPs: of the whole budget, warm starts
-        included.""",
+        measured alone on the machine, on the devices that the run trains on, and what a phase computes once. Training
+        FLOPs: of the whole budget, warm starts included.""",
         f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation over
         {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 % interval
         in the details does (Wilson's, or a bootstrap of questions where a question's score is a mean over seeds).""",
