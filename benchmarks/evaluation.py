@@ -24,7 +24,7 @@ from benchmarks.engine import autocast, pick_device
 from benchmarks.environment import environment, now
 from benchmarks.files import replacing, sha256, write_json
 from benchmarks.locks import RunLock
-from benchmarks.models import Paths, trained_method
+from benchmarks.models import Paths, trained_method, trained_weights
 from benchmarks.progress import Progress
 from benchmarks.scoring import SCORERS, Asked, Scorer
 from benchmarks.specs import DecodingSpec, EvaluationSpec, RunSpec
@@ -128,6 +128,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
         record = {
             "run": spec.id,
             "digest": spec.digest("evaluate"),
+            "weights_sha256": trained_weights(paths),
             "decodings": decodings,
             "predictions": digests,
             "seconds": time.perf_counter() - clock,

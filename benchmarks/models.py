@@ -49,6 +49,11 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
     return method.eval()
 
 
+def trained_weights(paths: Paths) -> str:
+    """The digest of a run's final weights, as its training recorded it."""
+    return read_json(paths.run / "train.json")["weights_sha256"]
+
+
 def export(spec: RunSpec, paths: Paths) -> None:
     """Put specification and tokenizer beside the final weights."""
     load_tokenizer(paths.data).save_pretrained(paths.model / "tokenizer")

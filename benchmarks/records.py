@@ -24,7 +24,13 @@ class Record(BaseModel):
         return None
 
 
+class StageRecord(BaseModel):
+    warnings: list[str] = []  # that hold at its end
+
+
 class TrainRecord(Record):
+    stages: list[StageRecord] = []
+    weights_sha256: str | None = None
     parameters: int
     wall_seconds: float
     tokens_per_second: float
@@ -52,6 +58,7 @@ class DecodingScores(BaseModel):
 
 
 class EvaluateRecord(Record):
+    weights_sha256: str | None = None  # of the weights that answered; older records do not say
     decodings: dict[str, DecodingScores]
     predictions: dict[str, str]  # sha256 by decoding
 
@@ -79,6 +86,7 @@ class TrainTimes(BaseModel):
 
 
 class TimeRecord(Record):
+    weights_sha256: str | None = None
     tests: dict[str, dict[str, TestTimes]]
     train: TrainTimes
 
@@ -106,13 +114,18 @@ class RunRecords(BaseModel):
 
 def read_records(folder: Path, spec: RunSpec) -> RunRecords:
     """The usable records of one run."""
-    records: dict[str, Any] = {}
+    records: dict[StageName, Any] = {}
     problems: dict[StageName, str] = {}
     for stage in spec.stages:
         try:
             records[stage] = _read_record(folder / f"{stage}.json", stage, spec)
         except BrokenRecord as error:
             problems[stage] = str(error)
+    trained = getattr(records.get("train"), "weights_sha256", None)
+    for stage, record in [*records.items()][1:]:
+        if trained and record.weights_sha256 not in (None, trained):
+            problems[stage] = f"stale {stage}.json: made from other weights; run `{stage}` again"
+            del records[stage]
     return RunRecords(**records, problems=problems)
 
 

@@ -33,6 +33,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "test": "string",
     "status": "string",  # done, partial (a stage lacks), not run, skipped
     "reason": "string",
+    "warning": "string",  # what was wrong with the training to its end, of this run or of its warm starts
     "n": "Int64",
     "n_distinct": "Int64",
     "n_deduplicated": "Int64",
@@ -142,10 +143,16 @@ def _run_lines(study: Study, spec: RunSpec, collected: Collected) -> Iterator[di
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
     shared |= _training([collected.runs[run] for run in chain])
+    shared |= {"warning": _warning([collected.runs[run] for run in chain])}
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
             timed = _timing(records, test) if decoding == "default" else {}  # the timing stage knows no other
             yield {**shared, "decoding": decoding, "test": test, **_scores(records, decoding, test), **timed}
+
+
+def _warning(chain: list[RunRecords]) -> str | None:
+    stages = [stage for records in chain if records.train for stage in records.train.stages]
+    return "; ".join(dict.fromkeys(text for stage in stages for text in stage.warnings)) or None
 
 
 def _chain(study: Study, spec: RunSpec) -> Iterator[str]:

@@ -41,6 +41,7 @@ OWN = {  # what this frame adds
     "control": "boolean",
     "status": "string",
     "reason": "string",
+    "warning": "string",
     "training_seeds": "Int64",  # that have an accuracy
     "accuracy": "Float64",
     "spread": "Float64",
@@ -128,10 +129,8 @@ def _correctness(
 def _aggregate(group: pd.DataFrame, correct: pd.Series | None) -> dict[str, Any]:
     first = group.to_dict("records")[0]
     line = {key: first[key] for key in (*KEYS, "title")}
-    lacking = group.dropna(subset="reason")
-    reasons = [f"{run}: {why}" for run, why in zip(lacking["run"].fillna("skipped"), lacking["reason"], strict=True)]
     line["status"] = first["status"] if len(set(group["status"])) == 1 else "partial"
-    line["reason"] = "; ".join(dict.fromkeys(reasons)) or None
+    line |= {column: _by_run(group, column) for column in ("reason", "warning")}
     line |= {name: group[name].mean() for name in MEANS} | {name: group[name].max() for name in COUNTS}
     done = group.dropna(subset="accuracy_mean")
     line["training_seeds"] = len(done)
@@ -141,6 +140,13 @@ def _aggregate(group: pd.DataFrame, correct: pd.Series | None) -> dict[str, Any]
         line |= _spread(done)
         line["low"], line["high"] = statistics.interval(correct)
     return line
+
+
+def _by_run(group: pd.DataFrame, column: str) -> str | None:
+    """What the runs of a group say in a column of texts."""
+    saying = group.dropna(subset=column)
+    texts = [f"{run}: {text}" for run, text in zip(saying["run"].fillna("skipped"), saying[column], strict=True)]
+    return "; ".join(dict.fromkeys(texts)) or None
 
 
 def _spread(done: pd.DataFrame) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
-from benchmarks.models import Paths, trained_method
+from benchmarks.models import Paths, trained_method, trained_weights
 from benchmarks.progress import Progress
 from benchmarks.specs import RunSpec, TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
@@ -63,6 +63,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
         record = {
             "run": spec.id,
             "digest": spec.digest("time"),
+            "weights_sha256": trained_weights(paths),
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
             "precision": spec.engine.precision,
             "threads": spec.timing_threads,

@@ -58,6 +58,7 @@ class Position:
     best_step: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    logged: dict[str, float] = field(default_factory=dict)  # what the method said of the last step
     validation: dict[str, float] = field(default_factory=dict)
     final: dict[str, float] = field(default_factory=dict)
 
@@ -171,7 +172,7 @@ class Trainer:
     def _after_step(self, engine: Engine, sums: Sums, examples: int, seconds: float) -> None:
         at = self.position
         logged = self.method.after_step(sums.statistics)
-        at.final = sums.terms()
+        at.final, at.logged = sums.terms(), logged
         at.step, at.stage_step, at.updates = at.step + 1, at.stage_step + 1, engine.updates
         at.examples, at.tokens, at.seconds = at.examples + examples, at.tokens + sums.tokens, at.seconds + seconds
         line = {"loss": sum(at.final.values()), **at.final, **logged, "grad_norm": sums.statistics["grad_norm"]}
@@ -216,6 +217,7 @@ class Trainer:
                 "end_tokens": at.tokens,
                 "selected_step": at.best_step,
                 "validation": at.validation,
+                "warnings": self.method.warnings(at.logged),  # that hold at its end
             }
         )
         self._log("stage", at.stages[-1])
@@ -289,7 +291,6 @@ class Trainer:
             "final": at.final,
             "validation": at.validation,
             "wall_seconds": at.seconds,
-            "process_seconds": at.seconds,
             "tokens_per_second": at.tokens / max(at.seconds, 1e-9),
             "warnings": at.warnings,
             "weights_sha256": weights_digest,

@@ -97,7 +97,7 @@ def test_controls_show_what_is_lost_and_whether_it_is_much(controls: dict[str, s
     assert header(text)[1:5] == ["Own (%)", "Exchanged (%)", "Exchanged lost", "Exchanged p"]
     own, exchanged, lost, p, *mean = cells(text, "MarCos", ALPHA)
     assert float(own) - float(exchanged) == pytest.approx(float(lost), abs=0.011) and float(lost) > 20
-    assert p == "&lt;0.001" and len(mean) == 3 and "* Mean thoughts: every question gets the mean" in text
+    assert p == "&lt;0.001" and len(mean) == 3 and "goes on from the mean of its batch" in text
 
 
 def test_methods_without_latents_have_a_dash_and_its_reason(controls: dict[str, str]) -> None:

@@ -57,6 +57,15 @@ def test_a_deterministic_row_has_no_spread_and_other_decodings_no_times(fake: tu
     assert pd.isna(line(frame, "equation/marcos/s0", "mean_r")["test_seconds_median"])
 
 
+def test_answers_of_weights_that_were_trained_again_are_stale(fake: tuple[Study, Path]) -> None:
+    folder = fake[1] / "fake/runs/equation/cot/s0"
+    for name in ("evaluate", "time"):
+        write_json(folder / f"{name}.json", read_json(folder / f"{name}.json") | {"weights_sha256": "of older weights"})
+    own = line(results.collect(*fake), "equation/cot/s0")
+    assert own["status"] == "partial" and pd.isna(own["accuracy_mean"]) and pd.isna(own["test_seconds_median"])
+    assert "stale evaluate.json: made from other weights" in own["reason"] and "stale time.json" in own["reason"]
+
+
 def test_missing_broken_and_stale_records_are_rows_with_a_reason(fake: tuple[Study, Path]) -> None:
     made, folder = fake
     runs = folder / "fake" / "runs" / "text"

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import results
+from benchmarks.files import read_json, write_json
 from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
 from benchmarks.paper import paper_table, paper_tables
 from benchmarks.study import Study
@@ -65,6 +66,17 @@ def test_layout_is_the_papers(files: dict[str, str]) -> None:
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "&nbsp;w/o R" in text  # an ablation stands under its row
+
+
+def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_path: Path) -> None:
+    made = study()
+    fabricate(made, tmp_path)
+    path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
+    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead"]}, {"warnings": []}]})
+    results.collect(made, tmp_path)
+    text = contents(made, tmp_path)["md"]
+    assert "equation/marcos/s0: R is dead" in text
+    assert any(line.startswith("| MarCos<sup>1</sup>") for line in text.splitlines())
 
 
 def test_bold_only_where_the_test_separates(files: dict[str, str]) -> None:

@@ -13,8 +13,8 @@ from benchmarks.tables.maker import Maker, spoken
 from methods.registry import get_method
 
 MEANINGS = {
-    "exchanged": "every question gets the latents of another question of its batch",
-    "mean": "every question gets the mean of its batch's latents",
+    "exchanged": "after every latent step, each question goes on from the latents of another question of its batch",
+    "mean": "after every latent step, each question goes on from the mean of its batch's latents",
 }
 
 
@@ -49,7 +49,7 @@ class ControlsTable(Maker):
         assert own is not None
         score = self.absent(own) if pd.isna(own["accuracy"]) else Cell(percent(own["accuracy"]), mark=self.lacking(own))
         controls = (cell for name in self.decodings() for cell in self._control(block, row, name, test))
-        yield Line(Cell(own["title"]), (score, *controls), row.indent)
+        yield Line(self.row_title(own), (score, *controls), row.indent)
 
     def _control(self, block: Block, row: Row, decoding: str, test: str) -> tuple[Cell, ...]:
         method = get_method(row.method)
@@ -67,7 +67,7 @@ class ControlsTable(Maker):
             return
         yield "Own: accuracy of the default decoding, in which every question has its own latents."
         for name, spec in self.decodings().items():
-            yield f"{spoken(name).capitalize()}: {MEANINGS[spec.thoughts]}, and all else stays."
+            yield f"{spoken(name).capitalize()}: {MEANINGS[spec.thoughts]}; its own text stays."
         yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, the answer does not come from what the
         latents say about the question. Batches are of {self.study.evaluation.batch_size} questions of like length."""

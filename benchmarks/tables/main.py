@@ -87,7 +87,7 @@ class MainTable(Maker):
     def _main_line(self, block: Block, row: Row, unit: Unit) -> Line:
         lines = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
         first = next(line for line in lines if line is not None)
-        title = Cell(first["title"])
+        title = self.row_title(first)
         if first["status"] in ("not run", "skipped"):
             blank = [Cell()] * (2 * len(self.test_names) + 2)
             return Line(title, (self.absent(first), *blank), row.indent)
@@ -128,7 +128,7 @@ class MainTable(Maker):
             yield Line(title, _scores(line) + _costs(line), row.indent)
 
     def _training(self) -> Grid:
-        columns = (Column("Wall clock (s)"), Column("Tokens/s"))
+        columns = (Column("In optimizer steps (s)"), Column("Tokens/s"))
         sections = []
         for block in self.study.blocks:
             lines = []
@@ -138,7 +138,7 @@ class MainTable(Maker):
                     continue
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 cells = (cell(line["train_wall_seconds"], seconds), speed)
-                lines.append(Line(Cell(line["title"]), cells, row.indent))
+                lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))
         return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
 

@@ -83,6 +83,10 @@ class Maker(ABC):
             self.notes.append(reason)
         return str(self.notes.index(reason) + 1)
 
+    def row_title(self, line: Mapping[str, Any]) -> Cell:
+        """A row's title, with the note of what was wrong with its training to the end."""
+        return Cell(line["title"], mark=self.note(line["warning"]))
+
     def absent(self, line: Mapping[str, Any]) -> Cell:
         """Stands where a run has no result."""
         return Cell("skipped" if line["status"] == "skipped" else "not run", mark=self.note(line["reason"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.markup import Column, Grid, Line
 from benchmarks.specs import Block, Row
 from benchmarks.tables.accuracy import AccuracyTable
 from benchmarks.tables.cells import cell
@@ -23,7 +23,7 @@ class NarTable(AccuracyTable):
         line = self.summary.line(block.id, row.id, "default", test)
         if line is not None:
             costs = (cell(line["forward_passes"], "{:.2f}".format), cell(line["tokens_per_question"], "{:.1f}".format))
-            yield Line(Cell(line["title"]), costs, row.indent)
+            yield Line(self.row_title(line), costs, row.indent)
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()
