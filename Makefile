@@ -1,7 +1,9 @@
 # Two commands: `make table` and `make test`. Both make the environment they need, once.
-STUDY ?= quick
+STUDY ?= # without one: quick
 CORES ?= all
 PYTEST ?= -n auto --dist loadfile --no-loadscope-reorder
+
+TARGET := $(if $(STUDY),--config study=$(STUDY) -- results/table.md,results/table_main.md)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,11 +19,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help: ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
-	@echo 'Variables: STUDY=$(STUDY) CORES=$(CORES) PYTHON=$(PYTHON) PYTEST="$(PYTEST)"'
+	@echo 'Variables: STUDY=$(or $(STUDY),quick) CORES=$(CORES) PYTHON=$(PYTHON) PYTEST="$(PYTEST)"'
 
-table: $(STAMP) ## run a study, or what is left of it, and render its table: make table STUDY=quick
-	snakemake --cores $(CORES) --config study=$(STUDY) -- results/table_main.md
-	@cat results/table_main.md
+table: $(STAMP) ## run a study, or what is left of it, and render its first table: make table STUDY=smoke
+	snakemake --cores $(CORES) $(TARGET)
+	@cat $(lastword $(TARGET))
 
 test: lint ## lint, then run the tests
 	pytest $(PYTEST)

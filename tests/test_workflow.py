@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,6 +88,26 @@ def test_all_tables_are_made_when_none_is_named(finished: Path) -> None:
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke"))
     assert jobs == {"table": 2, "latest_table": 2, "report": 1, "all": 1}  # besides the main table, which is there
     assert planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", "results/table_controls.md"))
+
+
+def test_a_named_study_is_never_exchanged_for_another(finished: Path) -> None:
+    message = r"study ablation does not render table_main \(its tables: table_ablation\): ask for one of them"
+    output = snakemake(finished, "--dry-run", "--config", "study=ablation", "--", TARGET, fails=True)
+    assert re.search(message, output), output
+
+
+@pytest.mark.parametrize(("study", "table"), [("smoke", "main"), ("ablation", "ablation")])
+def test_make_prints_the_first_table_of_the_study_that_it_is_told(finished: Path, study: str, table: str) -> None:
+    planned = subprocess.run(["make", "-n", "table", f"STUDY={study}"], cwd=ROOT, text=True, capture_output=True).stdout
+    *_, call, shown = planned.splitlines()
+    assert call.startswith("snakemake --cores all ") and shown == f"cat {call.split()[-1]}"
+    output = snakemake(finished, "--dry-run", *call.split()[3:])
+    assert f"input: results/table_{table}.md\n    output: {call.split()[-1]}" in output
+
+
+def test_make_without_a_study_makes_the_main_table() -> None:
+    planned = subprocess.run(["make", "-n", "table"], cwd=ROOT, text=True, capture_output=True).stdout
+    assert planned.splitlines()[-2:] == [f"snakemake --cores all {TARGET}", f"cat {TARGET}"]
 
 
 def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:

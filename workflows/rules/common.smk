@@ -51,7 +51,7 @@ GPUS = torch.cuda.device_count()  # of this machine
 GPU = int(GPUS > 0 or shutil.which("sbatch") is not None)  # of a job: on a cluster's login node there may be none
 if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: what is at hand there is not counted here
     workflow.register_resource("gpu", max(GPUS, 1))
-# Where a table is taken from when the study at hand does not render it
+# Where a table is taken from when no study is named
 HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
 HOMES |= {"ablation": "ablation", "nar": "one_shot", "synthetic": "synthetic", "longrange": "long_range"}
 HOMES |= {"3b": "small_3b"}
@@ -77,9 +77,15 @@ def file_of(wildcards):
 
 def home(table):
     """The study that a table without a study in its path is taken from."""
-    if table not in HOMES and table not in STUDY.tables:
-        raise WorkflowError(f"study {STUDY.name} does not render table_{table}: name one that does (--config study=…)")
-    return STUDY.name if table in STUDY.tables else HOMES[table]
+    if table in STUDY.tables:
+        return STUDY.name
+    if config or table not in HOMES:  # a study that was named is the one that is meant
+        own = ", ".join(f"table_{own}" for own in STUDY.tables) or "none"
+        raise WorkflowError(
+            f"study {STUDY.name} does not render table_{table} (its tables: {own}): ask for one of them, or name "
+            "a study that does (--config study=…)"
+        )
+    return HOMES[table]
 
 
 def everything(wildcards):
