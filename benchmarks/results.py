@@ -122,8 +122,9 @@ def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
                     lines += [{**shared, **reason, "test": t, "decoding": "default"} for t in study.tests_of(block)]
                 else:
                     lines += _run_lines(study, spec, collected)
+    emitted = {line.get("run") for line in lines}
     for spec in study.runs.values():
-        if spec.row not in titles:
+        if spec.id not in emitted:  # of no row, or of one that is not for this block
             lines += [line | {"shown": False} for line in _run_lines(study, spec, collected)]
     frame = pd.DataFrame(lines, columns=list(COLUMNS))
     frame["study"] = study.name

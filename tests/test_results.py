@@ -126,6 +126,19 @@ def test_warm_starts_count_in_training_and_are_no_row(tmp_path: Path, monkeypatc
     assert pd.isna(own["train_epoch_seconds"]) and "warm start text/cot_sft/s0: no time.json" in own["reason"]
 
 
+def test_a_warm_start_whose_row_is_not_for_its_block_is_no_row_there(tmp_path: Path) -> None:
+    rows = [
+        {"id": "cot_sft", "method": "cot_sft", "blocks": ["text"]},
+        {"id": "coconut", "method": "coconut", "blocks": ["equation"]},
+    ]
+    made = study(rows=rows)
+    fabricate(made, tmp_path)
+    frame = results.collect(made, tmp_path)
+    assert set(frame["run"]) == set(made.runs)
+    assert line(frame, "text/cot_sft/s0")["shown"] and line(frame, "equation/coconut/s0")["shown"]
+    assert not line(frame, "equation/cot_sft/s0")["shown"]
+
+
 def test_written_files(fake: tuple[Study, Path]) -> None:
     made, folder = fake
     frame = results.collect(made, folder)
