@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from methods.backbone import Backbone
 
-CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.memory
+CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_memory
 IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
 
 

@@ -2,7 +2,8 @@
 
 A method prefills a :class:`Prefix` with its prompt, may extend it by continuous vectors (:func:`extend`), and decodes
 tokens from it. Prompts are padded on the left; masks and position ids make padding invisible. Finished rows leave the
-batch once they are half of it. How a prefix is kept is the business of :mod:`methods.memory`.
+batch once they are half of it. How a prefix is kept is the business of :mod:`methods.memory` and
+:mod:`methods.static_memory`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from methods.base import CachePolicy, Cost, Decoding
 from methods.draws import uniform
-from methods.memory import Memory, make_memory
+from methods.memory import Growing, Memory, Rereading
+from methods.static_memory import Static
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +36,14 @@ class Prefix:
         """The prefix of some rows. The memory is changed in place: this prefix is spent."""
         self.memory.select(rows)
         return Prefix(self.memory, self.hidden[rows], self.real[rows], self.cost)
+
+
+def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
+    """The memory that a policy means: by itself, ``static`` where a GPU answers, and ``dynamic`` elsewhere."""
+    if policy == "auto":
+        on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
+        policy = "static" if on_gpu else "dynamic"
+    return {"dynamic": Growing, "static": Static, "none": Rereading}[policy](trunk)
 
 
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:

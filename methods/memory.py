@@ -12,7 +12,6 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from methods.backbone import causal_mask, positions_of
-from methods.base import CachePolicy
 
 
 class Memory(ABC):
@@ -79,13 +78,3 @@ class Rereading(Memory):
 def _mask(real: Tensor) -> Tensor | None:
     """Of a whole sequence; none where nothing is padding, for which attention has a faster way."""
     return None if bool(real.all()) else causal_mask(real)
-
-
-def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
-    """The memory that a policy means: by itself, ``static`` where a GPU answers, and ``dynamic`` elsewhere."""
-    from methods.static_memory import Static
-
-    if policy == "auto":
-        on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
-        policy = "static" if on_gpu else "dynamic"
-    return {"dynamic": Growing, "static": Static, "none": Rereading}[policy](trunk)

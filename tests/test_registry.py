@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scaffold import new_method
-from methods.registry import UnknownMethod, available, code_digest, get_method
+from methods.registry import UnknownMethod, _builds_on, available, code_digest, get_method
 from plugins import install
 
 
@@ -30,6 +30,12 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
     before = code_digest("outsider")
     (site / "outsider.py").write_text((site / "outsider.py").read_text() + "# edited\n")
     assert code_digest("outsider") != before  # its runs are run again
+
+
+@pytest.mark.parametrize("name", available())
+def test_a_method_builds_on_all_that_it_decodes_with(name: str) -> None:
+    built_on = _builds_on(get_method(name).__module__, set())
+    assert built_on >= {f"methods.{part}" for part in ("base", "backbone", "decoding", "memory", "static_memory")}
 
 
 def test_two_methods_of_one_name_are_an_error(site: Path) -> None:

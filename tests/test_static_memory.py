@@ -11,8 +11,8 @@ from torch import Tensor
 from methods import static_memory
 from methods.backbone import load_backbone
 from methods.base import CachePolicy, Decoding
-from methods.decoding import Prefix, decode, extend, prefill, read
-from methods.memory import Growing, make_memory
+from methods.decoding import Prefix, decode, extend, make_memory, prefill, read
+from methods.memory import Growing
 from methods.static_memory import Static
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured where there is a GPU
