@@ -36,7 +36,7 @@ from methods.base import Context, Stage
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
-CODE = (  # besides the method's own: what a run's weights depend on
+CODE = (  # besides the method's own: what a run's weights depend on. What lists data sets does not: cards have versions
     *(f"benchmarks.{part}" for part in ("training", "steps", "features", "study", "specs")),
     *(f"benchmarks.engine.{part}" for part in ("base", "process")),
     *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers", "batching")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -16,7 +17,9 @@ from benchmarks.files import read_json, write_json
 from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
 from benchmarks.paper import paper_table, paper_tables
 from benchmarks.study import Study
+from benchmarks.tables import CODE
 from benchmarks.tables.render import contents, render
+from conftest import ROOT
 from fabricate import ACCURACY, fabricate, study
 from methods.registry import get_method
 
@@ -229,3 +232,14 @@ def test_the_papers_tables_are_complete() -> None:
             assert row.tests.keys() == table.tests.keys()
     with pytest.raises(ValueError, match="no table 'main'"):
         paper_table("main")
+
+
+def test_an_edit_of_what_tables_import_renders_them_anew() -> None:
+    imported = set()
+    for path in (ROOT / "benchmarks/tables").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "benchmarks":
+                imported |= {f"benchmarks.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks."):
+                imported.add(".".join(node.module.split(".")[:2]))
+    assert imported <= set(CODE)

@@ -148,3 +148,9 @@ def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments:
     (finished / "bad.yaml").write_text((finished / "workflows/config/smoke.yaml").read_text() + "sedes: [0]\n")
     output = snakemake(finished, "--dry-run", *arguments, "--", TARGET, fails=True)
     assert re.search(message, output), output
+
+
+def test_data_files_have_the_names_of_modules() -> None:
+    """So that a digest of a module's source takes them in."""
+    files = [path for path in (ROOT / "benchmarks").glob("*.*") if path.suffix != ".py"]
+    assert files and all(path.with_suffix(".py").is_file() for path in files)

@@ -18,8 +18,9 @@ from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.models import Paths
 from benchmarks.study import STUDIES, load_study, study_path
+from benchmarks.tables import CODE as RENDERING
 from benchmarks.tables import Table
-from benchmarks.training import CODE as TRAINING_CODE
+from benchmarks.training import CODE as TRAINING
 from methods.registry import code_digest
 
 
@@ -55,12 +56,7 @@ if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: what 
 HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
 HOMES |= {"ablation": "ablation", "nar": "one_shot", "synthetic": "synthetic", "longrange": "long_range"}
 HOMES |= {"3b": "small_3b"}
-# Source that decides the weights. Modules that list data sets are not among it: see `training_data`
-TRAINING = [*TRAINING_CODE, *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers"))]
 RECORDS = ["benchmarks.results", "benchmarks.records"]
-RENDERING = RECORDS + [
-    f"benchmarks.{part}" for part in ("tables", "summary", "markup", "paper", "provenance", "statistics")
-]
 
 
 @functools.cache
