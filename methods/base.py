@@ -237,6 +237,11 @@ class Method(nn.Module, ABC):
         """The name, in :attr:`Generation.trace`, of the latents (B, steps, dims) that interventions set, else None."""
         return None
 
+    def encoded(self, examples: Sequence[Example]) -> Tensor | None:
+        """The latents (B, steps, dims) in which training encodes the examples' own steps, where :meth:`steers` names
+        latents and something encodes them."""
+        return None
+
     @classmethod
     def starts_from(cls, options: Any) -> str | None:
         """The method whose checkpoint (same data, same seed, default options) this one is initialised from."""

@@ -191,7 +191,7 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
     for name, frame in frames.items():
         frame.to_parquet(folder / f"{name}.parquet", index=False)
     record = _record(spec, "analyse") | {"name": "R", "dimensions": 30, "active": 30, "frequent": [9, 4, 17, 0, 1]}
-    encoding = {"test": "alpha", "dims": list(range(3, 13)), "values": [1.0] * 10, "agreement": 1.0}
+    encoding = {"test": "alpha", "dims": list(range(3, 13)), "values": [1.0] * 10, "agreement": [1.0] * 10}
     files = {name: sha256(folder / f"{name}.parquet") for name in frames}
     write_json(folder / "analysis.json", record | {"clique": [4, 9, 17], "encoding": encoding, "files": files})
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.analysis.digits import drawn_digits, encoding, follows, is_summation
+from benchmarks.analysis.digits import Encoding, digits_of, drawn_digits, encoding, follows, is_summation, steer
 from benchmarks.analysis.patterns import correlation_graph, correlations, largest_clique, most_frequent, patterns
-from benchmarks.analysis.saying import Said
+from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.analysis.steering import effects
 from benchmarks.analysis.votes import calibration_error, majority, protocols, reliability, votes
 from benchmarks.data import TestSet
 from benchmarks.specs import AnalysisSpec
+from methods.base import Decoding, Example, Intervention
 
 
 def planted(count: int = 400, size: int = 50) -> np.ndarray:
@@ -93,17 +96,71 @@ def test_one_to_one_encoding_is_found() -> None:
     test, said, digits = summation(200)
     assert is_summation(test)
     np.testing.assert_array_equal(drawn_digits(test, said), digits)
-    found = encoding(said.trace["R"], digits)
-    assert found.dims == [2 * digit + 1 for digit in range(10)] and found.agreement == 1
+    found = encoding(said.trace["R"], digits, active_above=0.1)
+    assert found.dims == [2 * digit + 1 for digit in range(10)] and found.agreement == [1.0] * 10
     assert found.values == pytest.approx([0.8] * 10)
+
+
+def test_digits_are_read_off_the_examples_own_steps() -> None:
+    test, said, digits = summation(20)
+    examples = [Example("", [at], [[at, 1], [at, 2]], [at, 3]) for at in range(20)]
+    spoken: dict[tuple[int, ...], str] = {(at,): text for at, text in enumerate(test.texts)}
+    for at, steps in enumerate(said.steps):
+        spoken |= {(at, step): line for step, line in enumerate(steps, start=1)}
+    np.testing.assert_array_equal(digits_of(examples, lambda ids: spoken[tuple(ids)]), digits)
 
 
 def test_digits_that_were_never_drawn_have_no_dimension() -> None:
     _, said, digits = summation(200)
-    found = encoding(said.trace["R"], np.where(digits < 3, digits, -1))
-    assert found.dims[:3] == [1, 3, 5] and set(found.dims[3:]) == {None}
-    nothing = encoding(said.trace["R"], np.full_like(digits, -1))
-    assert set(nothing.dims) == {None} and nothing.agreement == 0
+    found = encoding(said.trace["R"], np.where(digits < 3, digits, -1), 0.1)
+    assert found.dims[:3] == [1, 3, 5] and set(found.dims[3:]) == {None} == set(found.agreement[3:])
+    nothing = encoding(said.trace["R"], np.full_like(digits, -1), 0.1)
+    assert set(nothing.dims) == {None} == set(nothing.agreement)
+
+
+def test_a_dimension_that_is_not_active_or_seldom_the_largest_is_no_digits_own() -> None:
+    _, said, digits = summation(200)
+    latents = said.trace["R"]
+    latents[:, :, 2 * 4 + 1] *= 0.1  # digit 4: weak, though the largest
+    sevens = np.argwhere(digits == 7)
+    for row, step in sevens[: len(sevens) * 3 // 4]:  # digit 7: mostly said as an 8 is
+        latents[row, step, [15, 17]] = 0.7, 0.75
+    found = encoding(latents, digits, active_above=0.1)
+    assert [digit for digit, dim in enumerate(found.dims) if dim is None] == [4, 7]
+    assert [digit for digit, value in enumerate(found.values) if value is None] == [4, 7]
+    assert found.agreement[4] == 1 and found.agreement[7] == pytest.approx(0.25, abs=0.03)
+
+
+class Obeying:
+    """Adds the digit of the dimension that is on in step 1, and 3 in step 2, whatever is set there."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[Intervention, ...]] = []
+
+    def say(self, questions: list[list[int]], decoding: Decoding) -> Said:
+        self.given.append(decoding.interventions)
+        (dim,) = next(one.dims for one in decoding.interventions if one.value)
+        first = (dim - 1) // 2 if decoding.interventions[0].step == 1 else 0
+        steps = [
+            f"{1 + first} {2 + first}",
+            f"{4 + first} {5 + first}",
+            f"#### {4 + first} + {5 + first} = {9 + 2 * first}",
+        ]
+        return Said([steps[-1]] * len(questions), [steps] * len(questions), np.zeros(len(questions)), {})
+
+
+def test_steering_sets_one_dimension_alone_in_one_step() -> None:
+    test = TestSet("rs_n2_k3", ["a"], ["1 2"], [[0]], ["1"], [2], [False])
+    dims = [2 * digit + 1 if digit != 6 else None for digit in range(10)]
+    encoded = Encoding(np.zeros((10, 24)), dims, [None if dim is None else 0.8 for dim in dims], [1.0] * 10)
+    speaker = Obeying()
+    frame = steer(cast(Speaker, speaker), test, Decoding(), encoded, steps=3)
+    rest = tuple(dim for dim in range(24) if dim != 5)
+    assert speaker.given[2] == (Intervention(rest, 0.0, 1), Intervention((5,), 0.8, 1))
+    assert speaker.given[11] == (Intervention(rest, 0.0, 2), Intervention((5,), 0.8, 2))
+    assert list(frame["digit"]) == [0, 1, 2, 3, 4, 5, 7, 8, 9] * 2 and list(frame["step"]) == [1] * 9 + [2] * 9
+    assert all(frame.loc[frame["step"] == 1, "obeyed"]) and all(frame["followed"])
+    assert list(frame.loc[(frame["step"] == 2) & frame["obeyed"], "digit"]) == [3]
 
 
 def test_effects_are_against_what_is_said_unsteered() -> None:

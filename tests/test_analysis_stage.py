@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from benchmarks.analysis import stage
 from benchmarks.analysis.by_hand import changes_table, marked_changes, parse_dims
+from benchmarks.analysis.digits import digits_of
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis
 from benchmarks.analysis.saying import Speaker
 from benchmarks.cli import app
-from benchmarks.data import prepare
+from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation import decoding_of
 from benchmarks.files import BrokenRecord, write_json
 from benchmarks.models import Paths, build_method
+from benchmarks.specs import AnalysisSpec
 from benchmarks.study import Study
-from methods.base import InterventionError
+from methods.base import Context, Example, InterventionError, Stage
 from small import MARCOS, small_study
+from test_synthetic import small
 
 ROWS = [
     {"id": "cot_sft", "method": "cot_sft"},
@@ -91,6 +96,46 @@ def test_samples_are_those_of_all_seeds_and_of_the_mean(analysis: Analysis) -> N
     frame = analysis.frame("samples")
     assert sorted(set(frame["seed"])) == [-1, 0, 1, 2, 3] and len(frame) == 5 * 12
     assert analysis.record.encoding is None  # no Random Summation
+
+
+def test_latents_of_training_are_the_posteriors(results: Path) -> None:
+    speaker = Speaker.load(study().runs[RUN], results)
+    corpus = open_corpus(speaker.data, "validation")
+    examples = corpus.examples(range(32))
+    context = Context(Stage("phase 1", 1.0), epoch=0, step=0, seed=0)
+    with torch.no_grad():
+        expected = speaker.method.features(speaker.method.collate(examples, context), context)["mean"]
+    latents = speaker.encode(examples)
+    assert latents is not None
+    np.testing.assert_allclose(latents, expected, rtol=1e-4, atol=1e-5)
+    assert Speaker.load(study().runs["equation/cot_sft/s0"], results).encode(examples) is None
+
+
+def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder is replaced by one that gives digit d dimension 2 d; what is asked of the method is real."""
+    rs = small("synthetic", ("rs",))
+    prepare(rs, rs.blocks[0], tmp_path)
+    spec = rs.runs["rs/marcos/s0"].model_copy(update={"analysis": AnalysisSpec(questions=3, samples=1)})
+    paths = Paths(tmp_path, spec)
+    paths.model.mkdir(parents=True)
+    save_file(dict(whole_weights(build_method(spec, paths.data))), paths.weights)
+
+    def planted(speaker: Speaker, examples: list[Example]) -> np.ndarray:
+        digits = digits_of(examples, partial(decode, speaker.tokenizer))
+        assert digits.shape == (8, 2) and (digits >= 0).all()
+        latents = np.zeros((8, 3, 16))
+        np.put_along_axis(latents[:, :2], digits[..., None] % 8 * 2, 0.7, axis=2)
+        return latents
+
+    monkeypatch.setattr(Speaker, "encode", planted)
+    stage.analyse(spec, tmp_path)
+    analysis = read_analysis(rs.blocks[0], spec, tmp_path)
+    encoded, steering = analysis.record.encoding, analysis.frame("steering")
+    assert encoded is not None and encoded.test == "rs_n2_k3"
+    owned = [digit for digit, dim in enumerate(encoded.dims) if dim is not None]
+    assert owned and all(encoded.dims[digit] == 2 * (digit % 8) for digit in owned)
+    assert len(steering) == 2 * len(owned) * 3 and sorted(set(steering["digit"])) == owned
+    assert max(analysis.frame("encoding")["mean"].dropna()) == pytest.approx(0.7)
 
 
 def test_other_settings_ask_for_another_analysis(analysis: Analysis, results: Path) -> None:

@@ -124,7 +124,8 @@ def test_samples_against_the_mean(files: dict[Figure, dict[str, Path]]) -> None:
 
 def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
     text = files[Figure.encoding]["md"].read_text()
-    assert "10 digits have a dimension of their own" in text and "Steering accuracy: 95.0 %" in text
+    assert "10 of 10 digits have a dimension of their own" in text
+    assert "Steering accuracy: 95.0 %, steered over 10 of 10 digits" in " ".join(text.split())
 
 
 def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ steers the step (paper, section on synthetic tasks)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,23 +13,23 @@ from scipy.optimize import linear_sum_assignment
 from benchmarks.analysis.judging import judged, readable, scorer_of
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
-from benchmarks.scoring import Asked
+from benchmarks.scoring import Asked, Score
 from benchmarks.scoring.sequences import Summation
-from methods.base import Decoding, Intervention
+from methods.base import Decoding, Example, Intervention
 
 DIGITS = range(10)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """``matrix``: (10, D) mean of R over the steps that drew each digit. ``dims`` and ``values``: the dimension that
-    stands for a digit, one for each, and its mean there; None for digits that were never drawn. ``agreement``: share of
-    steps whose largest dimension is that of their digit."""
+    """``matrix``: (10, D) mean of R over the steps that drew each digit. ``dims`` and ``values``: the dimension that a
+    digit has to itself, and its mean there; None for a digit that has none. ``agreement``: share of a digit's steps in
+    which the dimension that fits it best is the largest of those that fit digits; None where it was never drawn."""
 
     matrix: np.ndarray
     dims: list[int | None]
     values: list[float | None]
-    agreement: float
+    agreement: list[float | None]
 
 
 def is_summation(test: TestSet) -> bool:
@@ -38,7 +39,17 @@ def is_summation(test: TestSet) -> bool:
 
 def drawn_digits(test: TestSet, said: Said) -> np.ndarray:
     """(N, K - 1) digits, -1 where a step is explained by none."""
-    scores = judged(test, readable(test, said))
+    return _digits(judged(test, readable(test, said)))
+
+
+def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
+    """(N, K - 1) digits that the examples' own steps drew, whose tokens ``text`` makes readable."""
+    asked = (Asked(text(one.question), "", len(one.steps)) for one in examples)
+    lines = ("\n".join(map(text, (*one.steps, one.answer))) for one in examples)
+    return _digits(Summation().score(*of) for of in zip(lines, asked, strict=True))
+
+
+def _digits(scores: Iterable[Score]) -> np.ndarray:
     return np.array([[-1 if digit is None else int(digit) for digit in score.draws] for score in scores])
 
 
@@ -47,39 +58,37 @@ def follows(steps: list[str], step: int) -> bool:
     return Summation().score("\n".join(steps[step:]), Asked(steps[step - 1], "", len(steps) - 1 - step)).correct
 
 
-def encoding(latents: np.ndarray, digits: np.ndarray) -> Encoding:
-    """From R (N, K, D) and the digits (N, K - 1) that its steps drew."""
+def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> Encoding:
+    """From R (N, K, D) and the digits (N, K - 1) that its steps drew. A dimension is a digit's own if it is active
+    there, and the largest in most steps that drew it."""
     values = latents[:, : digits.shape[1]][digits >= 0]
     known = digits[digits >= 0]
     seen = [digit for digit in DIGITS if (known == digit).any()]
     matrix = np.full((10, latents.shape[-1]), np.nan)
     for digit in seen:
         matrix[digit] = values[known == digit].mean(0)
-    dims: list[int | None] = [None] * 10
-    if seen:  # what sets a digit apart from the others, so that a dimension that is always on stands for none
-        apart = matrix[seen] - matrix[seen].mean(0)
-        for row, dim in zip(*linear_sum_assignment(-apart), strict=True):
-            dims[seen[row]] = int(dim)
-    chosen = [dim for dim in dims if dim is not None]
-    largest = np.array(chosen)[values[:, chosen].argmax(1)] if chosen else np.zeros(0)
-    expected = np.array([dims[digit] for digit in known])
-    found = [None if dim is None else float(matrix[digit, dim]) for digit, dim in enumerate(dims)]
-    return Encoding(matrix, dims, found, float((largest == expected).mean()) if len(known) else 0.0)
+    found = Encoding(matrix, [None] * 10, [None] * 10, [None] * 10)
+    if not seen:
+        return found
+    apart = matrix[seen] - matrix[seen].mean(0)  # so that a dimension that is always on stands for none
+    rows, chosen = linear_sum_assignment(-apart)
+    largest = chosen[values[:, chosen].argmax(1)]
+    for digit, dim in zip(np.array(seen)[rows].tolist(), chosen.tolist(), strict=True):
+        found.agreement[digit] = share = float((largest[known == digit] == dim).mean())
+        if matrix[digit, dim] > active_above and share > 0.5:
+            found.dims[digit], found.values[digit] = dim, float(matrix[digit, dim])
+    return found
 
 
 def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding, steps: int) -> pd.DataFrame:
-    """One line per question, steered step and digit: whether the step adds that digit (``obeyed``) and whether all
-    that follows is consistent with it (``followed``). The digit's dimension gets its mean value, the others' 0."""
+    """One line per question, steered step and digit that has a dimension: whether the step adds that digit
+    (``obeyed``) and whether all that follows is consistent with it (``followed``)."""
     frames = []
     for step in range(1, steps):
-        for digit, dim in enumerate(encoded.dims):
-            if dim is None:
+        for digit, (dim, value) in enumerate(zip(encoded.dims, encoded.values, strict=True)):
+            if dim is None or value is None:
                 continue
-            others = tuple(other for other in encoded.dims if other not in (None, dim))
-            value = encoded.values[digit]
-            assert value is not None
-            by_hand = (Intervention(others, 0.0, step), Intervention((dim,), value, step))
-            said = speaker.say(test.questions, replace(decoding, interventions=by_hand))
+            said = speaker.say(test.questions, replace(decoding, interventions=alone(dim, value, step, encoded)))
             digits = drawn_digits(test, said)
             frames.append(
                 pd.DataFrame(
@@ -94,3 +103,9 @@ def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding
                 )
             )
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def alone(dim: int, value: float, step: int, encoded: Encoding) -> tuple[Intervention, Intervention]:
+    """One dimension at its value and all others at 0: nothing that was predicted for the step is left."""
+    others = tuple(other for other in range(encoded.matrix.shape[1]) if other != dim)
+    return Intervention(others, 0.0, step), Intervention((dim,), value, step)

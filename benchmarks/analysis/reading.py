@@ -23,7 +23,12 @@ class EncodingRecord(BaseModel):
     test: str
     dims: list[int | None]
     values: list[float | None]
-    agreement: float
+    agreement: list[float | None]  # by digit
+
+    @property
+    def own(self) -> list[int]:
+        """Dimensions that digits have to themselves, in the order of the digits."""
+        return [dim for dim in self.dims if dim is not None]
 
 
 class AnalysisRecord(BaseModel):

@@ -12,11 +12,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
-from benchmarks.engine import pick_device
+from benchmarks.engine import autocast, pick_device
 from benchmarks.evaluation import batches_by_length, generate
 from benchmarks.models import Paths, trained_method
 from benchmarks.specs import RunSpec
-from methods.base import Decoding, Method
+from methods.base import Decoding, Example, Method
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,19 @@ class Speaker:
         if count is None or count >= len(test):
             return test
         return select(test, np.linspace(0, len(test) - 1, count).round().astype(int).tolist())
+
+    @torch.no_grad()
+    def encode(self, examples: Sequence[Example]) -> np.ndarray | None:
+        """Latents (N, K, D) in which training encodes the examples' own steps, or None: see :meth:`Method.encoded`."""
+        rows: list[np.ndarray | None] = [None] * len(examples)
+        for indices in batches_by_length([example.question for example in examples], self.spec.evaluation.batch_size):
+            with autocast(self.method.device, self.spec.engine.precision):
+                latents = self.method.encoded([examples[i] for i in indices])
+            if latents is None:
+                return None
+            for index, row in zip(indices, latents.float().cpu().numpy(), strict=True):
+                rows[index] = row
+        return _stacked(rows)
 
     def say(self, questions: Sequence[Sequence[int]], decoding: Decoding, trace: bool = False) -> Said:
         """Answer all questions, in their order."""

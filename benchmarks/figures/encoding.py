@@ -28,7 +28,7 @@ class EncodingFigure(LatentsFigure):
     def _encoded(self) -> list[tuple[Analysis, EncodingRecord]]:
         found = [(one, one.record.encoding) for one in self.analyses if one.record.encoding]
         if not found:
-            raise NothingToDraw(f"no test set of {self.study.name} is Random Summation, or no step of it drew a digit")
+            raise NothingToDraw(f"no test set of {self.study.name} is Random Summation, or no digit has a dimension")
         return found
 
     def data(self) -> pd.DataFrame:
@@ -71,22 +71,25 @@ class EncodingFigure(LatentsFigure):
             right.legend(ncols=len(steps), loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        yield f"""Left: mean of R over the steps that drew each digit, by dimension; first the dimension that stands
-        for each digit (a one-to-one assignment), then the most active others. Right: the steering test: in one step
-        the digit's dimension is set to its mean value and those of the other digits to 0; the bar is the share of
-        questions in which that step adds this digit and all later steps, the last sum included, follow from it;
+        yield f"""Left: mean of R, as training encodes it, over the validation steps that drew each digit, by
+        dimension; first the digits' own dimensions, then the most active others. A dimension is a digit's own (a
+        one-to-one assignment) if its mean there is above {self.study.analysis.active_above:g} and it is the largest of
+        the assigned ones in most steps of that digit. Right: the steering test: in one step the digit's own dimension
+        is set to that mean and all others to 0, and R of all other steps is drawn; the bar is the share of questions
+        in which that step adds this digit and all later steps, the last sum included, follow from it;
         {self.asked}."""
         for analysis, encoded in self._encoded:
             own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
-            distinct = len({dim for dim in encoded.dims if dim is not None})
-            yield f"""{self.block_title(analysis)}: {distinct} digits have a dimension of their own, which is the
-            largest of them in {100 * encoded.agreement:.1f} % of steps. Steering accuracy:
-            {100 * own["both"].mean():.1f} % (the step obeys: {100 * own["obeyed"].mean():.1f} %; later steps follow:
-            {100 * own["followed"].mean():.1f} %). The paper: 100 %."""
+            agreement = [share for share in encoded.agreement if share is not None]
+            yield f"""{self.block_title(analysis)}: {len(encoded.own)} of 10 digits have a dimension of their own; the
+            assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean of the digits,
+            least {100 * min(agreement):.1f} %). Steering accuracy: {100 * own["both"].mean():.1f} %, steered over
+            {own["digit"].nunique()} of 10 digits (the step obeys: {100 * own["obeyed"].mean():.1f} %; later steps
+            follow: {100 * own["followed"].mean():.1f} %). The paper: 100 %."""
 
 
 def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:
     """The digits' dimensions in their order, then the most active of the others."""
-    own = [dim for dim in encoded.dims if dim is not None]
+    own = encoded.own
     rest = matrix.drop(columns=own).max().fillna(-np.inf).sort_values(ascending=False)
     return own + [int(dim) for dim in rest.index[:OTHERS]]

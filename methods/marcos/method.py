@@ -93,11 +93,7 @@ class MarCos(Method):
         """``question`` (B, n); ``targets`` (K B, M), step by step, without their last end-of-text, and ``labels``, what
         follows each of their positions; ``active`` lists the rows of ``targets`` that say something."""
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
-        options = self.options
-        shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
-        split = [targets(example, *shape) for example in examples]
-        rows = [row for step in zip(*split, strict=True) for row in step]
-        ids, written = pad(rows, self.vocabulary.eos)
+        ids, written = self._targets(examples)
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
         lengths = written.sum(1)
         active = lengths > 1
@@ -114,6 +110,13 @@ class MarCos(Method):
             tokens=self._positions(int(real.sum()), len(examples), int(lengths.sum()), int(active.sum())),
             keys=torch.tensor([key(context.seed, context.epoch, example.id) for example in examples]),
         )
+
+    def _targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+        """(K B, M) target rows, step by step, and which of their positions are written."""
+        options = self.options
+        shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
+        split = [targets(example, *shape) for example in examples]
+        return pad([row for step in zip(*split, strict=True) for row in step], self.vocabulary.eos)
 
     def _positions(self, question: int, examples: int, spoken: int, active: int) -> int:
         """Positions that the four transformers process in one training pass."""
@@ -156,6 +159,16 @@ class MarCos(Method):
         noise = normal(batch.keys ^ key(context.step), self.options.steps * mean.shape[1]).to(mean)
         noise = noise.view(-1, *mean.view(split).shape[::2]).transpose(0, 1)
         return (mean.view(split), deviation.view(split)), noise
+
+    def encoded(self, examples: Sequence[Example]) -> Tensor | None:
+        """The posterior's mean of R."""
+        if not self.options.randomness:
+            return None
+        ids, written = self._targets(examples)
+        lengths = written.sum(1)
+        lengths -= (lengths > 1).long()  # the last end-of-text is only said, never read
+        mean, _ = self.posterior(ids[:, :-1].to(self.device), lengths.to(self.device))
+        return mean.view(self.options.steps, len(examples), -1).transpose(0, 1)
 
     @staticmethod
     def _sample_posterior(encoded: tuple[Tensor, Tensor | None], noise: Tensor | None) -> Tensor:
