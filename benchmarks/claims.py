@@ -64,6 +64,11 @@ class Claim(Strict):
         """Whether it names how much, and not only which of two is more."""
         return self.above != (0 if self.measure == "accuracy" else 1)
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether it says that one is better, which a tie does not bear; "not worse" a tie does."""
+        return self.at_least is None or self.at_least > 0
+
     def met(self, value: float) -> bool:
         if self.equals is not None:
             return abs(value - self.equals) < PRINTED
@@ -153,7 +158,7 @@ def load_claims() -> tuple[Claim, ...]:
 
 def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
     """A verdict on a claim. A size is comparable only in the paper's setting; where a source can test a difference, one
-    that is not separated from none does not count."""
+    that is not separated from none makes nothing better."""
     if claim.without:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
@@ -162,7 +167,7 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
         return Finding(claim, (), "not comparable", "no run has these cells")
     if claim.is_size and not same_setting:
         return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
-    met = [claim.met(value.number) and value.sure is not False for value in values]
+    met = [claim.met(value.number) and not (claim.is_strict and value.sure is False) for value in values]
     number = {"each": all(met), "most": 2 * sum(met) > len(met), "some": any(met)}
     held = claim.met(max(value.number for value in values)) if claim.judge == "largest" else number[claim.judge]
     return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, wanted))

@@ -120,6 +120,15 @@ def test_a_difference_that_is_not_separated_does_not_count() -> None:
     assert unsure.verdict == "not held" and unsure.why.startswith("paired tests do not separate equation gsm8k")
 
 
+def test_a_tie_is_not_worse() -> None:
+    numbers = {("marcos", "gsm8k"): 9.5, ("cot_sft", "gsm8k"): 10.0}
+    tied = Given(numbers, separated=False)
+    assert judge(claim(tests=["gsm8k"], against=["cot_sft"], at_least=-1), tied).verdict == "held"
+    assert judge(claim(tests=["gsm8k"], against=["cot_sft"], at_least=-0.1), tied).verdict == "not held"
+    ahead = Given(numbers | {("marcos", "gsm8k"): 12.0}, separated=False)
+    assert judge(claim(tests=["gsm8k"], against=["cot_sft"], at_least=1), ahead).verdict == "not held"
+
+
 def test_what_is_missing_is_said_and_sizes_need_the_papers_setting() -> None:
     numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 9.0}
     assert judge(claim(tests=["gsm8k"], above=0), Given(numbers)).why == "1 of 2 comparisons lack a number"

@@ -134,8 +134,8 @@ LEGEND = (
     """Paper's numbers: recomputed from the cells of its tables, as benchmarks/paper.yaml has them: differences in
     percentage points, or how many times as long the other takes. Verdict on them: whether these numbers bear the
     sentence in this reading. They stand alone: the paper gives no test, and does not say what its spreads cover.""",
-    f"""Verdict on ours: the same reading on our records. A difference counts where a paired test separates the two rows
-    (p < {ALPHA}, Holm's correction); in a setting that is not the paper's, a sentence that names a size is not
+    f"""Verdict on ours: the same reading on our records. A row is better where a paired test separates the two (p < {ALPHA},
+    Holm's correction), and not worse without one; in a setting that is not the paper's, a sentence that names a size is not
     comparable, and one that only says which is better is judged, for that setting.""",
 )
 
