@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import yaml
 from pydantic import model_validator
@@ -69,9 +69,11 @@ class Claim(Strict):
         """Whether it says that one is better, which a tie does not bear; "not worse" a tie does."""
         return self.at_least is None or self.at_least > 0
 
-    def met(self, value: float) -> bool:
+    def met(self, value: float, measured: bool) -> bool:
+        """Whether a number bears it. A ``measured`` one never falls on the number that the paper prints: it has to
+        reach it."""
         if self.equals is not None:
-            return abs(value - self.equals) < PRINTED
+            return value >= self.equals - PRINTED if measured else abs(value - self.equals) < PRINTED
         return value > self.above if self.above is not None else value >= (self.at_least or 0)
 
 
@@ -86,7 +88,9 @@ class Cell:
 
 
 class Source(Protocol):
-    """Numbers by the places that they have in the paper's tables, or none."""
+    """Numbers by the places that they have in the paper's tables, or none. ``measured``: they are not the paper's."""
+
+    measured: ClassVar[bool]
 
     def value(self, cell: Cell, measure: Measure) -> float | None:
         """Accuracy in percent, or seconds."""
@@ -99,6 +103,8 @@ class Source(Protocol):
 
 class Paper:
     """The paper's own numbers, which cannot be tested."""
+
+    measured: ClassVar = False
 
     def value(self, cell: Cell, measure: Measure) -> float | None:
         table = paper_table(cell.table)
@@ -167,19 +173,20 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
         return Finding(claim, (), "not comparable", "no run has these cells")
     if claim.is_size and not same_setting:
         return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
-    met = [claim.met(value.number) and not (claim.is_strict and value.sure is False) for value in values]
-    number = {"each": all(met), "most": 2 * sum(met) > len(met), "some": any(met)}
-    held = claim.met(max(value.number for value in values)) if claim.judge == "largest" else number[claim.judge]
-    return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, wanted))
+    borne = [claim.met(value.number, source.measured) for value in values]
+    met = [ok and not (claim.is_strict and value.sure is False) for ok, value in zip(borne, values, strict=True)]
+    largest = met[max(range(len(values)), key=lambda i: values[i].number)]
+    held = {"each": all(met), "most": 2 * sum(met) > len(met), "some": any(met), "largest": largest}[claim.judge]
+    return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, borne, wanted))
 
 
-def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], wanted: int) -> str:
+def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], borne: Sequence[bool], wanted: int) -> str:
     """How many comparisons meet the claim, which do not where they are few, and how many are missing."""
     parts = []
     if claim.judge != "largest" and len(values) > 1:
         parts.append(f"{sum(met)} of {len(values)}")
     failed = [value for value, good in zip(values, met, strict=True) if not good]
-    unsure = [value for value in failed if claim.met(value.number)]
+    unsure = [value for value, good, ok in zip(values, met, borne, strict=True) if ok and not good]
     if claim.judge == "each" and len(failed) <= FEW:
         parts += [f"not {value.place}" for value in failed if value not in unsure]
     if unsure:

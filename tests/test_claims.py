@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
@@ -33,6 +33,8 @@ SHARES = {"cot_sft": (0.2, 0.5, 0.4), "codi": (0.3, 0.5, 0.4), "marcos": (0.8, 0
 
 class Given:
     """A source whose numbers are written down: by row and test set."""
+
+    measured: ClassVar = True
 
     def __init__(self, numbers: dict[tuple[str, str], float], separated: bool | None = None) -> None:
         self.numbers, self.sure = numbers, separated
@@ -120,6 +122,21 @@ def test_a_difference_that_is_not_separated_does_not_count() -> None:
     assert unsure.verdict == "not held" and unsure.why.startswith("paired tests do not separate equation gsm8k")
 
 
+def test_a_size_is_equal_in_print_and_reached_when_measured() -> None:
+    one = claim(tests=["gsm8k"], against=["cot_sft"], equals=4.7)
+    assert [one.met(value, measured=False) for value in (4.69, 4.704, 4.71)] == [False, True, False]
+    assert [one.met(value, measured=True) for value in (4.69, 4.704, 9.0)] == [False, True, True]
+
+
+def test_the_largest_has_to_be_separated() -> None:
+    numbers = {("marcos", test): 10.0 for test in ("gsm8k", "multiarith")}
+    numbers |= {("cot_sft", "gsm8k"): 9.0, ("cot_sft", "multiarith"): 6.0}
+    one = claim(tests=["gsm8k", "multiarith"], against=["cot_sft"], at_least=3, judge="largest")
+    assert judge(one, Given(numbers, separated=True)).verdict == "held"
+    unsure = judge(one, Given(numbers, separated=False))
+    assert unsure.verdict == "not held" and "do not separate equation multiarith" in unsure.why
+
+
 def test_a_tie_is_not_worse() -> None:
     numbers = {("marcos", "gsm8k"): 9.5, ("cot_sft", "gsm8k"): 10.0}
     tied = Given(numbers, separated=False)
@@ -202,6 +219,9 @@ def test_in_the_papers_setting_sizes_are_judged(tmp_path: Path) -> None:
     tests = {"tests": ["gsm8k", "svamp_paper4138", "multiarith"], "decodings": {"default": {"seeds": 1}}}
     ours = made(paper="main_0.5b", evaluation=tests)
     fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    assert row(contents(ours, tmp_path, Table.claims)["md"], "4.70 points above CoT-SFT")[6] == "held"
+    fabricate(ours, tmp_path, {**SHARES, "marcos": (0.22, 0.5, 0.4)})
     results.collect(ours, tmp_path)
     assert row(contents(ours, tmp_path, Table.claims)["md"], "4.70 points above CoT-SFT")[6] == "not held"
 

@@ -36,6 +36,8 @@ class Records:
     """Numbers of studies by the places of the paper's tables. Each row has the id of the paper's; test sets have the
     paper's names, or stand in for the paper's in their order."""
 
+    measured: ClassVar = True
+
     def __init__(self, studies: Iterable[tuple[Study, Summary]]) -> None:
         self.by_table: dict[str, list[tuple[Study, Summary]]] = {}
         for study, summary in studies:
@@ -135,7 +137,8 @@ LEGEND = (
     percentage points, or how many times as long the other takes. Verdict on them: whether these numbers bear the
     sentence in this reading. They stand alone: the paper gives no test, and does not say what its spreads cover.""",
     f"""Verdict on ours: the same reading on our records. A row is better where a paired test separates the two (p < {ALPHA},
-    Holm's correction), and not worse without one; in a setting that is not the paper's, a sentence that names a size is not
+    Holm's correction), and not worse without one. A size that the paper prints is reached if ours
+    is at least as much. In a setting that is not the paper's, a sentence that names a size is not
     comparable, and one that only says which is better is judged, for that setting.""",
 )
 
