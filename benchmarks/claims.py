@@ -170,7 +170,7 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
     wanted = sum(_comparisons(claim, part) for part in claim.cells)
     if not values:
-        return Finding(claim, (), "not comparable", "no run has these cells")
+        return Finding(claim, (), "not comparable", _nothing(claim))
     if claim.is_size and not same_setting:
         return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
     borne = [claim.met(value.number, source.measured) for value in values]
@@ -178,6 +178,11 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
     largest = met[max(range(len(values)), key=lambda i: values[i].number)]
     held = {"each": all(met), "most": 2 * sum(met) > len(met), "some": any(met), "largest": largest}[claim.judge]
     return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, borne, wanted))
+
+
+def _nothing(claim: Claim) -> str:
+    titles = dict.fromkeys(paper_table(part.table).tests[test] for part in claim.cells for test in part.tests or ())
+    return f"{' and '.join(titles)}: not run with these rows" if titles else "no run has these cells"
 
 
 def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], borne: Sequence[bool], wanted: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pandas as pd
 import pytest
@@ -16,8 +16,9 @@ from benchmarks import results
 from benchmarks.claims import Cell, Claim, Measure, Paper, judge, load_claims
 from benchmarks.cli import app
 from benchmarks.study import Study
+from benchmarks.summary import Summary
 from benchmarks.tables import Table
-from benchmarks.tables.claims import paper_alone
+from benchmarks.tables.claims import Records, counterparts, paper_alone
 from benchmarks.tables.render import contents
 from fabricate import fabricate, study
 
@@ -224,6 +225,23 @@ def test_in_the_papers_setting_sizes_are_judged(tmp_path: Path) -> None:
     fabricate(ours, tmp_path, {**SHARES, "marcos": (0.22, 0.5, 0.4)})
     results.collect(ours, tmp_path)
     assert row(contents(ours, tmp_path, Table.claims)["md"], "4.70 points above CoT-SFT")[6] == "not held"
+
+
+def test_a_length_is_compared_with_that_length_alone() -> None:
+    """The paper copies at K = 16, 32, 64: what was run at 4, 8 and 16 bears the first alone."""
+    tests = ["copy_k4", "copy_k8", "copy_k16"]
+    blocks = [
+        {"id": test[5:], "title": test, "data": {"train": test, "form": "lines"}, "tests": [test]} for test in tests
+    ]
+    rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
+    evaluation = {"tests": tests, "decodings": {"default": {"seeds": 1}}}
+    long = made(blocks=blocks, rows=rows, tables=["longrange", "claims"], evaluation=evaluation)
+    records = Records([])
+    records.by_table["long_range"] = [(long, cast(Summary, None))]
+    assert counterparts("long_range", long) == {"k16": "copy_k16"}
+    found = judge(CLAIMS["long_range"], records)
+    assert (found.verdict, found.why) == ("not comparable", "K=32 and K=64: not run with these rows")
+    assert counterparts("main_0.5b", made())["gsm8k"] == "alpha"
 
 
 def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,15 @@ COUNTERPARTS = {  # the paper's table that a table of a study has the rows of
     "synthetic": "synthetic",
     "longrange": "long_range",
 }
+TASKS = ("synthetic", "long_range")  # whose test sets are no stand-ins: a name such as copy_k16 says which one it is
 TITLE = "What the paper says of its numbers"
 COLUMNS = ("Stands in", "Cells", "Paper's numbers", "Verdict on them", "Ours", "Verdict on ours", "Why")
 
 
 class Records:
     """Numbers of studies by the places of the paper's tables. Each row has the id of the paper's; test sets have the
-    paper's names, or stand in for the paper's in their order."""
+    paper's names or, in tables of :data:`TASKS`, have them as a part; others stand in for the paper's in their order.
+    """
 
     measured: ClassVar = True
 
@@ -77,11 +79,9 @@ class Records:
     def _place(self, cell: claims.Cell) -> tuple[Study, Summary, str, str] | None:
         """The study that has a cell, and its block and test set there. A study that trains on each test set's own data
         has a block for each."""
-        papers = tuple(paper_table(cell.table).tests)
         for study, summary in self.by_table.get(cell.table, []):
-            own = study.evaluation.tests
-            stand_in = dict(zip(papers, own, strict=False)).get(cell.test, cell.test)
-            test = cell.test if set(own) & set(papers) else stand_in
+            if (test := counterparts(cell.table, study).get(cell.test)) is None:
+                continue
             for block in study.blocks:
                 if block.id == cell.block or block.tests == (test,):
                     return study, summary, block.id, test
@@ -149,13 +149,21 @@ def paper_alone() -> Document:
     return Document(TITLE, (claims_grid(TITLE, findings),), (" ".join(LEGEND[0].split()),))
 
 
+def counterparts(table: str, study: Study) -> dict[str, str]:
+    """A study's test sets by those of the paper's table."""
+    papers, own = tuple(paper_table(table).tests), study.evaluation.tests
+    if table in TASKS:
+        return {test: one for test in papers for one in own if test in one.split("_")}
+    return {test: test for test in own} if set(own) & set(papers) else dict(zip(papers, own, strict=False))
+
+
 def _stand_ins(studies: Iterable[tuple[str, Study]]) -> str:
     """Which test sets stand in for the paper's."""
     parts = dict.fromkeys(
-        f"{own} for {title}"
+        f"{own} for {paper_table(table).tests[test]}"
         for table, study in studies
-        if not set(study.evaluation.tests) & set(paper_table(table).tests)
-        for own, title in zip(study.evaluation.tests, paper_table(table).tests.values(), strict=False)
+        for test, own in counterparts(table, study).items()
+        if test != own
     )
     return f"Stand-ins: {', '.join(parts)}." if parts else ""
 
