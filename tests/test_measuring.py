@@ -58,9 +58,12 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
 
 
 def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
-    study = small_study(ROWS[:1], engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1})
-    (record,) = measure(study, tmp_path, tmp_path / "here", timed=3)
-    assert record["train"]["epoch_seconds"] > 0 and record["engine"]["gpus"] == 1
+    """Of every row: each joins a process group of its own."""
+    rows = [{"id": name, "method": "cot_sft"} for name in ("once", "again")]
+    study = small_study(rows, engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1})
+    records = measure(study, tmp_path, tmp_path / "here", timed=1)
+    assert [record["row"] for record in records] == ["once", "again"]
+    assert all(record["train"]["epoch_seconds"] > 0 and record["engine"]["gpus"] == 1 for record in records)
     assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text()
 
 

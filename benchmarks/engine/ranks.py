@@ -119,5 +119,5 @@ def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[Process
         auto_mpi_discovery=False,
         verbose=False,
     )
-    yield ProcessGroup(heartbeat)
-    torch.distributed.destroy_process_group()
+    yield ProcessGroup(heartbeat)  # a rank that fails just ends: to leave the group, it would wait for the others
+    deepspeed.comm.destroy_process_group()  # PyTorch's own call would leave dead subgroups to whoever joins next
