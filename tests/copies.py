@@ -32,6 +32,10 @@ def command(*arguments: str) -> list[str]:
 
 def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
     """What Snakemake prints; it must fail, or must not."""
-    done = subprocess.run(command(*arguments), cwd=folder, env=environment(folder), text=True, capture_output=True)
+    return printed(folder, command(*arguments), fails)
+
+
+def printed(folder: Path, command: list[str], fails: bool = False) -> str:
+    done = subprocess.run(command, cwd=folder, env=environment(folder), text=True, capture_output=True)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks.study import load_study
 from conftest import ROOT
-from copies import copy_suite, snakemake
+from copies import copy_suite, printed, snakemake
 
 SMOKE = list(load_study("smoke").runs)
 TARGET = "results/table_main.md"
@@ -32,6 +36,44 @@ names = {
 for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
     (results / name).parent.mkdir(parents=True, exist_ok=True)
     (results / name).write_text(f"{verb} {rest}")
+"""
+# In the place of SLURM's plugin: says what a job asks for, and leaves what it is to write
+CLUSTER = """
+import json, sys
+from pathlib import Path
+
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecMode
+
+common_settings = CommonSettings(non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False)
+NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "cpus_per_task")
+
+class Executor(RealExecutor):
+    cores = "all"
+
+    def run_job(self, job):
+        asked = {name: job.resources[name] for name in NAMES if name in job.resources.keys()}
+        asked["threads"] = job.threads
+        print("ASKS", json.dumps([job.rule.name, job.wildcards_dict.get("run"), asked]), flush=True)
+        for path in map(Path, job.output):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        info = SubmittedJobInfo(job)
+        self.report_job_submission(info)
+        self.report_job_success(info)
+
+    def get_exec_mode(self):
+        return ExecMode.REMOTE
+
+    def get_python_executable(self):
+        return sys.executable
+
+    def cancel(self):
+        pass
+
+    def shutdown(self):
+        pass
 """
 
 
@@ -154,3 +196,26 @@ def test_data_files_have_the_names_of_modules() -> None:
     """So that a digest of a module's source takes them in."""
     files = [path for path in (ROOT / "benchmarks").glob("*.*") if path.suffix != ".py"]
     assert files and all(path.with_suffix(".py").is_file() for path in files)
+
+
+def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs on one node and on two."""
+    folder = copy_suite(tmp_path)
+    study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text())
+    study |= {"name": "ranks", "threads": 3, "engine": {"kind": "deepspeed", "gpus": 4}}
+    study["rows"][0]["engine"] = {"nodes": 2}
+    (folder / "ranks.yaml").write_text(yaml.safe_dump(study))
+    (plugin := folder / "snakemake_executor_plugin_slurm").mkdir()
+    (plugin / "__init__.py").write_text(CLUSTER)
+    (folder / "sbatch").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    words = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", "--configfile", "ranks.yaml"]
+    runs = {"equation/marcos/s0": 1, "equation/cot_sft/s0": 2}
+    records = [f"results/ranks/runs/{run}/{stage}.json" for run in runs for stage in ("evaluate", "time")]
+    output = printed(folder, [*words, "--", *records])
+    asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
+    across = {"mpi": "srun", "tasks_per_node": 4, "cpus_per_task": 3}
+    for run, nodes in runs.items():
+        whole = {"threads": 12, "nodes": nodes, "gpu": 4 * nodes, **(across if nodes > 1 else {})}
+        assert asked["train", run] == asked["time", run] == whole
+        assert asked["evaluate", run] == {"threads": 3, "gpu": 1}

@@ -143,6 +143,26 @@ def gpus(wildcards):
     return GPU * run_of(wildcards).engine.ranks
 
 
+def threads_alone(wildcards):
+    """All of one machine, so that nothing runs beside it. A job of a cluster has its cores to itself, and asks for those
+    that it uses."""
+    run = run_of(wildcards)
+    return workflow.cores if workflow.local_exec else max(run.timing_threads, run.threads * run.engine.gpus)
+
+
+def across_nodes(value):
+    """A resource of runs on several nodes alone. Their job has a task for every rank, as SLURM's plugin knows of MPI: it
+    runs beside them, not in a step of one task that holds all that they need."""
+    return lambda wildcards: value(run_of(wildcards)) if run_of(wildcards).engine.nodes > 1 else None
+
+
+ACROSS_NODES = {
+    "mpi": across_nodes(lambda run: "srun"),
+    "tasks_per_node": across_nodes(lambda run: run.engine.gpus),
+    "cpus_per_task": across_nodes(lambda run: run.threads),
+}
+
+
 def memory(wildcards):
     """MB: each rank builds the whole model before it is split (12 GB of float32 at 3B)."""
     engine = run_of(wildcards).engine

@@ -1,5 +1,5 @@
 rule time:
-    """Time training steps and answers of one trained run, alone on the machine: hence all cores, and last."""
+    """Time training steps and answers of one trained run, alone on the machine, and last."""
     input:
         data=data_of_run,
         model="results/{study}/runs/{run}/train.json",
@@ -11,11 +11,12 @@ rule time:
         code=run_code("benchmarks.timing", "benchmarks.casting"),
     log:
         "results/{study}/logs/time/{run}.log",
-    threads: workflow.cores
+    threads: threads_alone
     resources:
         mem_mb=memory,
         runtime=120,
         nodes=lambda wildcards: run_of(wildcards).engine.nodes,
         gpu=gpus,
+        **ACROSS_NODES,
     shell:
         'python -m benchmarks.cli time {params.study:q} {wildcards.run} 2>&1 | tee {log}'
