@@ -50,7 +50,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": str(spec.threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     with (folder / "launcher.log").open("wb") as log:
         launcher = subprocess.Popen(
-            command(spec.engine, given), env=environment, stdout=log, stderr=log, start_new_session=True
+            command(spec.engine, spec.threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
         )
     watch = Watch(launcher, folder, spec.engine)
     try:
@@ -60,8 +60,8 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
         watch.kill()
 
 
-def command(engine: EngineSpec, given: list[str]) -> list[str]:
-    """The command that starts all ranks."""
+def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
+    """The command that starts all ranks, each on so many ``threads``."""
     port = free_port()
     python = [sys.executable, "-u", "-m"]
     if engine.nodes == 1:
@@ -72,6 +72,7 @@ def command(engine: EngineSpec, given: list[str]) -> list[str]:
         return [*python, "deepspeed.launcher.launch", *place, "--no_local_rank", "--module", MODULE, *given]
     if "SLURM_JOB_ID" in os.environ:
         tasks = [f"--nodes={engine.nodes}", f"--ntasks={engine.ranks}", f"--ntasks-per-node={engine.gpus}"]
+        tasks += [f"--cpus-per-task={threads}"]  # srun does not take it over from its job
         meet = ["--rendezvous", f"{socket.gethostname()}:{port}"]
         return ["srun", *tasks, "--overlap", "--kill-on-bad-exit=1", *python, MODULE, *given, *meet]
     if hostfile := os.environ.get(HOSTFILE_VARIABLE):

@@ -44,22 +44,22 @@ def slots(words: list[str]) -> object:
 
 def test_one_node_is_deepspeeds_launcher_on_the_gpus_at_hand(bare: pytest.MonkeyPatch) -> None:
     engine = EngineSpec(kind="deepspeed", gpus=2)
-    assert slots(command(engine, [])) == {"localhost": [0, 1]}
+    assert slots(command(engine, 1, [])) == {"localhost": [0, 1]}
     bare.setenv("CUDA_VISIBLE_DEVICES", "5,3")
-    words = command(engine, ["--folder", "here"])
+    words = command(engine, 1, ["--folder", "here"])
     assert slots(words) == {"localhost": ["5", "3"]}
     assert "deepspeed.launcher.launch" in words and words[-3:] == ["benchmarks.rank", "--folder", "here"]
 
 
 def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoPlace, match="2 nodes: run inside a SLURM job of as many, or name a hostfile"):
-        command(EIGHT, [])
+        command(EIGHT, 6, [])
     bare.setenv("MARCOS_BENCH_HOSTFILE", "hosts")
-    words = command(EIGHT, [])
+    words = command(EIGHT, 6, [])
     assert {"--hostfile=hosts", "--num_nodes=2", "--num_gpus=4"} < set(words)
     bare.setenv("SLURM_JOB_ID", "7")
-    words = command(EIGHT, [])
-    assert words[0] == "srun" and {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4"} < set(words)
+    words = command(EIGHT, 6, [])
+    assert words[0] == "srun" and {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6"} < set(words)
     assert words[-2] == "--rendezvous"
 
 
