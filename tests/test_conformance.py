@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 
+from benchmarks import steps, training
+from benchmarks.data import prepare
+from benchmarks.models import Paths
+from benchmarks.study import Study
 from conftest import bibtex_fields
 from methods.backbone import load_backbone
 from methods.base import Budget, Context, Decoding, Example, Method, Setup, Vocabulary
 from methods.cot_sft import CoTSFT
 from methods.registry import available, build, get_method
+from small import small_study
 
 EOS, WORDS = 1, 60
 OPTIONS = {
@@ -223,3 +231,48 @@ def test_generate_takes_questions_alone() -> None:
     """No gold text can get there: its only inputs are token ids of questions, and settings without text."""
     for cls in (*available().values(), CoTSFT):
         assert list(inspect.signature(cls.generate).parameters) == ["self", "questions", "decoding"]
+
+
+# ---- training
+
+
+class Stopped(RuntimeError):
+    """Ends a process where it stands."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    """A study of all methods, and a folder with its data and what some of them start from."""
+    study = small_study(
+        [{"id": name, "method": name, "options": OPTIONS.get(name, {})} for name in available()],
+        blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 48}}],
+        training={"batch_size": 16, "validations": 1},
+    )
+    folder = tmp_path_factory.mktemp("trained")
+    prepare(study, study.blocks[0], folder)
+    for start in {run.starts_from for run in study.runs.values()} - {None}:
+        training.train(study.runs[start], folder)
+    return study, folder
+
+
+def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the middle of its steps, with a checkpoint after every one, and started again."""
+    study, folder = trained
+    spec = study.runs[f"equation/{name}/s0"]
+    undisturbed = training.train(spec, folder)
+    shutil.rmtree(Paths(folder, spec).run)
+    taken = 0
+
+    def stops(*arguments: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken > undisturbed["steps"] // 2:
+            raise Stopped
+        return steps.optimizer_step(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(training, "optimizer_step", stops)
+        training.train(spec, folder)
+    resumed = training.train(spec, folder)
+    assert (resumed["steps"], resumed["tokens"]) == (undisturbed["steps"], undisturbed["tokens"])
+    assert resumed["weights_sha256"] == undisturbed["weights_sha256"]

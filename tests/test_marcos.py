@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -157,6 +158,7 @@ def test_empty_steps_carry_no_loss_but_are_thought() -> None:
 VARIANTS = [
     {"deep": 0},
     {"randomness": False},
+    {"posterior": "noisy", "epsilon": 0.3},
     {"posterior": "gaussian"},
     {"attention": "causal"},
     {"attention": "causal", "randomness": False},
@@ -178,6 +180,17 @@ def test_variants_train_and_answer(options: dict) -> None:
         questions = [example.question for example in EXAMPLES]
         generation = method.generate(questions, Decoding(max_new_tokens=4, answer_only=False))
     assert generation.steps is not None and generation.steps.shape[:2] == (3, 3)
+
+
+def test_noise_of_the_posterior_changes_with_the_step_and_spares_the_l1_norm() -> None:
+    plain, noisy = make(), make(posterior="noisy", epsilon=0.5)
+    batch = plain.collate(EXAMPLES, CONTEXT)
+    losses = [noisy(batch, replace(CONTEXT, step=step)).losses for step in (0, 0, 1)]
+    assert losses[0]["reconstruction"] == losses[1]["reconstruction"] != losses[2]["reconstruction"]
+    assert losses[0]["sparsity"] == losses[2]["sparsity"] == plain(batch, CONTEXT).losses["sparsity"]
+    _, _, drawn = noisy._encode(batch, CONTEXT)
+    mean, _, same = plain._encode(batch, CONTEXT)
+    assert same is mean and float((drawn - mean).detach().std()) == pytest.approx(0.5, rel=0.1)
 
 
 def test_without_randomness_nothing_of_it_is_left() -> None:

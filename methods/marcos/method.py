@@ -129,14 +129,13 @@ class MarCos(Method):
         if context.stage.cached:
             return self._prior_loss(batch)
         question = self.understand(batch["question"])
-        encoded, noise = self._encode(batch, context) if self.options.randomness else (None, None)
-        randomness = self._sample_posterior(encoded, noise) if encoded is not None else None
+        mean, _, randomness = self._encode(batch, context) if self.options.randomness else (None, None, None)
         thoughts = self.think(question, batch["question_real"], randomness)
         active = batch["active"]
         loss = self._reconstruction(thoughts.flatten(0, 1)[active], batch, context)
-        if randomness is None:
+        if mean is None:
             return Output({"reconstruction": loss})
-        said = randomness.flatten(0, 1)[active]
+        said = mean.flatten(0, 1)[active]
         l1 = said.abs().sum()
         statistics = {
             "l1": l1.detach(),
@@ -149,16 +148,20 @@ class MarCos(Method):
         """(B, n) right-padded ids to H_in (B, n, d). Causal, so padding behind a question changes nothing."""
         return self.understanding(input_ids=question, use_cache=False).last_hidden_state
 
-    def _encode(self, batch: Batch, context: Context) -> tuple[tuple[Tensor, Tensor | None], Tensor | None]:
-        """Posterior of all K steps from one call of f, each (K, B, tau d), and noise of its shape when Gaussian."""
+    def _encode(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Of all K steps, from one call of f, each (K, B, tau d): the posterior's mean; its deviation, where f gives
+        it; and R."""
         mean, deviation = self.posterior(batch["targets"], batch["lengths"])
-        split = (self.options.steps, -1, mean.shape[1])
-        if deviation is None:
-            return (mean.view(split), None), None
+        mean = mean.view(self.options.steps, -1, mean.shape[1])
+        if self.options.posterior == "deterministic":
+            return mean, None, mean
         assert batch.keys is not None
-        noise = normal(batch.keys ^ key(context.step), self.options.steps * mean.shape[1]).to(mean)
-        noise = noise.view(-1, *mean.view(split).shape[::2]).transpose(0, 1)
-        return (mean.view(split), deviation.view(split)), noise
+        noise = normal(batch.keys ^ key(context.step), self.options.steps * mean.shape[2]).to(mean)
+        noise = noise.view(-1, *mean.shape[::2]).transpose(0, 1)
+        if deviation is None:
+            return mean, None, mean + self.options.epsilon * noise
+        deviation = deviation.view(mean.shape)
+        return mean, deviation, mean + deviation * noise
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
         """The posterior's mean of R."""
@@ -169,11 +172,6 @@ class MarCos(Method):
         lengths -= (lengths > 1).long()  # the last end-of-text is only said, never read
         mean, _ = self.posterior(ids[:, :-1].to(self.device), lengths.to(self.device))
         return mean.view(self.options.steps, len(examples), -1).transpose(0, 1)
-
-    @staticmethod
-    def _sample_posterior(encoded: tuple[Tensor, Tensor | None], noise: Tensor | None) -> Tensor:
-        mean, deviation = encoded
-        return mean if deviation is None or noise is None else mean + deviation * noise
 
     def think(self, question: Tensor, real: Tensor, randomness: Tensor | None) -> Tensor:
         """Shallow neurons of each step, (K, B, S, d), given R of each step (K, B, tau d) (or none)."""
@@ -250,15 +248,14 @@ class MarCos(Method):
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
         """What g sees, (B, K, d), and the posterior that it is to predict, (B, K, tau d)."""
         question = self.understand(batch["question"])
-        encoded, noise = self._encode(batch, context)
-        randomness = self._sample_posterior(encoded, noise)
+        mean, deviation, randomness = self._encode(batch, context)
         neurons = self.neurons.expand(len(question), -1, -1)
         pooled = []
         for step in range(self.options.steps):
             pooled.append(self._pool(question, batch["question_real"], neurons))
             neurons = self.think_once(question, batch["question_real"], neurons, randomness[step])
-        features = {"pooled": torch.stack(pooled, 1), "mean": encoded[0].transpose(0, 1)}
-        return features if encoded[1] is None else {**features, "deviation": encoded[1].transpose(0, 1)}
+        features = {"pooled": torch.stack(pooled, 1), "mean": mean.transpose(0, 1)}
+        return features if deviation is None else {**features, "deviation": deviation.transpose(0, 1)}
 
     def collate_features(self, features: dict[str, Tensor]) -> Batch:
         rows = len(features["pooled"])

@@ -37,9 +37,13 @@ class MarCosOptions(MethodOptions):
         description="of the thinking layer's matrices: normal as the architecture has it, as in the published code, "
         "or Xavier's uniform (same appendix)",
     )
-    posterior: Literal["deterministic", "gaussian"] = "deterministic"
+    posterior: Literal["deterministic", "noisy", "gaussian"] = Field(
+        default="deterministic",
+        description="R in training: what f gives, as in the published code; with noise of epsilon; or with noise of a "
+        "deviation that f gives too, as in the paper",
+    )
     epsilon: float = Field(
-        default=1e-2, gt=0, description="standard deviation of the deterministic posterior in the KL term"
+        default=1e-2, gt=0, description="standard deviation of the posterior in the KL term, and of its noise"
     )
     prior_loss: Literal["kl", "upstream"] = Field(
         default="kl", description="upstream: the published code's density, as it is"
