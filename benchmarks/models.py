@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import load_file
-
-from benchmarks.checkpoints import load_weights
+from benchmarks.checkpoints import Stored, load_weights
 from benchmarks.data import load_tokenizer, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.specs import RunSpec
@@ -67,7 +65,8 @@ def exported_method(folder: Path) -> Method:
     return method.eval()
 
 
-def read_weights(path: Path) -> dict:
+def read_weights(path: Path) -> Stored:
+    """Tensor by tensor, so that a model that is filled with them is in memory once."""
     if not path.is_file():
         raise BrokenRecord(f"{path} does not exist: train this run first (marcos-bench train)")
-    return load_file(path)
+    return Stored([path])

@@ -47,7 +47,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecMode
 
 common_settings = CommonSettings(non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False)
-NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "cpus_per_task")
+NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "cpus_per_task", "mem_mb")
 
 class Executor(RealExecutor):
     cores = "all"
@@ -211,11 +211,13 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     words = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", "--configfile", "ranks.yaml"]
     runs = {"equation/marcos/s0": 1, "equation/cot_sft/s0": 2}
-    records = [f"results/ranks/runs/{run}/{stage}.json" for run in runs for stage in ("evaluate", "time")]
+    records = [
+        f"results/ranks/runs/{run}/{stage}.json" for run in runs for stage in ("evaluate", "time", "analysis/analysis")
+    ]
     output = printed(folder, [*words, "--", *records])
     asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
     across = {"mpi": "srun", "tasks_per_node": 4, "cpus_per_task": 3}
     for run, nodes in runs.items():
-        whole = {"threads": 12, "nodes": nodes, "gpu": 4 * nodes, **(across if nodes > 1 else {})}
+        whole = {"threads": 12, "nodes": nodes, "gpu": 4 * nodes, "mem_mb": 128000, **(across if nodes > 1 else {})}
         assert asked["train", run] == asked["time", run] == whole
-        assert asked["evaluate", run] == {"threads": 3, "gpu": 1}
+        assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": 32000}

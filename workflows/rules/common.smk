@@ -163,10 +163,14 @@ ACROSS_NODES = {
 }
 
 
+def memory_alone(wildcards):
+    """MB of one process, which holds the whole model (12 GB of float32 at 3B)."""
+    return 8000 if run_of(wildcards).engine.kind == "process" else 32000
+
+
 def memory(wildcards):
-    """MB: each rank builds the whole model before it is split (12 GB of float32 at 3B)."""
-    engine = run_of(wildcards).engine
-    return 8000 if engine.kind == "process" else 32000 * engine.gpus
+    """MB of a node's ranks: each builds the whole model before it is split."""
+    return memory_alone(wildcards) * run_of(wildcards).engine.gpus
 
 
 def later_rows_first(wildcards):

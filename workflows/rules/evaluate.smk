@@ -13,7 +13,7 @@ rule evaluate:
         "results/{study}/logs/evaluate/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads
     resources:
-        mem_mb=8000,
+        mem_mb=memory_alone,
         runtime=240,
         gpu=GPU,
     priority: 1

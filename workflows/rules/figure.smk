@@ -14,7 +14,7 @@ rule analyse:
         "results/{study}/logs/analyse/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads
     resources:
-        mem_mb=8000,
+        mem_mb=memory_alone,
         runtime=120,
         gpu=GPU,
     shell:
