@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from pydantic import ValidationError
 
 from benchmarks import devices, rank
 from benchmarks.engine import Phase, Ranks, build_engine
-from benchmarks.engine.sharded import deepspeed_settings
+from benchmarks.engine.sharded import DeepSpeedEngine, deepspeed_settings
 from benchmarks.heartbeat import Beat, Heartbeat, laggards, read_beat
 from benchmarks.launch import NoPlace, command
+from benchmarks.measuring import one_rank
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
 from methods.base import Budget
@@ -126,6 +128,20 @@ def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
         gradients.append({name: parameter.grad for name, parameter in engine.trainable.items()})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_nothing_is_left_of_an_engine_that_is_closed(zero_stage: int) -> None:
+    spec, method = EngineSpec.model_validate({"kind": "deepspeed", "zero_stage": zero_stage}), make("cot_sft")
+    with one_rank(spec) as ranks:
+        engine = build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), ranks)
+        assert isinstance(engine, DeepSpeedEngine)
+        output = engine.forward(method.collate(examples(), context()), context())
+        engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
+        engine.step(0)
+        left = [weakref.ref(engine.engine), weakref.ref(engine.optimizer), *map(weakref.ref, engine.trainable.values())]
+        engine.close()
+    assert not any(reference() for reference in left)
 
 
 def test_activations_are_kept_where_a_cache_is_read() -> None:

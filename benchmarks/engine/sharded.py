@@ -13,6 +13,7 @@ modules in the same order; a method's own parameters are registered here. So met
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -183,3 +184,5 @@ class DeepSpeedEngine(Engine):
             module._parameters = {name: None if p is None else whole[id(p)] for name, p in own.items()}
             for name in vars(module).keys() - self._found[module]:
                 del vars(module)[name]
+        del self.engine, self.optimizer, self.losses, self.trainable
+        gc.collect()  # what DeepSpeed builds stands in circles, and the next stage needs its memory
