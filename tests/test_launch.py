@@ -10,12 +10,16 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
-from benchmarks import devices, rank
+from benchmarks import devices, measuring, rank, speed
+from benchmarks.analysis import stage as analysis
+from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.sharded import DeepSpeedEngine, deepspeed_settings
 from benchmarks.heartbeat import Beat, Heartbeat, laggards, read_beat
@@ -188,3 +192,24 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
     assert devices.pin(2, tmp_path) == ["0", "1"]
     with pytest.raises(devices.TooFewDevices, match="shows 2 GPUs"):
         devices.pin(3, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "work", "arguments"),
+    [
+        (analysis, "analyse", ["analyse", "smoke", "equation/marcos/s0"]),
+        (measuring, "measure", ["measure", "smoke", "--name", "here"]),
+        (speed, "measure_speed", ["speed", "smoke"]),
+    ],
+)
+def test_a_command_that_computes_takes_a_gpu_first(
+    module: Any, work: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def begin(*_: object) -> None:
+        raise ValueError(f"after {calls}")
+
+    monkeypatch.setattr(devices, "pin", calls.append)
+    monkeypatch.setattr(module, work, begin)
+    assert "after [1]" in CliRunner().invoke(app, arguments).output

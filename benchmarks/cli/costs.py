@@ -43,9 +43,11 @@ def speed(
     """Measure what batching and a cache are worth for every method. Nothing else should run on the machine."""
     with clear_errors():
         loaded = load_study(study)
+        from benchmarks import devices
         from benchmarks.files import write_json
         from benchmarks.speed import measure_speed, render_speed
 
+        devices.pin(1)
         record = measure_speed(loaded, results, repeats)
         if output is not None:
             write_json(output, record)
@@ -65,9 +67,10 @@ def measure(
     """Measure what a study would cost on this machine, untrained, beside the paper's Train and Test columns."""
     with clear_errors():
         loaded = load_study(study)
-        from benchmarks import measuring
+        from benchmarks import devices, measuring
         from benchmarks.tables.measured import render_measured
 
+        devices.pin(1)
         folder = results / "reference" / name
         measuring.measure(loaded, results, folder, row or (), learn or (), steps, timed)
         files = render_measured(loaded, folder)

@@ -80,8 +80,10 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
     """Ask a trained run what its latents carry: their patterns, interventions, samples. Figures are drawn from it."""
     with clear_errors():
         spec = run_of(study, run)
+        from benchmarks import devices
         from benchmarks.analysis import stage
 
+        devices.pin(1)
         record = stage.analyse(spec, results)
     typer.echo(f"{run}: {record['active']} of {record['dimensions']} dimensions are active, the largest clique is "
                f"{record['clique']}", err=True)  # fmt: skip
