@@ -33,10 +33,11 @@ class Paths:
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
-    """The run's method with freshly initialised weights. ``data`` is a folder with the run's tokenizer."""
+    """The run's method with freshly initialised weights, in training mode. ``data`` is a folder with the run's
+    tokenizer."""
     words = vocabulary(load_tokenizer(data))
     backbone = load_backbone(vocab_size=words.size, **spec.backbone.model_dump())
-    return build(spec.method, spec.options, Setup(backbone, words), spec.seed)
+    return build(spec.method, spec.options, Setup(backbone, words), spec.seed).train()  # a checkpoint's part is not
 
 
 def trained_method(spec: RunSpec, results: Path) -> Method:

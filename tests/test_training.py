@@ -21,9 +21,10 @@ from benchmarks.data import prepare
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
-from benchmarks.models import Paths
+from benchmarks.models import Paths, build_method
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
+from methods.backbone import load_backbone
 from methods.base import Stage
 from small import MARCOS, small_study
 
@@ -174,3 +175,11 @@ def test_a_loss_that_is_not_finite_stops_with_place_and_examples(prepared: Path)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     with pytest.raises(steps.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
         steps.optimizer_step(engine, data, np.arange(4), data.context(0, 0), 0)
+
+
+def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_path: Path) -> None:
+    """It is read in evaluation mode, in which transformers would keep all activations, whatever the engine asks."""
+    load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(tmp_path)
+    spec = run_of(small_study(ROWS, backbone={"pretrained": str(tmp_path)}), "cot_sft")
+    method = build_method(spec, Paths(prepared, spec).data)
+    assert all(module.training for module in method.modules())
