@@ -3,8 +3,9 @@
 FLOPs are 2 per weight of a linear layer and row, 4 per pair of positions and dimension of attention, padding included;
 the backward pass of the former is twice the forward pass, of the latter 2.5 times. Hours are FLOPs / (GPUs x peak x
 utilisation): training alone, at a utilisation that nothing here can know. Memory is float32 weights, gradients and
-AdamW's two moments, a bfloat16 copy of the weights in mixed precision, and what the longest micro-batch keeps for its
-backward pass, with the logits' gradient.
+AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what the longest micro-batch keeps for its
+backward pass, with the logits' gradient, and what ZeRO adds to its split: at stages 1 and 2 the weights that a rank
+updates a second time, at stage 3 those that are gathered.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tabulate import tabulate
 from torch import nn
@@ -31,7 +33,9 @@ USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies betwee
 ROWS = 16  # of a counted batch
 BATCHES = 10  # counted per phase
 FLOAT32, BFLOAT16 = 4, 2
+GATHERED = 10**9  # weights that DeepSpeed holds whole at a time at stage 3, at most (stage3_max_live_parameters)
 ZERO = (0, 1, 2, 3)
+Offload = Literal["none", "optimizer", "weights"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,17 @@ class Memory:
     moments: float
     activations: float
 
-    def on(self, ranks: int, stage: int) -> float:
-        """On each of some GPUs at a stage of ZeRO, which splits moments, then gradients, then weights too."""
-        split = [1 / ranks if stage >= level else 1 for level in (3, 3, 2, 1)]
-        whole = (self.weights, self.copy, self.gradients, self.moments)
-        return sum(part * share for part, share in zip(whole, split, strict=True)) + self.activations
+    def on(self, ranks: int, stage: int, offload: Offload = "none") -> float:
+        """On each of some GPUs at a stage of ZeRO, which splits moments, then gradients, then weights too. The copy is
+        never split: autocast makes it of weights that are whole."""
+        split = [1 / ranks if stage >= level else 1 for level in (3, 2, 1)]
+        weights, gradients, moments = (
+            part * share for part, share in zip((self.weights, self.gradients, self.moments), split, strict=True)
+        )
+        updated = self.gradients / ranks if stage in (1, 2) else 0.0  # as many weights as there are gradients
+        gathered = min(self.weights, FLOAT32 * GATHERED) if stage == 3 else 0.0
+        lasting = {"none": weights + updated + moments, "optimizer": weights, "weights": 0.0}[offload]
+        return lasting + gathered + self.copy + gradients + self.activations
 
 
 @dataclass(frozen=True)
@@ -72,10 +82,8 @@ class RunPlan:
     @property
     def needed(self) -> float:
         """Bytes on each GPU, as the study asks for it; what it offloads lies elsewhere."""
-        engine, memory = self.run.engine, self.memory
-        if engine.offload != "none":
-            memory = replace(memory, moments=0.0, weights=memory.weights if engine.offload == "optimizer" else 0.0)
-        return memory.on(self.ranks, engine.zero_stage)
+        engine = self.run.engine
+        return self.memory.on(self.ranks, engine.zero_stage, engine.offload)
 
     def hours(self, gpu: GPU, utilisation: float) -> float:
         return self.flops / (self.ranks * gpu.peak(self.run.engine.precision) * utilisation) / 3600

@@ -140,9 +140,12 @@ def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
 
 
 def test_zero_splits_moments_then_gradients_then_weights() -> None:
+    """And adds a second copy of the weights that a rank updates, or the weights that are gathered."""
     memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0)
-    assert [memory.on(1, stage) for stage in range(4)] == [19.0] * 4
-    assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.0, 8.5, 3.25]
+    assert [memory.on(1, stage) for stage in range(4)] == [19.0, 23.0, 23.0, 23.0]
+    assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.5, 9.0, 9.0]
+    assert [memory.on(8, 2, "optimizer"), memory.on(8, 3, "weights")] == [7.5, 7.5]
+    assert Memory(80e9, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
         (8, 110, 30, ": set zero_stage to 1"),
         (8, 160, 30, ": set zero_stage to 2"),
         (8, 300, 30, ": set zero_stage to 3"),
-        (8, 100, 200, ": set zero_stage to 3 and the micro-batch to 7"),
+        (8, 100, 200, ": set zero_stage to 3 and the micro-batch to 6"),
         (1, 200, 10, "take more GPUs"),
     ],
 )
