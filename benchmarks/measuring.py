@@ -46,9 +46,11 @@ def measure(
     learn: Sequence[str] = (),
     steps: int = 300,
     timed: int = 50,
+    micro_batch: int | None = None,
 ) -> list[dict[str, Any]]:
     """Measure the study's own runs of one seed, or those of the ``rows`` named; the rows that ``learn`` names take
-    ``steps`` steps more. Each record is written to ``folder`` when it is there."""
+    ``steps`` steps besides. Each record is written to ``folder`` when it is there. ``micro_batch``: instead of the
+    study's, which is for its own number of GPUs."""
     if unknown := {*rows, *learn} - {row.id for row in study.rows}:
         raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
                          f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
@@ -57,12 +59,16 @@ def measure(
         if study.sources[id] is run and run.seed == study.seeds[0] and (not rows or run.row in rows):
             prepare(study, study.block(run.block), results)
             timing = asked(run).model_copy(update={"train_steps": timed})
-            engine = run.engine.model_copy(update={"gpus": 1, "nodes": 1})
+            engine = on_one_gpu(run.engine, micro_batch)
             spec = run.model_copy(update={"timing": timing, "engine": engine})
             with one_rank(engine) as ranks:
                 records.append(_measure_run(spec, results, timing, ranks, steps if run.row in learn else 0))
             write_json(folder / "runs" / run.block / f"{run.row}.json", records[-1])
     return records
+
+
+def on_one_gpu(engine: EngineSpec, micro_batch: int | None) -> EngineSpec:
+    return engine.model_copy(update={"gpus": 1, "nodes": 1, "micro_batch": micro_batch or engine.micro_batch})
 
 
 @contextmanager
@@ -84,16 +90,18 @@ def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks,
     torch.set_num_threads(spec.timing_threads)
     started, paths = now(), Paths(results, spec)
     method = build_method(spec, paths.data).to(ranks.device).eval()
-    with Progress(f"{spec.id} measuring", len(spec.evaluation.tests) + 1) as progress:
-        tests = {}
-        with cast_linears(method, spec.engine.precision):
-            for name in spec.evaluation.tests:
-                examples = gold_examples(spec, paths, name)
-                questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
-                tests[name] = time_test(method, spec, questions, True, lengths)
-                progress.advance()
-        train = time_training(method, spec, paths, ranks, WARMUP)
-        progress.advance()
+    tests = {}
+    with (
+        Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,
+        cast_linears(method, spec.engine.precision),
+    ):
+        for name in spec.evaluation.tests:
+            examples = gold_examples(spec, paths, name)
+            questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
+            tests[name] = time_test(method, spec, questions, True, lengths)
+            progress.advance()
+    learned = learning(method, spec, paths, ranks, steps) if steps else None  # before timed steps change the weights
+    train = time_training(method, spec, paths, ranks, WARMUP)
     record = {
         "study": spec.study,
         "block": spec.block,
@@ -111,7 +119,7 @@ def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks,
         "training_rows": len(open_corpus(paths.data, "train")),
         "train": train,
         "tests": tests,
-        "learning": learning(method, spec, paths, ranks, steps) if steps else None,
+        "learning": learned,
         "environment": environment(started),
     }
     del method

@@ -15,6 +15,7 @@ from benchmarks.casting import cast_linears
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.engine import autocast
+from benchmarks.files import read_json
 from benchmarks.measuring import gold_examples, measure
 from benchmarks.models import Paths
 from benchmarks.tables.measured import measured_lines, render_measured
@@ -35,7 +36,7 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "precision": "bfloat16"})
     path, results = tmp_path / "small.yaml", tmp_path / "results"
     path.write_text(study.model_dump_json(exclude_unset=True))
-    options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3"]
+    options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", "--micro-batch", "8"]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
     folder = results / "reference/here"
@@ -48,12 +49,15 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
         )
         assert line["embedded_in_domain_seconds"] > 0
     assert lines["coconut"]["epoch_seconds"] > lines["cot_sft"]["epoch_seconds"]  # it starts from the other
+    tokens = read_json(results / "small/data/equation/done.json")["tokenizer"]["size"]
+    assert lines["cot_sft"]["losses"][0] == pytest.approx(np.log(tokens), rel=0.01)  # of weights that know nothing
     assert np.mean(lines["cot_sft"]["losses"][-3:]) < lines["cot_sft"]["losses"][0]
     assert lines["marcos"]["losses"] is None
     table = (folder / "table_small.md").read_text()
     assert "extrapolated" in table and "gold" in table and table in run.output
     record = json.loads((folder / "runs/equation/marcos.json").read_text())
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
+    assert record["engine"]["micro_batch"] == 8
     assert not list(results.rglob("*.safetensors"))
 
 

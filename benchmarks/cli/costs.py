@@ -63,6 +63,7 @@ def measure(
     learn: Annotated[list[str] | None, typer.Option(help="A row whose loss is followed; may be repeated.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps that it is followed for.")] = 300,
     timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
+    micro_batch: Annotated[int | None, typer.Option(min=1, help="Examples per pass; default: the study's.")] = None,
 ) -> None:
     """Measure what a study would cost on this machine, untrained, beside the paper's Train and Test columns."""
     with clear_errors():
@@ -72,6 +73,6 @@ def measure(
 
         devices.pin(1)
         folder = results / "reference" / name
-        measuring.measure(loaded, results, folder, row or (), learn or (), steps, timed)
+        measuring.measure(loaded, results, folder, row or (), learn or (), steps, timed, micro_batch)
         files = render_measured(loaded, folder)
     typer.echo(files[0].read_text())
