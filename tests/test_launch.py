@@ -86,6 +86,8 @@ def test_settings_of_deepspeed_follow_from_the_engine() -> None:
     spread = EngineSpec(kind="deepspeed", gpus=8, zero_stage=3, offload="weights")
     settings = deepspeed_settings(spread, TRAINING, 8, 10**9)
     assert settings["gradient_clipping"] == 2.0
+    for made in (plain, settings):
+        assert made["zero_optimization"]["overlap_comm"] and not made["timers"]["throughput"]["enabled"]
     assert {settings["zero_optimization"][f"offload_{what}"]["device"] for what in ("param", "optimizer")} == {"cpu"}
     json.dumps(settings)
 

@@ -31,7 +31,7 @@ from methods.base import Batch, Context, Method, Output
 def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, parameters: int) -> dict[str, Any]:
     """DeepSpeed's JSON for a model of so many ``parameters``. What a step accumulates is told to it step by step, so
     its own count is one. With ZeRO 3, tensors of under a thousandth of the model (biases, norms) stay whole."""
-    zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": 50_000_000}
+    zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": 50_000_000, "overlap_comm": True}
     if spec.zero_stage == 3:
         zero["stage3_param_persistence_threshold"] = min(100_000, parameters // 1000)
     if spec.offload != "none":
@@ -47,6 +47,7 @@ def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, par
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": None,
+        "timers": {"throughput": {"enabled": False}},  # it waits for the device at every forward pass
     }
 
 
