@@ -1,8 +1,8 @@
 """Starts the ranks of a run, watches over them, and ends them all when one dies or hangs.
 
 On one machine DeepSpeed's launcher starts them; on several its runner does, over a hostfile, or ``srun`` inside a SLURM
-job. What each rank prints is in ``ranks/rank-N.log`` in the run's folder; rank 0's is printed here too. The folder must
-be on a file system that all nodes share.
+job. What each rank prints is in ``ranks/TASK/rank-N.log`` in the run's folder; rank 0's is printed here too. The folder
+must be on a file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class NoPlace(ValueError):
 
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     """Do a run's ``task`` on the ranks of its engine. The caller holds the run's lock."""
-    folder = Paths(results, spec).ranks
+    folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(spec.threads), "LOCAL_SIZE": str(spec.engine.gpus)}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     with (folder / "launcher.log").open("wb") as log:
         launcher = subprocess.Popen(
-            command(spec.engine, spec.threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
+            command(spec.engine, threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
         )
     watch = Watch(launcher, folder, spec.engine)
     try:

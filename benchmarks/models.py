@@ -23,7 +23,7 @@ class Paths:
         self.run = self.study / "runs" / spec.id
         self.data = self.study / "data" / spec.block
         self.checkpoints = self.run / "checkpoints"
-        self.ranks = self.run / "ranks"  # what they print and say while they work
+        self.ranks = self.run / "ranks"  # by task: what they print and say while they work
         self.model = self.run / "model"  # what the run ends with, in a folder that needs nothing else to be used
         self.weights = self.model / WEIGHTS
 

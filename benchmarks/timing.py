@@ -37,7 +37,7 @@ from methods.base import Cost, Length, Method, Stage
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
 COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
-TRAINING = "timed.json"  # what the ranks of a run measured
+TRAINING = "time/timed.json"  # what the ranks of a run measured
 
 
 def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
 
 def time_as(ranks: Ranks, spec: RunSpec, results: Path) -> None:
     """Time training as one of the ranks that train the run; the first writes what :func:`time_run` reads."""
-    torch.set_num_threads(spec.threads)
+    torch.set_num_threads(spec.timing_threads)
     paths = Paths(results, spec)
     measured = time_training(trained_method(spec, results).to(ranks.device), spec, paths, ranks)
     if ranks.first:

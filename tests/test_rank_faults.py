@@ -92,7 +92,7 @@ class Place:
         )
 
     def beats(self) -> list[Beat]:
-        return [beat for rank in range(2) if (beat := read_beat(self.paths.run / "ranks", rank))]
+        return [beat for rank in range(2) if (beat := read_beat(self.paths.ranks / "train", rank))]
 
     def saved(self) -> list[str]:
         return sorted(path.name for path in self.paths.checkpoints.glob("step-*"))
@@ -241,6 +241,7 @@ def test_two_ranks_to_the_end(
     process = own.start(stage="time")
     _, printed = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed
+    assert all((own.paths.ranks / task / "rank-1.log").is_file() for task in ("train", "time"))
     both = json.loads((own.paths.run / "time.json").read_text())
     alone = timing.time_run(run_of(study()), undisturbed.study.parent)
     assert both["train"]["training_flops"] == pytest.approx(alone["train"]["training_flops"], rel=0.1)  # padding

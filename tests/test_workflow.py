@@ -202,7 +202,7 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeyp
     """Runs on one node and on two."""
     folder = copy_suite(tmp_path)
     study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text())
-    study |= {"name": "ranks", "threads": 3, "engine": {"kind": "deepspeed", "gpus": 4}}
+    study |= {"name": "ranks", "threads": 3, "timing_threads": 2, "engine": {"kind": "deepspeed", "gpus": 4}}
     study["rows"][0]["engine"] = {"nodes": 2}
     (folder / "ranks.yaml").write_text(yaml.safe_dump(study))
     (plugin := folder / "snakemake_executor_plugin_slurm").mkdir()
@@ -216,8 +216,9 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeyp
     ]
     output = printed(folder, [*words, "--", *records])
     asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
-    across = {"mpi": "srun", "tasks_per_node": 4, "cpus_per_task": 3}
     for run, nodes in runs.items():
-        whole = {"threads": 12, "nodes": nodes, "gpu": 4 * nodes, "mem_mb": 128000, **(across if nodes > 1 else {})}
-        assert asked["train", run] == asked["time", run] == whole
+        for stage, threads in {"train": 3, "time": 2}.items():
+            across = {"mpi": "srun", "tasks_per_node": 4, "cpus_per_task": threads} if nodes > 1 else {}
+            whole = {"threads": 4 * threads, "nodes": nodes, "gpu": 4 * nodes, "mem_mb": 128000}
+            assert asked[stage, run] == whole | across
         assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": 32000}

@@ -147,7 +147,7 @@ def threads_alone(wildcards):
     """All of one machine, so that nothing runs beside it. A job of a cluster has its cores to itself, and asks for those
     that it uses."""
     run = run_of(wildcards)
-    return workflow.cores if workflow.local_exec else max(run.timing_threads, run.threads * run.engine.gpus)
+    return workflow.cores if workflow.local_exec else run.timing_threads * run.engine.gpus
 
 
 def across_nodes(value):
@@ -159,7 +159,6 @@ def across_nodes(value):
 ACROSS_NODES = {
     "mpi": across_nodes(lambda run: "srun"),
     "tasks_per_node": across_nodes(lambda run: run.engine.gpus),
-    "cpus_per_task": across_nodes(lambda run: run.threads),
 }
 
 

@@ -18,5 +18,6 @@ rule time:
         nodes=lambda wildcards: run_of(wildcards).engine.nodes,
         gpu=gpus,
         **ACROSS_NODES,
+        cpus_per_task=across_nodes(lambda run: run.timing_threads),
     shell:
         'python -m benchmarks.cli time {params.study:q} {wildcards.run} 2>&1 | tee {log}'

@@ -19,6 +19,7 @@ rule train:
         nodes=lambda wildcards: run_of(wildcards).engine.nodes,
         gpu=gpus,
         **ACROSS_NODES,
+        cpus_per_task=across_nodes(lambda run: run.threads),
     priority: later_rows_first
     retries: 3  # a run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
     shell:  # a scheduler tells all processes of a job: the shell and tee wait for the one that saves
