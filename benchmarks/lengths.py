@@ -67,7 +67,7 @@ def lengths_of(data: DataSpec, tokenizer: TokenizerSpec, prepared: Path) -> Leng
 def _prepared(folder: Path) -> Lengths:
     corpus = open_corpus(folder, "train")
     size = read_json(folder / "done.json")["tokenizer"]["size"]
-    chosen = corpus.examples(spread(len(corpus), SAMPLE))
+    chosen = corpus.examples(spread_over(len(corpus), SAMPLE))
     examples = [_like(e.question, e.steps, e.answer, i) for i, e in enumerate(chosen)]
     return Lengths(
         examples, len(corpus), float(corpus.lengths.sum()), size, "the prepared data", _counted(load_tokenizer(folder))
@@ -98,7 +98,7 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
         count = len(records)
     count = min(count, data.limit or count)
     records = records[:count]
-    sample = [records[i] for i in spread(len(records), SAMPLE)]
+    sample = [records[i] for i in spread_over(len(records), SAMPLE)]
     tokenizer = make_tokenizer(spec if _at_hand(spec) else STAND_IN, records)
 
     def ids(text: str) -> list[int]:
@@ -143,7 +143,7 @@ def _mean(examples: Sequence[Example]) -> float:
     return float(np.mean([len(e.question) + sum(map(len, e.steps)) + len(e.answer) for e in examples]))
 
 
-def spread(length: int, count: int) -> np.ndarray:
-    """At most ``count`` indices, evenly over ``range(length)``."""
+def spread_over(length: int, count: int) -> np.ndarray:
+    """``count`` indices spread evenly over ``range(length)``, from the middle of each part; or all of them."""
     count = min(count, length)
     return ((np.arange(count) + 0.5) * length / count).astype(int)

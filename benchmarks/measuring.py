@@ -25,12 +25,13 @@ from benchmarks.engine import Ranks, build_engine
 from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, now
 from benchmarks.files import write_json
+from benchmarks.lengths import spread_over
 from benchmarks.models import Paths, build_method
 from benchmarks.progress import Progress
 from benchmarks.specs import EngineSpec, RunSpec, TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, phase_of
 from benchmarks.study import Study, StudyError
-from benchmarks.timing import asked, spread_over, time_test, time_training
+from benchmarks.timing import asked, time_test, time_training
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed

@@ -23,7 +23,7 @@ from torch import nn
 from benchmarks.checkpoints import KEPT
 from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, small_method, whole_method
 from benchmarks.hardware import GPU
-from benchmarks.lengths import Lengths, lengths_of, spread
+from benchmarks.lengths import Lengths, lengths_of, spread_over
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from methods.backbone import Backbone, load_backbone
@@ -155,7 +155,7 @@ def _costs(
     flops = most = 0.0
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
-        starts = spread(max(1, len(by_length) - ROWS), count)
+        starts = spread_over(max(1, len(by_length) - ROWS), count)
         steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
         again = run.engine.activation_checkpointing
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)

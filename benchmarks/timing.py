@@ -26,6 +26,7 @@ from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
+from benchmarks.lengths import spread_over
 from benchmarks.locks import RunLock
 from benchmarks.models import Paths, trained_method, trained_weights
 from benchmarks.progress import Progress
@@ -91,12 +92,6 @@ def asked(spec: RunSpec) -> TimingSpec:
     if spec.timing is None:
         raise StudyError(f"study {spec.study} times nothing: give its file a `timing`")
     return spec.timing
-
-
-def spread_over(length: int, count: int) -> np.ndarray:
-    """``count`` indices spread evenly over ``range(length)``, from the middle of each part; or all of them."""
-    count = min(count, length)
-    return ((np.arange(count) + 0.5) * length / count).astype(int)
 
 
 def time_test(

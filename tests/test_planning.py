@@ -185,7 +185,7 @@ def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch
         monkeypatch.delenv(variable, raising=False)
     code, output = planned(name, "--results", str(tmp_path))
     study = load_study(name)
-    assert (code == 0) == ("DOES NOT FIT" not in output)
+    assert code == 0 and "DOES NOT FIT" not in output
     for id, source in study.sources.items():
         assert (f"| {id} " in output) == (source.study == name), "planned here, or named as another study's"
     assert "GPU-hours" in output and "Lengths: " in output
