@@ -145,6 +145,7 @@ def test_nothing_is_left_of_an_engine_that_is_closed(zero_stage: int) -> None:
         output = engine.forward(method.collate(examples(), context()), context())
         engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
         engine.step(0)
+        del output
         left = [weakref.ref(engine.engine), weakref.ref(engine.optimizer), *map(weakref.ref, engine.trainable.values())]
         engine.close()
     assert not any(reference() for reference in left)

@@ -173,6 +173,11 @@ class DeepSpeedEngine(Engine):
         self.updates = updates
 
     def close(self) -> None:
+        self._give_back()
+        del self.engine, self.optimizer, self.losses, self.trainable
+        gc.collect()  # what DeepSpeed builds stands in circles, and the next stage needs its memory
+
+    def _give_back(self) -> None:
         """Put whole parameters of PyTorch's own in the place of DeepSpeed's, and take off all that it left behind."""
         whole: dict[int, nn.Parameter] = {}
         for parameter in self.method.parameters():
@@ -185,5 +190,3 @@ class DeepSpeedEngine(Engine):
             module._parameters = {name: None if p is None else whole[id(p)] for name, p in own.items()}
             for name in vars(module).keys() - self._found[module]:
                 del vars(module)[name]
-        del self.engine, self.optimizer, self.losses, self.trainable
-        gc.collect()  # what DeepSpeed builds stands in circles, and the next stage needs its memory
