@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from benchmarks.analysis.judging import scorer_of
 from benchmarks.data import load_records
+from benchmarks.diversity import draw_statistics
 from benchmarks.evaluation import per_seed
 from benchmarks.files import BrokenRecord, read_json, sha256
 from benchmarks.models import Paths
@@ -34,7 +35,7 @@ from methods.registry import get_method
 
 CLOSE = 1e-9  # sums in another order
 SPEC = "spec.json"
-SCORED = ("extracted", "correct", "strict")
+SCORED = ("extracted", "correct", "strict", "draws")  # the last came later
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,9 @@ def _answers(record: dict[str, Any], folder: Path, form: Form) -> Iterator[str]:
 
 def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
     again = _scored(frame, form)
-    for column in SCORED:
+    for column in (name for name in SCORED if name in frame):
         values = pd.Series([getattr(one, column) for one in again], index=frame.index, dtype="object")
-        old = frame[column].astype("object")
+        old = frame[column].map(tuple) if column == "draws" else frame[column].astype("object")
         wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
         if len(wrong):
             first = wrong.iloc[0]
@@ -191,6 +192,9 @@ def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[
         recorded = scores[key] if isinstance(scores[key], list) else [scores[key]] if scores[key] is not None else []
         if len(recorded) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(recorded, values, strict=True)):
             yield f"{place}: `{key}` is recorded as {recorded} and comes out as {values}"
+    drawn = draw_statistics(frame) if "draws" in frame else []
+    if changed := _numbers(scores.get("draws") or [], drawn):
+        yield f"{place}: `draws`: {changed}"
 
 
 # ---- what is made of the records

@@ -7,18 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import fabricate
-from benchmarks import results
+from benchmarks import results, verification
 from benchmarks.cli import app
+from benchmarks.data.records import Record
+from benchmarks.evaluation import scored, summary, write_predictions
 from benchmarks.files import read_json, sha256, write_json
+from benchmarks.scoring import SCORERS
 from benchmarks.study import Study, load_study
 from benchmarks.tables.render import render
 from benchmarks.verification import Finding, report, verify
 from conftest import ROOT
+from test_synthetic import answered, asked
 
 RUN = "runs/equation/cot/s0"
 TESTS = {"tests": ["embedded_in_domain", "embedded_reworded"], "decodings": {"default": {"seeds": 2}}}
@@ -76,6 +81,36 @@ def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) ->
     texts = [finding.text for finding in findings(folder, "differs")]
     assert any("`correct` of 1 answers is not what the scorer says" in text for text in texts)
     assert any("`accuracy` is recorded as" in text for text in texts)
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], pd.DataFrame]:
+    """An evaluate record on random summation, and its predictions."""
+    tests, place = {"rs_n2_k3": asked(texts=["1 2", "3 4"])}, {"rs_n2_k3": np.array([0, 1])}
+    said = [answered("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"), answered("2 3\n#### 2 + 3 = 5", "7 7\n#### 7")]
+    frames = [scored(tests, {"rs_n2_k3": SCORERS["summation"]}, place, one, seed) for seed, one in enumerate(said)]
+    frame = pd.concat(frames, ignore_index=True)
+    questions = [Record(id=id, question=text, steps=("",), answer="") for id, text in (("a", "1 2"), ("b", "3 4"))]
+    monkeypatch.setattr(verification, "load_records", lambda test, form, split: questions)
+    means = summary(frame, place["rs_n2_k3"], said)
+    return {"decodings": {"default": {"tests": {"rs_n2_k3": means}}}, "predictions": {}}, frame
+
+
+def answers(record: dict[str, Any], frame: pd.DataFrame, folder: Path) -> list[str]:
+    record["predictions"]["default"] = write_predictions(folder / "predictions" / "default.parquet", frame)
+    return list(verification._answers(record, folder, "lines"))
+
+
+def test_draws_are_computed_again(drawn: tuple[dict[str, Any], pd.DataFrame], tmp_path: Path) -> None:
+    record, frame = drawn
+    (tmp_path / "predictions").mkdir()
+    assert answers(record, frame, tmp_path) == []
+    changed = frame.assign(draws=[["9"], *frame["draws"].tolist()[1:]])
+    texts = answers(record, changed, tmp_path)
+    assert "`draws` of 1 answers is not what the scorer says, first rs_n2_k3 a, seed 0" in texts[0]
+    record["decodings"]["default"]["tests"]["rs_n2_k3"]["draws"][0]["entropy"] = 3.0
+    (text,) = answers(record, frame, tmp_path)
+    assert "`draws`: line 1, entropy: 3.0 is recorded" in text
 
 
 def test_a_changed_mean_is_found(folder: Path) -> None:
