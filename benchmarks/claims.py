@@ -18,6 +18,7 @@ PATH = Path(__file__).with_name("claims.yaml")
 PRINTED = 0.005 + 1e-9  # the paper prints two decimals at most
 FEW = 3  # comparisons that a reason names
 Measure = Literal["accuracy", "test", "train"]
+Analysed = Literal["own_dimensions", "steering", "longer", "unmarked", "still_marked"]
 Verdict = Literal["held", "not held", "not comparable"]
 
 
@@ -29,6 +30,7 @@ class Cells(Strict):
     row: str
     against: tuple[str, ...] = ()
     against_table: str | None = None
+    against_test: str | None = None
     tests: tuple[str, ...] | None = None
 
     @property
@@ -50,13 +52,18 @@ class Claim(Strict):
     above: float | None = None
     at_least: float | None = None
     equals: float | None = None
+    analysis: Analysed | None = None
+    printed: float | None = None
     without: str | None = None
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Claim:
         bounds = sum(bound is not None for bound in (self.above, self.at_least, self.equals))
-        if (bool(self.cells), bounds) != (self.without is None, int(self.without is None)):
-            raise ValueError(f"claim {self.id!r} needs cells and one bound, or `without`, which says why it has none")
+        bases = bool(self.cells) + bool(self.analysis)
+        if (bases, bounds) != (int(self.without is None),) * 2 or (self.printed is not None and not self.analysis):
+            raise ValueError(
+                f"claim {self.id!r} needs cells and one bound, or `analysis` and one, or `without`, which says why not"
+            )
         return self
 
     @property
@@ -100,6 +107,10 @@ class Source(Protocol):
         """Whether a paired test separates two accuracies; None where there is no such test."""
         ...
 
+    def analysed(self, claim: Claim) -> float | None:
+        """What an analysis of R gave, in percent."""
+        ...
+
 
 class Paper:
     """The paper's own numbers, which cannot be tested."""
@@ -119,6 +130,9 @@ class Paper:
     def separated(self, a: Cell, b: Cell) -> bool | None:
         return None
 
+    def analysed(self, claim: Claim) -> float | None:
+        return claim.printed
+
 
 @dataclass(frozen=True)
 class Value:
@@ -135,6 +149,7 @@ class Value:
     def place(self) -> str:
         """Where it stands, for people."""
         against = f" against {self.against.row}" if self.against else ""
+        against += f" on {self.against.test}" if self.against and self.against.test != self.cell.test else ""
         number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
         return f"{self.cell.block} {self.cell.test} {self.cell.row}{against} ({number})"
 
@@ -168,9 +183,11 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
     if claim.without:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
+    if claim.analysis and (number := source.analysed(claim)) is not None:
+        values = (Value(Cell("analysis", "R", "marcos", claim.analysis), None, number, None, False),)
     wanted = sum(_comparisons(claim, part) for part in claim.cells)
     if not values:
-        return Finding(claim, (), "not comparable", _nothing(claim))
+        return Finding(claim, (), "not comparable", _nothing(claim, source))
     if claim.is_size and not same_setting:
         return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
     borne = [claim.met(value.number, source.measured) for value in values]
@@ -180,7 +197,9 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
     return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, borne, wanted))
 
 
-def _nothing(claim: Claim) -> str:
+def _nothing(claim: Claim, source: Source) -> str:
+    if claim.analysis:
+        return "no run was analysed for it" if source.measured else "a figure shows it and no number is printed"
     titles = dict.fromkeys(paper_table(part.table).tests[test] for part in claim.cells for test in part.tests or ())
     return f"{' and '.join(titles)}: not run with these rows" if titles else "no run has these cells"
 
@@ -216,7 +235,8 @@ def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
             continue
         if not part.against:
             yield Value(own, None, number, None, False)
-        others = [Cell(part.against_table or part.table, part.block, row, test) for row in part.against]
+        place = (part.against_table or part.table, part.block)
+        others = [Cell(*place, row, part.against_test or test) for row in part.against]
         known = {cell: value for cell in others if (value := source.value(cell, claim.measure)) is not None}
         if claim.versus == "best" and known:
             known = dict([max(known.items(), key=lambda item: item[1])])

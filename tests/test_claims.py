@@ -13,14 +13,16 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from benchmarks import results
+from benchmarks.analysis.reading import analysed
 from benchmarks.claims import Cell, Claim, Measure, Paper, judge, load_claims
 from benchmarks.cli import app
+from benchmarks.markup import DASH
 from benchmarks.study import Study
 from benchmarks.summary import Summary
 from benchmarks.tables import Table
 from benchmarks.tables.claims import Records, counterparts, paper_alone
 from benchmarks.tables.render import contents
-from fabricate import fabricate, study
+from fabricate import fabricate, fabricate_analysis, study
 
 CLAIMS = {claim.id: claim for claim in load_claims()}
 CELLS = {"table": "main_0.5b", "block": "equation", "row": "marcos", "against": ["cot_sft", "codi"]}
@@ -39,6 +41,9 @@ class Given:
 
     def __init__(self, numbers: dict[tuple[str, str], float], separated: bool | None = None) -> None:
         self.numbers, self.sure = numbers, separated
+
+    def analysed(self, claim: Claim) -> float | None:
+        return None
 
     def value(self, cell: Cell, measure: Measure) -> float | None:
         return self.numbers.get((cell.row, cell.test))
@@ -64,6 +69,10 @@ def claim(**fields: Any) -> Claim:
         ("parallel_thinking", [49.8], "held"),
         ("no_bottleneck", [-4.3], "not held"),
         ("nar", [-0.56, 4.36, 8.79], "held"),
+        ("rs_to_rp", [41.0], "held"),
+        ("non_trivial", [8.8, 3.2], "held"),
+        ("steering", [100], "held"),
+        ("clique", [44.62], "held"),
     ],
 )
 def test_the_papers_numbers_are_recomputed(id: str, values: list[float], verdict: str) -> None:
@@ -86,7 +95,7 @@ def test_a_claim_that_fails_names_where() -> None:
 
 
 def test_claims_without_cells_say_why() -> None:
-    for id in ("steering", "one_to_one", "initialisation", "tau", "clique"):
+    for id in ("initialisation", "tau", "clique_accuracy", "clique_marked"):
         finding = judge(CLAIMS[id], Paper())
         assert finding.verdict == "not comparable" and len(finding.why) > 10
 
@@ -155,7 +164,16 @@ def test_what_is_missing_is_said_and_sizes_need_the_papers_setting() -> None:
     assert sized.verdict == "not comparable" and sized.values
 
 
-@pytest.mark.parametrize("fields", [{}, {"above": 0, "equals": 1}, {"above": 0, "without": "it has cells"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"above": 0, "equals": 1},
+        {"above": 0, "without": "it has cells"},
+        {"above": 0, "analysis": "steering"},
+        {"above": 0, "printed": 1},
+    ],
+)
 def test_a_claim_that_cannot_be_judged_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="needs cells and one bound"):
         claim(**fields)
@@ -225,6 +243,32 @@ def test_in_the_papers_setting_sizes_are_judged(tmp_path: Path) -> None:
     fabricate(ours, tmp_path, {**SHARES, "marcos": (0.22, 0.5, 0.4)})
     results.collect(ours, tmp_path)
     assert row(contents(ours, tmp_path, Table.claims)["md"], "4.70 points above CoT-SFT")[6] == "not held"
+
+
+def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
+    ours = made()
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    assert row(contents(ours, tmp_path, Table.claims)["md"], "steps follow R")[5:8] == [
+        DASH,
+        "not comparable",
+        "ours: no run was analysed for it",
+    ]
+    for _, spec in analysed(ours):
+        fabricate_analysis(spec, tmp_path)
+    text = contents(ours, tmp_path, Table.claims)["md"]
+    for says, shown in {
+        "steps follow R": "95.00 %",
+        "each drawn digit": "100.00 %",
+        "and #### in 1.08": "100.00 %",
+        "and #### in almost": "100.00 %",
+    }.items():
+        assert row(text, says)[5:7] == [shown, "not comparable"] and "the setting is not" in row(text, says)[7]
+    assert float(row(text, "a clique of dimensions")[5].split()[0]) == 12.5
+    papers = Records([], tmp_path)
+    papers.studies = [ours.model_copy(update={"paper": "main_0.5b"})]
+    assert judge(CLAIMS["steering"], papers, papers.in_papers_setting(CLAIMS["steering"])).verdict == "not held"
+    assert judge(CLAIMS["one_to_one"], papers, papers.in_papers_setting(CLAIMS["one_to_one"])).verdict == "held"
 
 
 def test_a_length_is_compared_with_that_length_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,15 @@ def analysed(study: Study) -> list[tuple[Block, RunSpec]]:
         runs = [f"{block.id}/{row.id}/s{study.seeds[0]}" for row in study.rows if not row.control]
         steerable = [study.sources[run] for run in runs if run in study.sources and steered(study.sources[run])]
         found += [(block, spec) for spec in steerable[:1]]
+    return found
+
+
+def analyses(study: Study, results: Path) -> list[Analysis]:
+    """Those of the runs that figures are drawn from that are there and up to date."""
+    found = []
+    for block, spec in analysed(study):
+        with suppress(BrokenRecord):
+            found.append(read_analysis(block, spec, results))
     return found
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
 
 from benchmarks import claims
+from benchmarks.analysis.measures import MEASURES
+from benchmarks.analysis.reading import analyses
 from benchmarks.claims import Claim, Finding, Measure
 from benchmarks.markup import DASH, Column, Document, Grid, Line
 from benchmarks.markup import Cell as Shown
@@ -40,8 +43,10 @@ class Records:
 
     measured: ClassVar = True
 
-    def __init__(self, studies: Iterable[tuple[Study, Summary]]) -> None:
+    def __init__(self, studies: Iterable[tuple[Study, Summary]], results: Path | None = None) -> None:
         self.by_table: dict[str, list[tuple[Study, Summary]]] = {}
+        self.results = results
+        self.studies = [study for study, _ in studies]
         for study, summary in studies:
             names = [study.paper] if study.paper else [COUNTERPARTS[t] for t in study.tables if t in COUNTERPARTS]
             for name in names:
@@ -59,7 +64,7 @@ class Records:
 
     def separated(self, a: claims.Cell, b: claims.Cell) -> bool | None:
         found = self._place(a)
-        if found is None or a.table != b.table:
+        if found is None or (a.table, a.test) != (b.table, b.test):
             return None
         _, summary, block, test = found
         pairs = summary.pairs.loc[(summary.pairs["block"] == block) & (summary.pairs["test"] == test)]
@@ -68,7 +73,22 @@ class Records:
                 return pair["p_holm"] < ALPHA
         return None
 
+    def analysed(self, claim: Claim) -> float | None:
+        found = self._analysis(claim)
+        return None if found is None else 100 * found[1]
+
+    def _analysis(self, claim: Claim) -> tuple[Study, float] | None:
+        """The first study whose analysis, where there is one that is up to date, has what the claim is about."""
+        for study in self.studies if self.results and claim.analysis else ():
+            for analysis in analyses(study, self.results):
+                if (number := MEASURES[str(claim.analysis)](analysis)) is not None:
+                    return study, number
+        return None
+
     def in_papers_setting(self, claim: Claim) -> bool:
+        if claim.analysis:
+            found = self._analysis(claim)
+            return found is not None and found[0].paper is not None
         tables = {name for part in claim.cells for name in (part.table, part.against_table) if name}
         return all(study.paper == name for name in tables for study, _ in self.by_table.get(name, []))
 
@@ -103,7 +123,7 @@ class ClaimsTable(Maker):
 
     @cached_property
     def _records(self) -> Records:
-        return Records([(self.study, self.summary), *self.beside])
+        return Records([(self.study, self.summary), *self.beside], self.results)
 
     @cached_property
     def findings(self) -> list[tuple[Finding, Finding]]:
@@ -136,10 +156,10 @@ LEGEND = (
     """Paper's numbers: recomputed from the cells of its tables, as benchmarks/paper.yaml has them: differences in
     percentage points, or how many times as long the other takes. Verdict on them: whether these numbers bear the
     sentence in this reading. They stand alone: the paper gives no test, and does not say what its spreads cover.""",
-    f"""Verdict on ours: the same reading on our records. A row is better where a paired test separates the two (p < {ALPHA},
-    Holm's correction), and not worse without one. A size that the paper prints is reached if ours
-    is at least as much. In a setting that is not the paper's, a sentence that names a size is not
-    comparable, and one that only says which is better is judged, for that setting.""",
+    f"""Verdict on ours: the same reading on our records. A row is better where a paired test separates the two
+    (p < {ALPHA}, Holm's correction), and not worse without one. A size that the paper prints is reached if ours is at
+    least as much. In a setting that is not the paper's, a sentence that names a size is not comparable, and one that
+    only says which is better is judged, for that setting.""",
 )
 
 
@@ -193,7 +213,7 @@ def claims_frame(findings: Iterable[tuple[Finding, Finding | None]]) -> pd.DataF
     for papers, ours in findings:
         claim = papers.claim
         shared = {"claim": claim.id, "place": claim.place, "says": claim.says, "reading": claim.reading}
-        shared |= {"measure": claim.measure if claim.cells else None, "verdict_paper": papers.verdict}
+        shared |= {"measure": claim.measure if claim.cells else claim.analysis, "verdict_paper": papers.verdict}
         shared |= {"verdict_ours": ours.verdict if ours else None}
         known = {(value.cell, value.against): value for value in ours.values} if ours else {}
         places = {(value.cell, value.against): value for value in papers.values}
@@ -227,10 +247,11 @@ def shown(finding: Finding) -> str:
 
 
 def _cells(claim: Claim) -> str:
-    parts = []
+    parts = ["the text; the analysis of R"] if claim.analysis else []
     for part in claim.cells:
         against = f" against {', '.join(part.against)}" if part.against else ""
         against += f" of {part.against_table}" if part.against_table else ""
+        against += f" on {part.against_test}" if part.against_test else ""
         tests = "" if claim.measure == "train" else f" on {', '.join(part.tests)}" if part.tests else ""
         parts.append(f"{part.table} {part.block}: {part.row}{against}{tests}")
     return "; ".join(parts) or DASH

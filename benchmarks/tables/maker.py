@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -22,7 +23,8 @@ TIE = "="
 @dataclass
 class Maker(ABC):
     """Turns a summary into a document; ``notes`` gathers why something has no number. ``beside``: the studies that this
-    one names so, for a table that ``reads_beside``. ``runs``: the records themselves, by run."""
+    one names so, for a table that ``reads_beside``. ``runs``: the records themselves, by run. ``results``: where the
+    studies lie."""
 
     reads_beside: ClassVar[bool] = False
 
@@ -32,6 +34,7 @@ class Maker(ABC):
     beside: tuple[tuple[Study, Summary], ...] = ()
     runs: Mapping[str, RunRecords] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    results: Path | None = None
 
     @classmethod
     @abstractmethod

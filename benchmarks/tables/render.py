@@ -60,7 +60,8 @@ def rendered(study: Study, collected: Collected, results: Path, table: Table) ->
     """The same from records at hand; the predictions are read from ``results``."""
     kind = MAKERS[table]
     beside = tuple(_beside(study, results, kind)) if kind.reads_beside else ()
-    maker = kind(study, _summary(study, collected, results, kind), titles(collected), beside, collected.runs)
+    summary = _summary(study, collected, results, kind)
+    maker = kind(study, summary, titles(collected), beside, collected.runs, results=results)
     document = maker.document(provenance(study, collected))
     content = {
         "study": study.name,
