@@ -250,7 +250,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     )
     folder = tmp_path_factory.mktemp("trained")
     prepare(study, study.blocks[0], folder)
-    for start in {run.starts_from for run in study.runs.values()} - {None}:
+    for start in {run.starts_from for run in study.runs.values() if run.starts_from}:
         training.train(study.runs[start], folder)
     return study, folder
 
