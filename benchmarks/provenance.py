@@ -62,10 +62,15 @@ def _models(study: Study) -> Iterator[str]:
 
 
 def _backbone(spec: BackboneSpec) -> str:
-    return spec.pretrained or spec.name
+    """Its name, and in brackets what the name does not say."""
+    more = [spec.revision] if spec.revision else []
+    more += [f"{field} {value}" for field, value in spec.overrides.items()]
+    return (spec.pretrained or spec.name) + (f" ({', '.join(more)})" if more else "")
 
 
 def _tokenizer(spec: TokenizerSpec) -> str:
+    if spec.trained == "words":
+        return "one token per word of the training split"
     return spec.pretrained or f"byte-level BPE of {spec.trained}, trained on the training split"
 
 

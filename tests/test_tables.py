@@ -16,6 +16,8 @@ from benchmarks import results
 from benchmarks.files import read_json, write_json
 from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
 from benchmarks.paper import paper_table, paper_tables
+from benchmarks.provenance import provenance
+from benchmarks.results import Collected
 from benchmarks.study import Study
 from benchmarks.tables import CODE
 from benchmarks.tables.render import contents, render
@@ -116,6 +118,25 @@ def test_details(files: dict[str, str]) -> None:
     assert 70 < low < 80 < high < 90
     assert row[6:] == ["10.00", "0.25", "4.0", "400", "100", "4.00 ± 0.50"]
     assert re.search(r"\| MarCos \(mean r\): \d\d\.\d\d %", text)  # further decodings
+
+
+@pytest.mark.parametrize(
+    ("changes", "model"),
+    [
+        (
+            {"backbone": {"overrides": {"hidden_size": 8}}},
+            "qwen2-tiny (hidden_size 8); tokenizer: byte-level BPE of 512",
+        ),
+        (
+            {"backbone": {"pretrained": "some/model", "revision": "12ab"}},
+            "some/model (12ab); tokenizer: byte-level BPE",
+        ),
+        ({"tokenizer": {"trained": "words"}}, "qwen2-tiny; tokenizer: one token per word of the training split"),
+    ],
+)
+def test_the_model_is_told_with_all_that_a_study_changes(changes: dict[str, Any], model: str) -> None:
+    made = study(**changes)
+    assert provenance(made, Collected(study=made.name, runs={}, data={}))["Model"].startswith(model)
 
 
 def test_footer(files: dict[str, str]) -> None:
