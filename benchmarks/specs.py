@@ -39,6 +39,14 @@ class BackboneSpec(Strict):
         default={}, description="fields of the Hugging Face configuration to change"
     )
 
+    @model_validator(mode="after")
+    def _consistent(self) -> BackboneSpec:
+        if self.pretrained and self.overrides:
+            raise ValueError("a checkpoint brings its own configuration: leave out `overrides`, or `pretrained`")
+        if self.revision and not self.pretrained:
+            raise ValueError("`revision` is a checkpoint's: name that as `pretrained`, or leave it out")
+        return self
+
 
 class TokenizerSpec(Strict):
     """Named by the study, never by what is at hand. Exactly one of the two."""
@@ -117,6 +125,8 @@ class EvaluationSpec(Strict):
     def _has_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
         if "default" not in value:
             raise ValueError("one decoding must be named `default`: the main table shows it")
+        if value["default"].only is not None:
+            raise ValueError("`default` is for all methods: leave out its `only`")
         return value
 
     @field_validator("decodings")

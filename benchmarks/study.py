@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from benchmarks.figures import Figure
 from benchmarks.specs import (
@@ -31,6 +31,7 @@ from benchmarks.specs import (
 )
 from benchmarks.tables import Table
 
+Settings = TypeVar("Settings", bound=BaseModel)
 STUDIES = Path(__file__).resolve().parent.parent / "workflows" / "config"
 
 
@@ -84,10 +85,14 @@ class Study(Strict):
                 raise ValueError(f"row {row.id!r} names unknown blocks {sorted(unknown)}; known: {sorted(known)}")
             if unknown := row.decodings.keys() - self.evaluation.decodings.keys():
                 raise ValueError(f"row {row.id!r} changes decodings {sorted(unknown)}: name them in `evaluation` too")
+        methods = {row.method for row in self.rows}
+        for name, decoding in self.evaluation.decodings.items():
+            if unknown := set(decoding.only or ()) - methods:
+                raise ValueError(f"decoding {name!r} is only for {sorted(unknown)}, which no row names")
         for block in self.blocks:
             if unknown := set(block.tests or ()) - set(self.evaluation.tests):
                 raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
-            if unknown := block.options.keys() - {row.method for row in self.rows}:
+            if unknown := block.options.keys() - methods:
                 raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
         return self
 
@@ -109,7 +114,7 @@ class Study(Strict):
         from methods.registry import get_method
 
         options = row.options | block.options.get(row.method, {})
-        return get_method(row.method).Options.model_validate(options)
+        return _validated(get_method(row.method).Options, options, f"{block.id}/{row.id}")
 
     def row_title(self, row: Row) -> str:
         from methods.registry import get_method
@@ -138,6 +143,7 @@ class Study(Strict):
                 if {"epochs", "tokens"} & override.keys():
                     training = {k: v for k, v in training.items() if k not in ("epochs", "tokens")}
                 training |= override
+            engine = self.engine.model_dump(exclude_unset=True) | row.engine
             runs[id] = RunSpec(
                 id=id,
                 study=self.name,
@@ -149,10 +155,10 @@ class Study(Strict):
                 backbone=self.backbone_of(block, row),
                 tokenizer=self.tokenizer_of(block),
                 data=block.data,
-                training=TrainingSpec.model_validate(training),
+                training=_validated(TrainingSpec, training, f"{block.id}/{row.id}"),
                 evaluation=self._evaluation_for(block, row),
                 timing=self.timing,
-                engine=EngineSpec.model_validate(self.engine.model_dump(exclude_unset=True) | row.engine),
+                engine=_validated(EngineSpec, engine, f"{block.id}/{row.id}"),
                 threads=self.threads,
                 timing_threads=self.timing_threads,
                 analysis=self.analysis,
@@ -253,6 +259,14 @@ def parse_study(content: Any, place: str) -> Study:
     except ValueError as error:
         raise StudyError(f"{place} is no valid study: {error}") from error
     return study
+
+
+def _validated(model: type[Settings], content: dict[str, Any], place: str) -> Settings:
+    """Settings that are put together from a study's, a row's and a block's, with errors that name the latter two."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise StudyError("\n".join([f"{place}:", *_reasons(error)])) from error
 
 
 def _reasons(error: ValidationError) -> Iterator[str]:

@@ -139,6 +139,9 @@ def load_backbone(
 
     if pretrained:
         config = AutoConfig.from_pretrained(pretrained, revision=revision)
+        if vocab_size > config.vocab_size:
+            raise ValueError(f"the tokenizer has {vocab_size} tokens, and {pretrained} has embeddings of "
+                             f"{config.vocab_size}: name the checkpoint's own as `tokenizer`")  # fmt: skip
         return Backbone(config, pretrained, revision)
     if name not in CONFIGURATIONS:
         raise ValueError(f"no backbone is named {name!r} (available: {', '.join(CONFIGURATIONS)})")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -85,3 +87,10 @@ def test_question_keys_depend_on_question_seed_and_stream_alone() -> None:
     assert question_keys([first, second], 0, "R")[1] == question_keys([second], 0, "R")[0]
     others = [question_keys([first], 1, "R"), question_keys([first], 0, "tokens"), question_keys([second], 0, "R")]
     assert all(question_keys([first], 0, "R") != other for other in others)
+
+
+def test_a_tokenizer_with_more_tokens_than_a_checkpoint_embeds_is_refused(tmp_path: Path) -> None:
+    load_backbone("qwen2-tiny", 40).config.save_pretrained(tmp_path)
+    assert load_backbone("qwen2-tiny", 40, pretrained=str(tmp_path)).config.vocab_size == 40
+    with pytest.raises(ValueError, match=r"the tokenizer has 41 tokens, and .* has embeddings of 40: name the check"):
+        load_backbone("qwen2-tiny", 41, pretrained=str(tmp_path))

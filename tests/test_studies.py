@@ -126,6 +126,14 @@ def test_runs_resolve_in_order_of_warm_starts(name: str) -> None:
         seen.add(id)
 
 
+def _row(**changes: Any) -> dict[str, Any]:
+    return {"rows": [{"id": "cot", "method": "cot_sft", **changes}]}
+
+
+def _decodings(**decodings: dict[str, Any]) -> dict[str, Any]:
+    return {"evaluation": {**MINIMAL["evaluation"], "decodings": decodings}}
+
+
 def test_schema_is_up_to_date() -> None:
     generated = runpy.run_path(str(ROOT / "workflows/schemas/generate.py"))
     committed = json.loads(generated["TARGET"].read_text())
@@ -137,11 +145,18 @@ def test_schema_is_up_to_date() -> None:
     [
         ({"seed": [0]}, "place.yaml is no valid study.*seed: Extra inputs"),
         ({"rows": [{"id": "cot", "method": "cot_stf"}]}, "did you mean 'cot_sft'"),
-        ({"rows": [{"id": "cot", "method": "cot_sft", "options": {"stpes": True}}]}, "stpes: Extra inputs"),
         ({"rows": [MINIMAL["rows"][0], MINIMAL["rows"][0]]}, "two rows have the same id"),
         ({"rows": [{"id": "cot", "method": "cot_sft", "blocks": ["text"]}]}, r"unknown blocks \['text'\]"),
         ({"tokenizer": {}}, "exactly one tokenizer"),
         ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
+        (_row(training={"epochz": 1}), "no valid study: equation/cot:\n  TrainingSpec: epochz: Extra inputs"),
+        (_row(engine={"gpu": 2}), "no valid study: equation/cot:\n  EngineSpec: gpu: Extra inputs"),
+        (_row(options={"stpes": True}), "no valid study: equation/cot:\n  .*stpes: Extra inputs"),
+        (_decodings(default={}, mean={"only": ["colr"]}), r"decoding 'mean' is only for \['colr'\], which no row"),
+        (_decodings(default={}, mean={"only": ["marcos"]}), r"decoding 'mean' is only for \['marcos'\], which no row"),
+        (_decodings(default={"only": ["cot_sft"]}), "`default` is for all methods"),
+        ({"backbone": {"pretrained": "some/model", "overrides": {"hidden_size": 8}}}, "leave out `overrides`"),
+        ({"backbone": {"revision": "1234567"}}, "`revision` is a checkpoint's"),
     ],
 )
 def test_invalid_study_is_refused_with_the_reason(change: dict[str, object], message: str) -> None:
