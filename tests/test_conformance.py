@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,8 @@ def test_options_round_trip_and_unknown_ones_are_refused(name: str) -> None:
 
 def test_skip_gives_a_reason(name: str) -> None:
     cls = get_method(name)
-    for form in ("equation", "text"):
-        setting = {"form": form, "pretrained": False, "backbone": "qwen2-tiny"}
+    for form, pretrained in product(("equation", "text"), (False, True)):
+        setting = {"form": form, "pretrained": pretrained, "backbone": "qwen2-tiny"}
         reason = cls.skip(cls.Options.model_validate(OPTIONS.get(name, {})), setting)
         assert reason is None or len(reason) > 10
 
@@ -223,6 +224,11 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
     with torch.no_grad():
         trace = method.generate(questions(), Decoding(trace=True, max_new_tokens=4)).trace
     assert trace and all(len(tensor) == len(questions()) for tensor in trace.values())
+    for thoughts in ("exchanged", "mean"):
+        with torch.no_grad():
+            other = method.generate(questions(), Decoding(trace=True, max_new_tokens=4, thoughts=thoughts)).trace
+        assert any(not torch.allclose(trace[name], other[name], atol=1e-4) for name in trace), thoughts
+        assert say(method, questions(), tokens="sample") != say(method, questions(), tokens="sample", thoughts=thoughts)
     single = [say(method, [question], thoughts=thoughts) for question in questions() for thoughts in ("own", "mean")]
     assert single[::2] == single[1::2]  # alone, a question's mean latents are its own
 
