@@ -135,6 +135,7 @@ def test_the_answer_is_always_the_last_target() -> None:
         assert rows[-1] == [*VOCABULARY.newline, *VOCABULARY.answer_marker, *example.answer, VOCABULARY.eos]
         assert all(row[0] == VOCABULARY.newline[0] for row in rows)
     assert targets(EXAMPLES[1], 3, VOCABULARY, limit=128)[:2] == [VOCABULARY.newline] * 2
+    assert all(row[-1] == VOCABULARY.eos for row in targets(EXAMPLES[0], 3, VOCABULARY, limit=1) if len(row) > 1)
 
 
 def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from methods.base import IGNORE, Decoding
+from methods.base import IGNORE, Decoding, Length
 from methods.draws import question_keys
 from methods.marcos.options import MarCosOptions
 from methods.marcos.speaking import at_once_loss, decode_at_once, in_sight, speak_at_once
@@ -140,6 +140,22 @@ def test_refined_answers_cost_what_they_say_and_do_not_depend_on_the_batch() -> 
     assert together.answer.shape == (3, 6) and together.steps is not None and together.steps.shape == (3, 3, 6)
     for row, question in enumerate(QUESTIONS):
         assert torch.equal(method.generate([question], Decoding()).answer[0], together.answer[row])
+
+
+@pytest.mark.parametrize("refinements", [0, 2])
+def test_what_is_said_at_once_can_have_its_lengths_forced(refinements: int) -> None:
+    method = make(speaking="one_shot", max_step_tokens=6, refinements=refinements)
+    generation = method.generate(QUESTIONS, Decoding(lengths=(Length(2), Length(6), Length(9))))
+    assert [row.index(EOS) + 1 for row in generation.answer.tolist()] == [2, 6, 6]  # there is room for six tokens
+    assert generation.cost.tokens == 14
+
+
+def test_what_is_said_at_once_is_never_drawn() -> None:
+    """The likeliest token of every place: only R is drawn."""
+    drawn = Decoding(tokens="sample", latents="mean")
+    answers = [make(speaking="one_shot").generate(QUESTIONS, replace(drawn, seed=seed)).answer for seed in (0, 1)]
+    assert torch.equal(*answers) and not make(speaking="one_shot").stochastic(drawn)
+    assert make(speaking="one_shot").stochastic(Decoding(latents="sample")) and make().stochastic(drawn)
 
 
 def test_validation_asks_for_what_the_first_pass_says() -> None:

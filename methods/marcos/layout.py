@@ -23,8 +23,8 @@ def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int
 def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0) -> list[list[int]]:
     """K target rows: newline (what speaking starts from), the group's tokens, end-of-text unless the group is empty.
 
-    A group longer than ``limit`` tokens is cut; its end-of-text goes with the cut. A share ``marked`` of all examples,
-    drawn by their ids, has the marker before the answer.
+    A group longer than ``limit`` tokens is cut there, and ends with end-of-text all the same, as in the published code.
+    A share ``marked`` of all examples, drawn by their ids, has the marker before the answer.
     """
     blank = vocabulary.encode(" ")
     rows = []

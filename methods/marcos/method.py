@@ -25,7 +25,7 @@ from methods.base import (
     Stage,
     pad,
 )
-from methods.decoding import controlled, decode, prefill
+from methods.decoding import controlled, decode, forced, prefill
 from methods.draws import key, normal, question_keys
 from methods.marcos.layout import targets
 from methods.marcos.options import MarCosOptions
@@ -277,7 +277,8 @@ class MarCos(Method):
     # -- inference
 
     def stochastic(self, decoding: Decoding) -> bool:
-        return super().stochastic(decoding) or (self.options.randomness and decoding.latents != "mean")
+        draws_tokens = self.options.speaking == "autoregressive" and super().stochastic(decoding)
+        return draws_tokens or (self.options.randomness and decoding.latents != "mean")
 
     @classmethod
     def steers(cls, options: MarCosOptions) -> str | None:
@@ -327,7 +328,8 @@ class MarCos(Method):
         rows = said.flatten(0, 1)
         if self.options.speaking == "one_shot":
             length, refinements = self.options.max_step_tokens, self.options.refinements
-            tokens, cost = decode_at_once(self.speaking, rows, self.vocabulary.eos, length, refinements)
+            ends = forced(decoding, rows, "tokens")
+            tokens, cost = decode_at_once(self.speaking, rows, self.vocabulary.eos, length, refinements, ends)
         else:
             tokens, cost = self._decode(rows, questions, decoding, self.options.steps - count)
         steps = tokens.view(count, batch, -1).transpose(0, 1)

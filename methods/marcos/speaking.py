@@ -56,21 +56,23 @@ def at_once_loss(lm: Any, shallow: Tensor, labels: Tensor, eos: int, sight: tupl
     return label_loss(lm.get_output_embeddings(), hidden, labels.masked_fill(known, IGNORE), weights)
 
 
-def decode_at_once(lm: Any, shallow: Tensor, eos: int, length: int, refinements: int) -> tuple[Tensor, Cost]:
+def decode_at_once(
+    lm: Any, shallow: Tensor, eos: int, length: int, refinements: int, ends: Tensor | None = None
+) -> tuple[Tensor, Cost]:
     """(R, length) tokens, end-of-text from each row's end on: the likeliest of every place from one pass. Each
     refinement then says a part of them anew, those it is least sure of, with the others in sight; the part shrinks
-    evenly, and rows stay within the length that the first pass gave them."""
+    evenly, and rows stay within the length that the first pass gave them, or that ``ends`` (R,) forces on them."""
     head = lm.get_output_embeddings()
     blank = torch.full((len(shallow), length), eos, device=shallow.device)
     unseen = torch.zeros_like(blank, dtype=torch.bool)
-    probability, tokens = _likeliest(head(speak_at_once(lm, shallow, blank, unseen)))
-    ends = (tokens == eos).long()
-    own = ends.cumsum(1) - ends == 0  # up to the first end-of-text, which counts
+    probability, tokens = _likeliest(head(speak_at_once(lm, shallow, blank, unseen)), eos, ends)
+    end = (tokens == eos).long()
+    own = end.cumsum(1) - end == 0  # up to the first end-of-text, which counts
     for turn in range(refinements):
         unsure = own.sum(1, keepdim=True) * (refinements - turn) // (refinements + 1)
         order = probability.masked_fill(~own, torch.inf).argsort(dim=1, stable=True).argsort(1)
         known = own & (order >= unsure)
-        again = _likeliest(head(speak_at_once(lm, shallow, tokens.masked_fill(~known, eos), known)))
+        again = _likeliest(head(speak_at_once(lm, shallow, tokens.masked_fill(~known, eos), known)), eos, ends)
         probability, tokens = (
             torch.where(known, old, new) for old, new in zip((probability, tokens), again, strict=True)
         )
@@ -79,6 +81,11 @@ def decode_at_once(lm: Any, shallow: Tensor, eos: int, length: int, refinements:
     return tokens.masked_fill(ended, eos), Cost(forward_passes=1 + refinements, tokens=emitted)
 
 
-def _likeliest(logits: Tensor) -> Sequence[Tensor]:
-    """Probability and id of the likeliest token, for logits (R, M, V)."""
+def _likeliest(logits: Tensor, eos: int, ends: Tensor | None) -> Sequence[Tensor]:
+    """Probability and id of the likeliest token, for logits (R, M, V). With ``ends`` it is end-of-text from there on,
+    and nowhere before."""
+    if ends is not None:
+        over = torch.arange(1, logits.shape[1] + 1, device=ends.device) >= ends[:, None].clamp(max=logits.shape[1])
+        logits = logits.masked_fill(over[..., None], -torch.inf)
+        logits[..., eos] = torch.where(over, 0.0, -torch.inf).to(logits)
     return logits.float().softmax(-1).max(-1)
