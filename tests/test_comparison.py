@@ -82,6 +82,12 @@ def test_one_test_set_on_the_command_line(folder: Path) -> None:
     assert CliRunner().invoke(app, [*arguments, "gamma"]).exit_code == 2
 
 
+def test_another_decoding_on_the_command_line(folder: Path) -> None:
+    arguments = ["compare", "text/marcos/s0", "equation/marcos/s0", "--results", str(folder), "--decoding", "mean_r"]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0 and "decoding: mean_r" in shown.output
+
+
 def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:
     result = compare("text/marcos/s0", "text/marcos/s0", folder)
     assert result.questions.empty and result.tests["p"].tolist() == [1.0, 1.0]

@@ -19,12 +19,13 @@ def compare(
     b: Annotated[str, typer.Argument(help="The run that it is compared with.")],
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
+    decoding: Annotated[str, typer.Option(help="Whose answers, as the studies name it.")] = "default",
 ) -> None:
     """Metric differences of two tracked runs, a paired test, and the questions where they differ."""
     with clear_errors():
         from benchmarks import comparison
 
-        typer.echo(comparison.render(comparison.compare(a, b, results, test)))
+        typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))
 
 
 @app.command()
