@@ -54,6 +54,15 @@ def test_ablations_stand_against_the_first_row_and_beside_the_papers_numbers(tmp
     assert "For reference" not in text
 
 
+def test_a_test_that_is_not_for_a_block_has_dashes(tmp_path: Path) -> None:
+    blocks = [{**EQUATION[0], "tests": ["gsm8k"]}, {**EQUATION[0], "id": "text", "title": "Text"}]
+    for paper, columns in (("ablation", 5), (None, 3)):
+        study = made(PAPER_TESTS, ABLATION, blocks=blocks, paper=paper)
+        text = table(study, tmp_path / str(paper), Table.ablation)
+        shown = cells(text, "causal", "Equation")
+        assert DASH not in shown[:3] and shown[columns:] == [DASH] * 2 * columns
+
+
 def test_in_another_setting_the_papers_numbers_stand_apart(tmp_path: Path) -> None:
     text = table(made(["alpha", "beta"], ABLATION), tmp_path, Table.ablation)
     main, reference = text.split("## For reference")
