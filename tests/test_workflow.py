@@ -192,6 +192,18 @@ def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments:
     assert re.search(message, output), output
 
 
+def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
+    """Other than one that was told to go or was killed, which tests/test_faults.py tries."""
+    folder = copy_suite(tmp_path)
+    failing = "if verb == 'train':\n    open('trained', 'a').write('x')\n    sys.exit(2)\n"
+    (folder / "benchmarks/cli/__main__.py").write_text(f"{STAND_IN}{failing}")
+    run = "results/smoke/runs/equation/cot_sft/s0"
+    for tries in (1, 2):  # whoever asks anew gets a try
+        output = snakemake(folder, "--config", "study=smoke", "--", f"{run}/train.json", fails=True)
+        assert "Not tried again: the error is in results/smoke/logs/train/equation/cot_sft/s0.log" in output
+        assert (folder / "trained").read_text() == "x" * tries
+
+
 def test_data_files_have_the_names_of_modules() -> None:
     """So that a digest of a module's source takes them in."""
     files = [path for path in (ROOT / "benchmarks").glob("*.*") if path.suffix != ".py"]

@@ -20,8 +20,12 @@ rule train:
         gpu=gpus,
         **ACROSS_NODES,
         cpus_per_task=across_nodes(lambda run: run.threads),
+        attempt=lambda wildcards, attempt: attempt,
     priority: later_rows_first
     retries: 3  # a run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
     shell:  # a scheduler tells all processes of a job: the shell and tee wait for the one that saves
+        "if [ {resources.attempt} -gt 1 ] && [ -e {log}.error ]; then "  # and another try would end with it again
+        "echo 'Not tried again: the error is in {log}'; exit 2; fi; rm -f {log}.error; "
         "trap : TERM; python -m benchmarks.cli train {params.study:q} {wildcards.run} 2>&1 "
-        "| (trap '' TERM; exec tee {log})"
+        "| (trap '' TERM; exec tee {log}) "
+        "|| {{ code=$?; [ $code -ne 2 ] || touch {log}.error; exit $code; }}"
