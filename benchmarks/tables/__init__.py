@@ -5,7 +5,7 @@ from enum import StrEnum
 CODE = (  # what tables are rendered with: an edit of any of it renders them anew
     *(f"benchmarks.{part}" for part in ("tables", "summary", "claims", "paper", "markup", "files", "provenance")),
     *(f"benchmarks.{part}" for part in ("results", "records", "statistics", "scoring", "diversity", "hardware")),
-    *(f"benchmarks.{part}" for part in ("study", "specs")),
+    *(f"benchmarks.{part}" for part in ("study", "specs", "analysis")),
 )
 
 
