@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import effects
 
@@ -20,7 +22,7 @@ def steering(analysis: Analysis) -> float | None:
     if analysis.record.encoding is None:
         return None
     frame = analysis.frame("steering")
-    return float((frame["obeyed"] & frame["followed"]).mean())
+    return float(np.mean(frame["obeyed"] & frame["followed"]))
 
 
 def longer(analysis: Analysis) -> float | None:

@@ -79,7 +79,9 @@ class Records:
 
     def _analysis(self, claim: Claim) -> tuple[Study, float] | None:
         """The first study whose analysis, where there is one that is up to date, has what the claim is about."""
-        for study in self.studies if self.results and claim.analysis else ():
+        if self.results is None or claim.analysis is None:
+            return None
+        for study in self.studies:
             for analysis in analyses(study, self.results):
                 if (number := MEASURES[str(claim.analysis)](analysis)) is not None:
                     return study, number
