@@ -67,6 +67,14 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         ("parallel24", P24, "9 - 6 = 3\n\n#### " + P24.answer, False, False, ("1-0", None, ...)),
         ("parallel24", P24, "9 - 6 = 3\n#### " + P24.answer, False, False, ("1-0", ..., None)),
         ("parallel24", P24, "10 / 6 = 1\n9 - 6 = 3\n#### " + P24.answer, False, False, (None, "1-0", ...)),  # not whole
+        (
+            "parallel24",
+            P24,
+            "6 - 9 = -3\n9 - 6 = 3\n#### " + P24.answer,
+            False,
+            False,
+            (None, "1-0", ...),
+        ),  # not natural
         ("parallel24", P24, "9 - 9 = 0\n9 / 0 = 0\n#### " + P24.answer, False, False, (None, None, ...)),
         ("copy", COPY, COPY_STEPS + "#### 5 6 7 8 9", True, True, ("2",)),
         ("copy", COPY, COPY_STEPS + "1 2 3 4 5", True, False, ("1",)),

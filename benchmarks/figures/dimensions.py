@@ -43,8 +43,10 @@ class DimensionsFigure(LatentsFigure):
         for (left, right), analysis in zip(panels, self.analyses, strict=True):
             own = data.loc[data["block"] == analysis.block.id]
             for case, group in own.loc[own["part"] == "case"].groupby("case"):
-                left.vlines(group["dim"], 0, group["value"], color=colour(int(case) - 1), linewidth=1.0)  # type: ignore[arg-type]
-                left.plot([], [], color=colour(int(case) - 1), label=f"case {int(case)}")  # type: ignore[arg-type]
+                number = int(case)  # type: ignore[arg-type]
+                beside = group["dim"] + 0.25 * (number - 2)  # or one case would hide another
+                left.vlines(beside, 0, group["value"], color=colour(number - 1), linewidth=1.0)
+                left.plot([], [], color=colour(number - 1), label=f"case {number}")
             left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
             left.set_ylabel(f"{self.block_title(analysis)}\nR in step 1")
             left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.style import GREY, colour, marker
+from benchmarks.figures.style import GREY, PAGE, colour, marker
 from benchmarks.provenance import titles
 from benchmarks.results import Collected, load_collected
 from benchmarks.specs import Block, Row
@@ -90,8 +90,8 @@ class Drawing(ABC):
 
 
 def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **settings: object) -> list[list[Axes]]:
-    """Panels of ``size`` inches each, row by row."""
-    canvas.set_size_inches(columns * size[0], rows * size[1])
+    """Panels of ``size`` inches each, row by row; narrower where that is wider than a page, which would shrink all."""
+    canvas.set_size_inches(min(columns * size[0], PAGE), rows * size[1])
     return canvas.subplots(rows, columns, squeeze=False, **settings).tolist()  # type: ignore[arg-type]
 
 

@@ -91,9 +91,10 @@ class InterventionFigure(LatentsFigure):
         small = len(dims) <= 20
         nx.draw_networkx_edges(found, places, ax=axes, edge_color=GREY, width=0.6)
         nx.draw_networkx_edges(found.subgraph(inside), places, ax=axes, edge_color=colour(1), width=1.5)
-        nx.draw_networkx_nodes(found, places, ax=axes, node_color=colours, node_size=90 if small else 12)  # type: ignore[arg-type]
+        look = {"node_color": colours, "node_size": 90 if small else 12, "alpha": 0.5}
+        nx.draw_networkx_nodes(found, places, ax=axes, **look)  # type: ignore[arg-type]
         if small:
-            nx.draw_networkx_labels(found, places, ax=axes, font_size=5, font_color="white")
+            nx.draw_networkx_labels(found, places, ax=axes, font_size=6.5)
         axes.set_title("Correlation graph")
         axes.margins(0.15)
         axes.axis("off")

@@ -145,9 +145,9 @@ class SyntheticTable(Maker):
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
 
     scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
-        equation must be right. P24: every equation is true and uses numbers that are there, and the last path uses all
-        four numbers once and ends in 24. Every step is said and scored, of all methods. Strict: in the form asked for
-        too."""
+        equation must be right. P24: every equation is true, has natural numbers, and uses those that are there, and the
+        last path uses all four numbers once and ends in 24. Every step is said and scored, of all methods. Strict: in
+        the form asked for too."""
 
 
 def _entropy(draws: list[list[DrawStatistics]]) -> Cell:
