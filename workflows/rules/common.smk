@@ -93,16 +93,24 @@ def everything(wildcards):
 
 
 def beside(wildcards):
-    """The records of other studies that the table of claims looks at."""
-    asked = study(wildcards.study).beside if wildcards.table == "claims" else ()
-    return [f"results/{name}/collect.json" for name in asked]
+    """What the table of claims looks at besides a study's records: those of other studies, and the analyses of all."""
+    if wildcards.table != "claims":
+        return []
+    own = study(wildcards.study)
+    asked = [own, *map(study, own.beside)]
+    analyses = {file for one in asked for figure in one.figures for file in needs_of(figure, one)}
+    return [f"results/{name}/collect.json" for name in own.beside] + sorted(map(str, analyses))
 
 
 def files_of_figure(wildcards):
     """What a figure is drawn from besides the records."""
+    return needs_of(wildcards.figure, study(wildcards.study))
+
+
+def needs_of(figure, study):
     from benchmarks.figures.render import DRAWINGS  # matplotlib takes its time
 
-    return DRAWINGS[wildcards.figure].needs(study(wildcards.study), Path("results"))
+    return DRAWINGS[figure].needs(study, Path("results"))
 
 
 def run_of(wildcards):
