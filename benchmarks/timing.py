@@ -195,7 +195,6 @@ def time_stage(
 ) -> dict[str, float]:
     """Median seconds and mean FLOPs of an optimizer step over batches of all lengths, and what is done once."""
     device = method.device
-    engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), ranks)
     data = StageData(method, corpus, stage, spec.seed, None)
     batches = sorted(epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, 0), key=_mean_length(corpus))
     chosen = [batches[i] for i in spread_over(len(batches), steps)]
@@ -203,6 +202,7 @@ def time_stage(
     if stage.cached:
         data, once = _cached(method, spec.engine.precision, data, chosen, len(batches), scratch, ranks)
         chosen = [np.arange(len(chosen[0]))] * steps
+    engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), ranks)  # may take weights apart
     method.train()
     warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
     counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # of all lengths

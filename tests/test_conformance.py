@@ -248,7 +248,7 @@ class Stopped(RuntimeError):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
-    """A study of all methods, and a folder with its data and what some of them start from."""
+    """A study of all methods, and a folder with its data."""
     study = small_study(
         [{"id": name, "method": name, "options": OPTIONS.get(name, {})} for name in available()],
         blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 48}}],
@@ -256,16 +256,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     )
     folder = tmp_path_factory.mktemp("trained")
     prepare(study, study.blocks[0], folder)
-    for start in {run.starts_from for run in study.runs.values() if run.starts_from}:
-        training.train(study.runs[start], folder)
     return study, folder
+
+
+def train(run: str, study: Study, folder: Path) -> dict[str, Any]:
+    """A run, after what it starts from."""
+    if start := study.runs[run].starts_from:
+        train(start, study, folder)
+    return training.train(study.runs[run], folder)
 
 
 def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle of its steps, with a checkpoint after every one, and started again."""
     study, folder = trained
     spec = study.runs[f"equation/{name}/s0"]
-    undisturbed = training.train(spec, folder)
+    undisturbed = train(spec.id, study, folder)
     shutil.rmtree(Paths(folder, spec).run)
     taken = 0
 
