@@ -56,16 +56,17 @@ class AccuracyTable(Maker):
         )
 
     def _line(self, block: Block, row: Row, first: Row) -> Line:
-        cells: list[Cell] = []
+        title, cells = Cell(self.study.row_title(row)), []
         for test in self.test_names:
             line = self.summary.line(block.id, row.id, "default", test)
             if line is None:  # no test of this block
                 cells += [Cell() for _ in self._columns(test)]
                 continue
+            title = self.row_title(line)
             cells += [self.accuracy(line), *self._against(block, row, first, test)]
             if self.study.paper:
                 cells += self._paper(block, row, first, test)
-        return Line(Cell(self.study.row_title(row)), tuple(cells), row.indent)
+        return Line(title, tuple(cells), row.indent)
 
     def _against(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
         key = {"block": block.id, "row": row.id, "test": test}
