@@ -138,18 +138,22 @@ def test_a_named_study_is_never_exchanged_for_another(finished: Path) -> None:
     assert re.search(message, output), output
 
 
+def made(*variables: str) -> list[str]:
+    """The commands of `make table`, also when make runs these tests."""
+    command = ["make", "--no-print-directory", "-n", "table", *variables]
+    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True).stdout.splitlines()
+
+
 @pytest.mark.parametrize(("study", "table"), [("smoke", "main"), ("ablation", "ablation")])
 def test_make_prints_the_first_table_of_the_study_that_it_is_told(finished: Path, study: str, table: str) -> None:
-    planned = subprocess.run(["make", "-n", "table", f"STUDY={study}"], cwd=ROOT, text=True, capture_output=True).stdout
-    *_, call, shown = planned.splitlines()
+    *_, call, shown = made(f"STUDY={study}")
     assert call.startswith("snakemake --cores all ") and shown == f"cat {call.split()[-1]}"
     output = snakemake(finished, "--dry-run", *call.split()[3:])
     assert f"input: results/table_{table}.md\n    output: {call.split()[-1]}" in output
 
 
 def test_make_without_a_study_makes_the_main_table() -> None:
-    planned = subprocess.run(["make", "-n", "table"], cwd=ROOT, text=True, capture_output=True).stdout
-    assert planned.splitlines()[-2:] == [f"snakemake --cores all {TARGET}", f"cat {TARGET}"]
+    assert made()[-2:] == [f"snakemake --cores all {TARGET}", f"cat {TARGET}"]
 
 
 def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:
