@@ -24,7 +24,8 @@ from benchmarks.engine import autocast, pick_device
 from benchmarks.environment import environment, now
 from benchmarks.files import replacing, sha256, write_json
 from benchmarks.locks import RunLock
-from benchmarks.models import Paths, trained_method, trained_weights
+from benchmarks.models import trained_method, trained_weights
+from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.scoring import SCORERS, Asked, Scorer
 from benchmarks.specs import DecodingSpec, EvaluationSpec, RunSpec

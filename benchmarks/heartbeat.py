@@ -28,7 +28,8 @@ class RankFailure(RuntimeError):
 
 @dataclass(frozen=True)
 class Beat:
-    """What one rank last said: how often it has got on, where it is, and how often it has said so."""
+    """What one rank last said: how often it has got on, where it is, how often it has said so, and when it failed (0:
+    it has not; seconds since the epoch)."""
 
     rank: int
     host: str
@@ -36,6 +37,7 @@ class Beat:
     count: int
     where: str
     written: int
+    failed: float = 0.0
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.pid} on {self.host}): {self.where}"
@@ -58,7 +60,7 @@ class Heartbeat:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self.rank = beat_file(folder, rank), rank
-        self.count, self.where, self.written = 0, "start", 0
+        self.count, self.where, self.written, self.failed = 0, "start", 0, 0.0
         self.host, self.pid = socket.gethostname(), os.getpid()
         self._write()
         threading.Thread(target=self._go_on, name="heartbeat", daemon=True).start()
@@ -70,6 +72,11 @@ class Heartbeat:
         self.beat(DONE)
         self._write()
 
+    def fail(self) -> None:
+        """Say that an error ends this rank. What a signal ends says nothing any more."""
+        self.failed = time.time()
+        self._write()
+
     def _go_on(self) -> None:
         while self.where != DONE:
             time.sleep(PERIOD)
@@ -77,10 +84,16 @@ class Heartbeat:
 
     def _write(self) -> None:
         self.written += 1
-        beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written)
+        beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed)
         temporary = self.path.with_suffix(f".{threading.get_ident()}")
         temporary.write_text(json.dumps(asdict(beat)))
         temporary.replace(self.path)
+
+
+def first_to_go(gone: list[Beat]) -> Beat:
+    """Of ranks that have ended, the one that the others followed: when one is killed, its neighbours fail with lost
+    connections, and may be gone too by the time that somebody looks."""
+    return min(gone, key=lambda beat: beat.failed)
 
 
 def laggards(beats: list[Beat], still: set[int]) -> list[Beat]:

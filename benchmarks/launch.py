@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.files import write_json
-from benchmarks.heartbeat import DONE, Beat, RankFailure, laggards, read_beat
-from benchmarks.models import Paths
+from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards, read_beat
+from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
 from benchmarks.specs import EngineSpec, RunSpec
 
@@ -137,14 +137,14 @@ class Watch:
                 if before is None or beat.count != before.count:
                     self.moved = time.monotonic()
                 self.beats[rank] = beat
-        for beat in self._local():
-            if not self.dead and not alive(beat.pid):
-                self.dead = beat
+        gone = [rank for rank, beat in self._local().items() if not alive(beat.pid)]
+        if gone and not self.dead:  # their last words may be younger than the look above
+            self.dead = first_to_go([read_beat(self.folder, rank) or self.beats[rank] for rank in gone])
 
-    def _local(self) -> list[Beat]:
+    def _local(self) -> dict[int, Beat]:
         """Ranks of this machine that are not done."""
         here = socket.gethostname()
-        return [beat for beat in self.beats.values() if beat.host == here and beat.where != DONE]
+        return {rank: beat for rank, beat in self.beats.items() if beat.host == here and beat.where != DONE}
 
     def _print_first(self) -> None:
         """What rank 0 has printed since the last look."""
@@ -198,7 +198,7 @@ class Watch:
             signal.signal(number, before)
 
     def _signal(self, number: signal.Signals) -> None:
-        for beat in self._local():
+        for beat in self._local().values():
             try:
                 os.kill(beat.pid, number)
             except ProcessLookupError:

@@ -26,7 +26,8 @@ from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, now
 from benchmarks.files import write_json
 from benchmarks.lengths import spread_over
-from benchmarks.models import Paths, build_method
+from benchmarks.models import build_method
+from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.specs import EngineSpec, RunSpec, TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, phase_of

@@ -7,29 +7,11 @@ from pathlib import Path
 from benchmarks.checkpoints import Stored, load_weights
 from benchmarks.data import load_tokenizer, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.paths import WEIGHTS, Paths
 from benchmarks.specs import RunSpec
 from methods.backbone import load_backbone
 from methods.base import Method, Setup
 from methods.registry import build
-
-WEIGHTS = "weights.safetensors"
-
-
-class Paths:
-    """Where a run's files are, under ``results/<study>``."""
-
-    def __init__(self, results: Path, spec: RunSpec) -> None:
-        self.study = results / spec.study
-        self.run = self.study / "runs" / spec.id
-        self.data = self.study / "data" / spec.block
-        self.checkpoints = self.run / "checkpoints"
-        self.ranks = self.run / "ranks"  # by task: what they print and say while they work
-        self.model = self.run / "model"  # what the run ends with, in a folder that needs nothing else to be used
-        self.weights = self.model / WEIGHTS
-
-    def sibling(self, run: str) -> Path:
-        """The final weights of another run of the study."""
-        return self.study / "runs" / run / "model" / WEIGHTS
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:

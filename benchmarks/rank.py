@@ -67,9 +67,12 @@ def main() -> int:
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
             task(ranks, spec, given.results)
-    except ValueError as error:  # bad input: one message instead of a trace, as in the command line
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except BaseException as error:
+        heartbeat.fail()
+        if isinstance(error, ValueError):  # bad input: one message instead of a trace, as in the command line
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        raise
     heartbeat.done()
     return 0
 

@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.records import RunRecords, TestTimes, first_problem, read_records
 from benchmarks.specs import Block, RunSpec
 from benchmarks.statistics import spread

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pandas as pd
 
 from benchmarks import statistics
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.results import Collected, to_frame
 from benchmarks.study import Study
 

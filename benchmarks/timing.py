@@ -28,7 +28,8 @@ from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.lengths import spread_over
 from benchmarks.locks import RunLock
-from benchmarks.models import Paths, trained_method, trained_weights
+from benchmarks.models import trained_method, trained_weights
+from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.specs import RunSpec, TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of

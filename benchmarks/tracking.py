@@ -22,7 +22,7 @@ import pandas as pd
 
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.mlflow_store import connect, experiment_id, find_runs, tracking_uri
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.provenance import hardware
 from benchmarks.records import RunRecords
 from benchmarks.results import Collected, load_collected, to_frame

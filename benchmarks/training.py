@@ -27,20 +27,17 @@ from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, space_in, sync, write_json
 from benchmarks.locks import RunLock
-from benchmarks.models import Paths, build_method, export, read_weights
+from benchmarks.models import build_method, export, read_weights
+from benchmarks.paths import Paths
 from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
+from benchmarks.records import TRAINED_BY
 from benchmarks.specs import RunSpec
 from benchmarks.steps import StageData, Sums, budget_of, optimizer_step, phase_of, steps_of, validation_terms
 from methods.base import Context, Stage
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
-CODE = (  # besides the method's own: what a run's weights depend on. What lists data sets does not: cards have versions
-    *(f"benchmarks.{part}" for part in ("training", "steps", "features", "study", "specs")),
-    *(f"benchmarks.engine.{part}" for part in ("base", "process")),
-    *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers", "batching")),
-)
 
 
 @dataclass
@@ -87,7 +84,7 @@ class Trainer:
         """What a checkpoint must have been made from to be resumed."""
         parent = checkpoints.digest(self.parent) if self.parent else None
         data = read_json(self.paths.data / "done.json")["digests"][f"{self.spec.data.train}/train"]
-        parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE), data, parent]
+        parts = [self.spec.digest("train"), code_digest(self.spec.method, *TRAINED_BY), data, parent]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from benchmarks.data import load_records
 from benchmarks.diversity import draw_statistics
 from benchmarks.evaluation import per_seed
 from benchmarks.files import BrokenRecord, read_json, sha256
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.records import RECORDS, RunRecords, first_problem
 from benchmarks.results import Collected, to_frame
 from benchmarks.scoring import Asked, Score

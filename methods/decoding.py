@@ -17,7 +17,6 @@ from torch import Tensor
 from methods.base import CachePolicy, Cost, Decoding
 from methods.draws import uniform
 from methods.memory import Growing, Memory, Rereading
-from methods.static_memory import Static
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,7 +42,11 @@ def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
     if policy == "auto":
         on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
         policy = "static" if on_gpu else "dynamic"
-    return {"dynamic": Growing, "static": Static, "none": Rereading}[policy](trunk)
+    if policy == "static":
+        from methods.static_memory import Static  # it extends classes of transformers, which take seconds to import
+
+        return Static(trunk)
+    return {"dynamic": Growing, "none": Rereading}[policy](trunk)
 
 
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from methods.backbone import causal_mask, positions_of
 
@@ -34,6 +32,8 @@ class Growing(Memory):
     """A cache that grows by concatenation. Gradients pass through it."""
 
     def __init__(self, trunk: Any) -> None:
+        from transformers import DynamicCache  # seconds, which a command that builds no model need not wait
+
         super().__init__(trunk)
         self.cache = DynamicCache(config=trunk.config)
 
@@ -60,6 +60,8 @@ class Rereading(Memory):
         self.vectors: Tensor | None = None
 
     def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
         self.vectors = vectors if self.vectors is None else torch.cat([self.vectors, vectors], dim=1)
         output = self.trunk(
             inputs_embeds=self.vectors,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from methods.base import Method, Setup
+from methods.sources import builds_on, source_digest
 
 ENTRY_POINT_GROUP = "marcos_bench.methods"
 
@@ -65,19 +64,4 @@ def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Met
 def code_digest(name: str, *modules: str) -> str:
     """A digest of the source that decides a method's numbers: its module or package, all of this package that it
     builds on, and the ``modules`` named (dotted)."""
-    digest = hashlib.sha256()
-    for module in sorted({*_builds_on(get_method(name).__module__, set()), *modules}):
-        origin = Path(inspect.getfile(importlib.import_module(module)))
-        for path in sorted(origin.parent.glob("*.py")) if origin.name == "__init__.py" else [origin]:
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _builds_on(module: str, seen: set[str]) -> set[str]:
-    """A module and the modules of this package that it takes something from, and so on."""
-    seen.add(module)
-    for value in vars(importlib.import_module(module)).values():
-        origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or ""
-        if origin.startswith("methods.") and origin not in seen:
-            _builds_on(origin, seen)
-    return seen
+    return source_digest(*sorted({*builds_on(get_method(name).__module__), *modules}))

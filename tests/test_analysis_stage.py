@@ -21,7 +21,8 @@ from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation import decoding_of
 from benchmarks.files import BrokenRecord, write_json
-from benchmarks.models import Paths, build_method
+from benchmarks.models import build_method
+from benchmarks.paths import Paths
 from benchmarks.specs import AnalysisSpec
 from benchmarks.study import Study
 from methods.base import Context, Example, InterventionError, Stage

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from benchmarks import steps, training
 from benchmarks.data import prepare
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.study import Study
 from conftest import bibtex_fields
 from methods.backbone import load_backbone

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from benchmarks import checkpoints, features, files, training
 from benchmarks.data import prepare
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
 from benchmarks.specs import RunSpec
 from benchmarks.steps import NonFiniteLoss

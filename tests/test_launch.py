@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import weakref
@@ -22,8 +23,8 @@ from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.sharded import DeepSpeedEngine, deepspeed_settings
-from benchmarks.heartbeat import Beat, Heartbeat, laggards, read_beat
-from benchmarks.launch import NoPlace, command
+from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat
+from benchmarks.launch import NoPlace, Watch, command
 from benchmarks.measuring import one_rank
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
@@ -164,6 +165,22 @@ def test_ranks_that_are_behind_are_named() -> None:
     together = [Beat(number, "host", number, 7, "update", 1) for number in range(3)]
     assert laggards(together, still={2}) == [together[2]]
     assert laggards(together, still=set()) == together
+
+
+def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_path: Path) -> None:
+    """All have ended when the parent looks, and the one that was killed is the last of them."""
+    for number, failed in enumerate((20.0, 10.0, 0.0)):
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed)
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+    launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(247)"], start_new_session=True)
+    launcher.wait()
+    with pytest.raises(RankFailure, match=r"rank 2 \(process \d+ on .*: ended by SIGKILL"):
+        Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=3)).until_done()
+    (tmp_path / "rank-2.beat").unlink()
+    with pytest.raises(RankFailure, match=r"rank 1 \(process"):
+        Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
 
 
 def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from benchmarks.data import prepare
 from benchmarks.engine import autocast
 from benchmarks.files import read_json
 from benchmarks.measuring import gold_examples, measure
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.tables.measured import measured_lines, render_measured
 from methods.base import Decoding
 from methods.codi import CODI

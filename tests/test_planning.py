@@ -20,7 +20,8 @@ from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.engine.base import checkpoint_activations
 from benchmarks.hardware import GPU, GPUS
-from benchmarks.models import Paths, build_method
+from benchmarks.models import build_method
+from benchmarks.paths import Paths
 from benchmarks.planning import USABLE, Memory, RunPlan, plan
 from benchmarks.specs import EngineSpec, RunSpec
 from benchmarks.study import Study, load_study

@@ -24,7 +24,8 @@ from benchmarks.data import prepare
 from benchmarks.engine.process import whole_weights
 from benchmarks.heartbeat import Beat, read_beat
 from benchmarks.launch import alive
-from benchmarks.models import Paths, exported_method
+from benchmarks.models import exported_method
+from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scaffold import new_method
-from methods.registry import UnknownMethod, _builds_on, available, code_digest, get_method
+from methods.registry import UnknownMethod, available, code_digest, get_method
+from methods.sources import builds_on, source_files
 from plugins import install
 
 
@@ -34,8 +35,17 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
 
 @pytest.mark.parametrize("name", available())
 def test_a_method_builds_on_all_that_it_decodes_with(name: str) -> None:
-    built_on = _builds_on(get_method(name).__module__, set())
-    assert built_on >= {f"methods.{part}" for part in ("base", "backbone", "decoding", "memory", "static_memory")}
+    assert builds_on(get_method(name).__module__) >= {
+        f"methods.{part}" for part in ("base", "backbone", "decoding", "memory", "static_memory")
+    }
+
+
+def test_a_module_comes_with_its_data_and_a_package_with_all_its_modules() -> None:
+    assert [path.name for path in source_files("benchmarks.paper")] == ["paper.py", "paper.yaml"]
+    assert {"randomness.py", "method.py"} < {path.name for path in source_files("methods.marcos")}
+    assert "random_summation.py" in {path.name for path in source_files("benchmarks.data")}  # of a package in it
+    with pytest.raises(ModuleNotFoundError, match="no module is named 'nowhere'"):
+        source_files("nowhere.at_all")
 
 
 def test_two_methods_of_one_name_are_an_error(site: Path) -> None:

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.data import open_corpus, prepare
 from benchmarks.engine import Phase, Ranks, build_engine
-from benchmarks.models import Paths, build_method
+from benchmarks.models import build_method
+from benchmarks.paths import Paths
 from benchmarks.steps import StageData, Sums
 from methods.base import Budget, Output
 from small import small_study

@@ -17,7 +17,7 @@ from benchmarks.data.records import DataError
 from benchmarks.diversity import draw_statistics, entropy
 from benchmarks.files import read_json, write_json
 from benchmarks.markup import DASH
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.scoring import SCORERS
 from benchmarks.study import Study, StudyError, load_study, parse_study, study_path
 from benchmarks.tables.render import contents

@@ -21,7 +21,8 @@ from benchmarks.data import prepare
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
-from benchmarks.models import Paths, build_method
+from benchmarks.models import build_method
+from benchmarks.paths import Paths
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from methods.backbone import load_backbone

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +12,7 @@ from rich.text import Text
 from benchmarks.analysis.reading import steered
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.stage import NoLatents
-from benchmarks.analysis.steering import effects, outputs
+from benchmarks.analysis.steering import differences, effects, outputs
 from benchmarks.evaluation import decoding_of
 from benchmarks.specs import RunSpec
 from benchmarks.study import StudyError
@@ -71,13 +69,6 @@ def marked_changes(before: str, after: str) -> tuple[Text, Text]:
         for text, part, style in zip(texts, (old, new), ("red", "bold green"), strict=True):
             text.append(part, style="" if shared else style)
     return texts
-
-
-def differences(before: str, after: str) -> list[tuple[bool, str, str]]:
-    """Two texts cut into words, blanks and signs: (whether the part is shared, in the first, in the second)."""
-    old, new = (re.findall(r"\s+|\d+|\w+|.", text, re.DOTALL) for text in (before, after))
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    return [(tag == "equal", "".join(old[a:b]), "".join(new[c:d])) for tag, a, b, c, d in matcher.get_opcodes()]
 
 
 def effects_table(frame: pd.DataFrame) -> Table:

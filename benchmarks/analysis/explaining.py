@@ -20,7 +20,7 @@ from benchmarks.analysis.saying import Said, Speaker, select
 from benchmarks.data import TestSet
 from benchmarks.evaluation import decoding_of
 from benchmarks.files import BrokenRecord
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study, StudyError
 from methods.base import Method

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from benchmarks.analysis.saying import Said
 from benchmarks.data import TestSet, get_dataset
 from benchmarks.scoring import SCORERS, Asked, Score, Scorer
+
+if TYPE_CHECKING:
+    from benchmarks.analysis.saying import Said
 
 
 def scorer_of(test: str) -> Scorer:

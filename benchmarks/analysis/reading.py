@@ -11,7 +11,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, sha256
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.records import first_problem
 from benchmarks.specs import Block, RunSpec
 from benchmarks.study import Study

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.engine import autocast, pick_device
 from benchmarks.evaluation import batches_by_length, generate
-from benchmarks.models import Paths, trained_method
+from benchmarks.models import trained_method
+from benchmarks.paths import Paths
 from benchmarks.specs import RunSpec
 from methods.base import Decoding, Example, Method
 

@@ -21,7 +21,7 @@ from benchmarks.environment import environment, now
 from benchmarks.evaluation import answer, decoding_of, write_predictions
 from benchmarks.files import write_json
 from benchmarks.locks import RunLock
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.specs import RunSpec
 from methods.base import Decoding, Intervention

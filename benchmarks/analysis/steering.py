@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from benchmarks.analysis.judging import judged, readable
-from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
 from methods.base import Decoding, Intervention
+
+if TYPE_CHECKING:
+    from benchmarks.analysis.saying import Said, Speaker
 
 MARKER = "####"
 
@@ -62,3 +67,10 @@ def effects(frame: pd.DataFrame) -> pd.DataFrame:
         }
         lines.append(line | {share: float(group[share].mean()) for share in ("marked", "correct")})
     return pd.DataFrame(lines)
+
+
+def differences(before: str, after: str) -> list[tuple[bool, str, str]]:
+    """Two texts cut into words, blanks and signs: (whether the part is shared, in the first, in the second)."""
+    old, new = (re.findall(r"\s+|\d+|\w+|.", text, re.DOTALL) for text in (before, after))
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return [(tag == "equal", "".join(old[a:b]), "".join(new[c:d])) for tag, a, b, c, d in matcher.get_opcodes()]

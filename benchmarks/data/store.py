@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from datasets import Dataset, Features, List, Value, disable_progress_bars, load_from_disk
-from transformers import AutoTokenizer
-from transformers import PreTrainedTokenizerFast as Tokenizer
 
 from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
 from benchmarks.data.records import DataError, Record, digest
@@ -26,6 +24,9 @@ from benchmarks.files import BrokenRecord, read_json, sync, write_json
 from benchmarks.specs import Block
 from benchmarks.study import Study
 from methods.base import Example
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast as Tokenizer
 
 LAYOUT = "1"  # change it when prepared data of an older suite must not be used any more
 
@@ -133,6 +134,8 @@ def open_test(directory: Path, name: str) -> TestSet:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(directory / "tokenizer")
 
 

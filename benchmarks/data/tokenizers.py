@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from benchmarks.data.records import DataError, Record
 from benchmarks.specs import TokenizerSpec
 from methods.base import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 FOLDER = "MARCOS_BENCH_TOKENIZER"  # names a folder with the files of Qwen2.5's tokenizer
 END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
@@ -62,9 +64,7 @@ def train_bpe(corpus: Iterable[str], size: int) -> PreTrainedTokenizerFast:
         vocab_size=size, special_tokens=[END], initial_alphabet=sorted(alphabet), show_progress=False
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
-    )
+    return _wrapped(tokenizer)
 
 
 def word_level(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -75,13 +75,21 @@ def word_level(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
     )
     trainer = trainers.WordLevelTrainer(special_tokens=[END, UNKNOWN], show_progress=False)
     tokenizer.train_from_iterator(corpus, trainer)
+    return _wrapped(tokenizer, unk_token=UNKNOWN)
+
+
+def _wrapped(tokenizer: Tokenizer, **settings: str) -> PreTrainedTokenizerFast:
+    from transformers import PreTrainedTokenizerFast  # a second, which a table of results need not wait
+
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=END, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False, **settings
     )
 
 
 def published(name: str) -> PreTrainedTokenizerFast:
     """A tokenizer by name, folder or hub id."""
+    from transformers import AutoTokenizer
+
     known = PUBLISHED.get(name, Published(name, "main"))
     place, revision = known.hub, known.revision
     if known.folder and (folder := os.environ.get(known.folder)):

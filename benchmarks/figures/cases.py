@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.by_hand import differences
 from benchmarks.analysis.reading import Analysis
+from benchmarks.analysis.steering import differences
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import colour

@@ -12,7 +12,7 @@ from benchmarks import statistics
 from benchmarks.analysis.judging import scorer_of
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.specs import Block, Row
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks import statistics
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
 from benchmarks.specs import Block, Row
 
 FEWEST = 10  # questions that a mark stands for; a share of fewer says nothing

@@ -3,9 +3,9 @@
 from enum import StrEnum
 
 CODE = (  # what tables are rendered with: an edit of any of it renders them anew
-    *(f"benchmarks.{part}" for part in ("tables", "summary", "claims", "paper", "markup", "files", "provenance")),
+    *(f"benchmarks.{part}" for part in ("tables", "summary", "claims", "paper", "markup", "provenance", "paths")),
     *(f"benchmarks.{part}" for part in ("results", "records", "statistics", "scoring", "diversity", "hardware")),
-    *(f"benchmarks.{part}" for part in ("study", "specs", "analysis")),
+    *(f"benchmarks.{part}" for part in ("study", "specs", "files", "analysis")),
 )
 
 

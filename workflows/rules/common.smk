@@ -4,7 +4,6 @@ import hashlib
 import os
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -16,12 +15,13 @@ from snakemake.utils import validate
 from benchmarks.data import get_dataset
 from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.models import Paths
+from benchmarks.paths import Paths
+from benchmarks.records import TRAINED_BY as TRAINING
 from benchmarks.study import STUDIES, load_study, study_path
 from benchmarks.tables import CODE as RENDERING
 from benchmarks.tables import Table
-from benchmarks.training import CODE as TRAINING
 from methods.registry import code_digest
+from methods.sources import source_digest
 
 
 def study_file():
@@ -197,21 +197,9 @@ def run_code(*modules):
     return lambda wildcards: code_digest(run_of(wildcards).method, *modules)
 
 
-def digest(*parts):
-    """A digest of byte strings and texts, short enough to be read in a reason."""
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(part if isinstance(part, bytes) else part.encode())
-    return whole.hexdigest()[:16]
-
-
-def source_digest(*modules):
-    """A digest of the source of modules (with a data file of the same name) and packages, which are not imported."""
-    files = []
-    for module in modules:
-        origin = Path(find_spec(module).origin)
-        files += sorted(origin.parent.glob("*.py" if origin.stem == "__init__" else f"{origin.stem}.*"))
-    return digest(*(part for path in files for part in (path.name, path.read_bytes())))
+def digest(*texts):
+    """A digest short enough to be read in a reason."""
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def cards_digest(*names):

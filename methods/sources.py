@@ -1,0 +1,59 @@
+"""Which source files numbers come from, and a digest of them. Nothing is imported to find out."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+OWN = __name__.partition(".")[0]
+
+
+def source_digest(*modules: str) -> str:
+    """A digest of the source of modules and packages (dotted), short enough to be read in a reason."""
+    whole = hashlib.sha256()
+    for module in modules:
+        for path in source_files(module):
+            whole.update(path.name.encode() + path.read_bytes())
+    return whole.hexdigest()[:16]
+
+
+def source_files(module: str) -> list[Path]:
+    """A module's file, with a data file of the same name if it has one; of a package, all modules in it."""
+    top, *parts = module.split(".")
+    spec = find_spec(top)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no module is named {top!r}")
+    path = Path(spec.origin)
+    if not parts and path.name != "__init__.py":
+        return [path]
+    path = path.parent.joinpath(*parts)
+    return sorted(path.rglob("*.py")) if path.is_dir() else sorted(path.parent.glob(f"{path.name}.*"))
+
+
+def builds_on(module: str) -> set[str]:
+    """A module and the modules of this package that it takes something from wherever in its code, and so on."""
+    seen: set[str] = set()
+    new = {module}
+    while new:
+        seen |= new
+        new = {name for one in new for name in _imports(one)} - seen
+    return seen
+
+
+def _imports(module: str) -> set[str]:
+    """The modules of this package that a module names in its imports."""
+    found: set[str] = set()
+    for path in source_files(module):
+        for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {node.module} | {name for name in inner if _exists(name)}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+    return {name for name in found if name.startswith(f"{OWN}.")}
+
+
+def _exists(module: str) -> bool:
+    return module.startswith(f"{OWN}.") and bool(source_files(module))
