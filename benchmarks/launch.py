@@ -1,4 +1,4 @@
-"""Starts the ranks of a run, watches over them, and ends them all when one dies or hangs.
+"""Does a run's work here or on its ranks: starts them, watches over them, and ends them all when one dies or hangs.
 
 On one machine DeepSpeed's launcher starts them; on several its runner does, over a hostfile, or ``srun`` inside a SLURM
 job. What each rank prints is in ``ranks/TASK/rank-N.log`` in the run's folder; rank 0's is printed here too. The folder
@@ -19,10 +19,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from benchmarks.files import write_json
+from benchmarks.files import read_json, write_json
 from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards, read_beat
+from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
 from benchmarks.specs import EngineSpec, RunSpec
@@ -37,6 +38,19 @@ Task = Literal["train", "time"]
 
 class NoPlace(ValueError):
     """There is nowhere to start the ranks that a run asks for."""
+
+
+def train(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Train a run unless it is trained already, here or on the ranks of its engine; returns its record."""
+    paths = Paths(results, spec)
+    with RunLock(paths.run):
+        if spec.engine.kind == "process":
+            from benchmarks.engine import Ranks  # who only starts ranks builds no model, and need not wait for imports
+            from benchmarks.training import train_as
+
+            return train_as(Ranks(), spec, results)
+        run_ranks(spec, results, "train")
+    return read_json(paths.run / "train.json")
 
 
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import checkpoints, launch
+from benchmarks import checkpoints
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, space_in, sync, write_json
-from benchmarks.locks import RunLock
 from benchmarks.models import build_method, export, read_weights
 from benchmarks.paths import Paths
 from benchmarks.preemption import Notice, Preempted
@@ -296,19 +295,8 @@ class Trainer:
         }
 
 
-def train(spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Train a run unless it is trained already, here or on the ranks of its engine; returns its record."""
-    paths = Paths(results, spec)
-    if spec.engine.kind == "deepspeed":
-        with RunLock(paths.run):
-            launch.run_ranks(spec, results, "train")
-        return read_json(paths.run / "train.json")
-    with RunLock(paths.run):
-        return train_as(Ranks(), spec, results)
-
-
 def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
-    """What :func:`train` does, as one of some ranks; who calls it holds the run's lock."""
+    """Train a run unless it is trained already, as one of some ranks; who calls it holds the run's lock."""
     torch.set_num_threads(spec.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a check for bugs that costs a pass over memory

@@ -13,7 +13,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from benchmarks import steps, training
+from benchmarks import launch, steps, training
 from benchmarks.data import prepare
 from benchmarks.paths import Paths
 from benchmarks.study import Study
@@ -263,7 +263,7 @@ def train(run: str, study: Study, folder: Path) -> dict[str, Any]:
     """A run, after what it starts from."""
     if start := study.runs[run].starts_from:
         train(start, study, folder)
-    return training.train(study.runs[run], folder)
+    return launch.train(study.runs[run], folder)
 
 
 def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
         patched.setattr(training, "optimizer_step", stops)
-        training.train(spec, folder)
-    resumed = training.train(spec, folder)
+        launch.train(spec, folder)
+    resumed = launch.train(spec, folder)
     assert (resumed["steps"], resumed["tokens"]) == (undisturbed["steps"], undisturbed["tokens"])
     assert resumed["weights_sha256"] == undisturbed["weights_sha256"]

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from benchmarks import checkpoints, features, files, training
+from benchmarks import checkpoints, features, files, launch, training
 from benchmarks.data import prepare
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
@@ -64,7 +64,7 @@ def undisturbed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
             folder = tmp_path_factory.mktemp("undisturbed")
             (folder / "small").mkdir()
             (folder / "small" / "data").symlink_to(prepared / "small" / "data")
-            known[spec.row] = training.train(spec, folder)["weights_sha256"]
+            known[spec.row] = launch.train(spec, folder)["weights_sha256"]
         return known[spec.row]
 
     return digest
@@ -137,7 +137,7 @@ def told_to_go_while_features_are_computed(_: int) -> None:
 def _train(fault: Fault, count: int, spec: RunSpec, results: Path) -> None:
     os.chdir(results)
     fault(count)
-    training.train(spec, results)
+    launch.train(spec, results)
 
 
 def exit_code(fault: Fault, count: int, spec: RunSpec, results: Path) -> int | None:
@@ -174,7 +174,7 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     for count in (7, 13):
         assert exit_code(fault, count, spec, results) == -signal.SIGKILL
     assert not (Paths(results, spec).run / "train.json").exists()
-    assert training.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert logged_steps(spec, results) == list(range(1, STEPS + 1))
     left = {path.name for path in Paths(results, spec).checkpoints.iterdir()}
     assert left == {"best.safetensors"}
@@ -192,7 +192,7 @@ def test_a_run_that_is_told_to_go_saves_itself_at_once(
     assert saved(spec, results) == [6]
     (checkpoint,) = Paths(results, spec).checkpoints.glob("step-*")
     assert checkpoint.stat().st_mtime - (results / "told").stat().st_mtime < 10
-    assert training.train(spec, results)["weights_sha256"] == undisturbed(run_of("cot_sft"))
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(run_of("cot_sft"))
     assert "going on from step 6" in caplog.text
 
 
@@ -200,7 +200,7 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
     spec = run_of("marcos", checkpoint_seconds=1e6)
     assert exit_code(told_to_go_while_features_are_computed, 1, spec, results) == EXIT_CODE
     assert saved(spec, results) == [10]
-    assert training.train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
 
 
 TERMINATED_ONCE = """
@@ -264,9 +264,9 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(
         with pytest.raises(
             files.DiskFull, match=rf"{folder}.*: the disk is full \([\d.]+ GB were to be written, .* free"
         ):
-            training.train(spec, results)
+            launch.train(spec, results)
     assert saved(spec, results) and not list(folder.glob(".*"))
-    assert training.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
 
 
 def test_a_full_disk_spares_the_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     before = (newest / name).read_bytes()
     damage(newest / name)
     assert not (newest / name).exists() or (newest / name).read_bytes() != before
-    assert training.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert str(newest / name) in caplog.text and "going back to the checkpoint before it" in caplog.text
     assert "going on from step 5" in caplog.text
 
@@ -379,9 +379,9 @@ def test_a_number_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint
             rf"step 8 \(chain\): {term} is not finite; loss terms .*'cross_entropy'.*examples .*'embedded-train-\d"
         )
         with pytest.raises(NonFiniteLoss, match=message):
-            training.train(spec, results)
+            launch.train(spec, results)
     assert saved(spec, results) == [7, 8]
-    assert training.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
 
 
 # -- two workflows

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from transformers import AutoModelForCausalLM
 
-from benchmarks import evaluation, results, timing, training
+from benchmarks import evaluation, launch, results, timing
 from benchmarks.data import load_records, prepare
 from benchmarks.data.tokenizers import texts, train_bpe
 from benchmarks.study import Study, load_study, parse_study, shipped, study_path
@@ -78,7 +78,7 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
     for block in study.blocks:
         prepare(study, block, tmp_path)
     for spec in study.runs.values():
-        record: dict[str, Any] = training.train(spec, tmp_path)
+        record: dict[str, Any] = launch.train(spec, tmp_path)
         assert record["steps"] == pytest.approx(_epochs(spec), abs=1)
         evaluation.evaluate(spec, tmp_path)
         if study.timing:

@@ -13,7 +13,7 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typer.testing import CliRunner
 
-from benchmarks import timing, training
+from benchmarks import launch, timing
 from benchmarks.cli import app
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import prepare
@@ -103,10 +103,10 @@ def test_what_is_kept_follows_from_smaller_sizes(precision: str) -> None:
 def _peak(spec: RunSpec, results: Path, send: Any) -> None:
     """How far training raises this process's resident memory, in bytes."""
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed goes back at once
-    training.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
+    launch.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
     before = _resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    training.train(spec, results)
+    launch.train(spec, results)
     send.send(_resident("VmHWM") - before)
 
 

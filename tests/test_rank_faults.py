@@ -19,7 +19,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, timing, training
+from benchmarks import checkpoints, launch, timing
 from benchmarks.data import prepare
 from benchmarks.engine.process import whole_weights
 from benchmarks.heartbeat import Beat, read_beat
@@ -149,7 +149,7 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
     before, process = place.saved(), place.start()
     os.kill(place.after_next_checkpoint(process)[1].pid, signal.SIGKILL)
     yield "step", finish(process, before)
-    before, process = place.saved(), place.start(hang_seconds=20)
+    before, process = place.saved(), place.start(hang_seconds=12)
     os.kill(place.after_next_checkpoint(process)[1].pid, signal.SIGSTOP)
     yield "hang", finish(process, before)
     before, process = place.saved(), place.start()
@@ -185,7 +185,7 @@ def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Ou
 def test_a_rank_that_hangs_is_named(faults: dict[str, Outcome]) -> None:
     outcome = faults["hang"]
     assert outcome.code == 1
-    assert f"nothing has moved for 20 s. rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
+    assert f"nothing has moved for 12 s. rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
     assert "it hangs, and all others wait for it" in outcome.printed
 
 
@@ -206,7 +206,7 @@ def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths
     results = tmp_path_factory.mktemp("undisturbed")
     (results / "small").mkdir()
     (results / "small" / "data").symlink_to(place.results / "small" / "data")
-    training.train(run_of(study()), results)
+    launch.train(run_of(study()), results)
     return Paths(results, run_of(study()))
 
 
@@ -215,7 +215,7 @@ def test_one_process_goes_on_with_what_two_ranks_left(
 ) -> None:
     newest = place.paths.checkpoints / faults["all"].after[-1]
     assert len(list(newest.glob("model-*-of-00002.safetensors"))) == 2
-    training.train(run_of(study()), place.results)
+    launch.train(run_of(study()), place.results)
     assert_same(place.paths, undisturbed)
 
 

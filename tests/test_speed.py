@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from benchmarks import speed
 from benchmarks.cli import app
 from benchmarks.speed import STEP, time_step
 from methods.registry import available
@@ -16,7 +18,8 @@ from tiny import setup
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
 
 
-def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> None:
+def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "QUESTIONS", 32)
     study, output = tmp_path / "small.yaml", tmp_path / "speed.json"
     study.write_text(small_study(ROWS).model_dump_json())  # JSON is YAML
     run = CliRunner().invoke(

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from benchmarks import evaluation, results, training
+from benchmarks import evaluation, launch, results
 from benchmarks.data import TestSet, prepare
 from benchmarks.data.records import DataError
 from benchmarks.diversity import draw_statistics, entropy
@@ -50,7 +50,7 @@ def test_a_study_goes_through_all_stages(name: str, blocks: tuple[str, ...], ste
     for block in study.blocks:
         prepare(study, block, tmp_path)
     for spec in study.runs.values():
-        training.train(spec, tmp_path)
+        launch.train(spec, tmp_path)
         evaluation.evaluate(spec, tmp_path)
         frame = pd.read_parquet(Paths(tmp_path, spec).run / "predictions" / "default.parquet")
         assert len(frame["draws"].iloc[0]) == len(frame["choices"].iloc[0]) > 0

@@ -16,7 +16,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, steps, training
+from benchmarks import checkpoints, launch, steps, training
 from benchmarks.data import prepare
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
@@ -61,7 +61,7 @@ def trained(request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: py
     """A run that nothing disturbed."""
     spec = run_of(small_study(ROWS), request.param)
     results = fresh(prepared, tmp_path_factory.mktemp("trained"))
-    return spec, results, training.train(spec, results)
+    return spec, results, launch.train(spec, results)
 
 
 def test_record_and_log_agree(trained) -> None:
@@ -76,9 +76,9 @@ def test_record_and_log_agree(trained) -> None:
 
 def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(trained, prepared: Path, tmp_path: Path) -> None:
     spec, results, record = trained
-    again = training.train(spec, fresh(prepared, tmp_path / "again"))
+    again = launch.train(spec, fresh(prepared, tmp_path / "again"))
     assert again["weights_sha256"] == record["weights_sha256"]
-    assert training.train(spec, results) == record
+    assert launch.train(spec, results) == record
 
 
 def test_sigkill_and_resume_end_with_the_same_weights(trained, prepared: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_sigkill_and_resume_end_with_the_same_weights(trained, prepared: Path, t
         process.wait()
         kills += 1
     assert kills >= 1
-    assert training.train(spec, killed)["weights_sha256"] == record["weights_sha256"]
+    assert launch.train(spec, killed)["weights_sha256"] == record["weights_sha256"]
     logs = [(Paths(place, spec).run / "log.jsonl").read_text().splitlines() for place in (results, killed)]
     steps = [[_without_clock(line) for line in log] for log in logs]
     assert steps[0] == steps[1]

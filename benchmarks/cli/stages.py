@@ -37,10 +37,10 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Train one run; goes on from its last checkpoint."""
     with clear_errors():
         spec = run_of(study, run)
-        from benchmarks import devices, training
+        from benchmarks import devices, launch
 
         devices.pin_for(spec.engine)
-        record = training.train(spec, results)
+        record = launch.train(spec, results)
     seconds, speed = record["wall_seconds"], record["tokens_per_second"]
     typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
 
