@@ -25,11 +25,11 @@ from methods.backbone import load_backbone
 from methods.base import Budget, CachePolicy, Context, Decoding, Example, Method, Setup, Vocabulary
 from methods.registry import available, build
 
-BATCH, QUESTIONS = 64, 256
+BATCH = 64
 STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # of the training step
 
 
-def measure_speed(study: Study, results: Path, repeats: int = 3) -> dict[str, Any]:
+def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> dict[str, Any]:
     """Rates of all registered methods on the study's backbone, its tokenizer and its block of most runs."""
     torch.set_num_threads(study.timing_threads)
     started, runs = now(), list(study.runs.values())
@@ -37,7 +37,7 @@ def measure_speed(study: Study, results: Path, repeats: int = 3) -> dict[str, An
     data = prepare(study, block, results)
     words = vocabulary(load_tokenizer(data))
     setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
-    examples = open_corpus(data, "train").examples(range(QUESTIONS))
+    examples = open_corpus(data, "train").examples(range(questions))
     answers, training = {}, {}
     with Progress("speed", len(available())) as progress:
         for name in available():
@@ -51,7 +51,7 @@ def measure_speed(study: Study, results: Path, repeats: int = 3) -> dict[str, An
         "block": block.id,
         "backbone": study.backbone.model_dump(),
         "batch_size": BATCH,
-        "questions": QUESTIONS,
+        "questions": questions,
         "repeats": repeats,
         "answers": answers,
         "training_step": STEP,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
-from benchmarks import speed
 from benchmarks.cli import app
 from benchmarks.speed import STEP, time_step
 from methods.registry import available
@@ -18,13 +16,11 @@ from tiny import setup
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
 
 
-def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "QUESTIONS", 32)
+def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> None:
     study, output = tmp_path / "small.yaml", tmp_path / "speed.json"
     study.write_text(small_study(ROWS).model_dump_json())  # JSON is YAML
-    run = CliRunner().invoke(
-        app, ["speed", str(study), "--results", str(tmp_path), "--output", str(output), "--repeats", "1"]
-    )
+    size = ["--repeats", "1", "--questions", "32"]
+    run = CliRunner().invoke(app, ["speed", str(study), "--results", str(tmp_path), "--output", str(output), *size])
     assert run.exit_code == 0, run.output
     record = json.loads(output.read_text())
     assert record["answers"].keys() == available().keys()

@@ -39,6 +39,7 @@ def speed(
     results: Results = RESULTS,
     output: Annotated[Path | None, typer.Option(help="Write the measurements to this JSON file too.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Medians are taken over so many.")] = 3,
+    questions: Annotated[int, typer.Option(min=1, help="Each is answered in a batch, and by itself.")] = 256,
 ) -> None:
     """Measure what batching and a cache are worth for every method. Nothing else should run on the machine."""
     with clear_errors():
@@ -48,7 +49,7 @@ def speed(
         from benchmarks.speed import measure_speed, render_speed
 
         devices.pin(1)
-        record = measure_speed(loaded, results, repeats)
+        record = measure_speed(loaded, results, repeats, questions)
         if output is not None:
             write_json(output, record)
     typer.echo(render_speed(record))

@@ -25,10 +25,6 @@ class AccuracyTable(Maker):
     def shows(cls, name: str, spec: DecodingSpec) -> bool:
         return name == "default"
 
-    @property
-    def title(self) -> str:
-        return self.study.title
-
     def grids(self) -> list[Grid]:
         own = [column for test in self.test_names for column in self._columns(test)]
         grids = [Grid(self.title, tuple(own), self._sections(self._line))]

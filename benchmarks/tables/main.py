@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -47,25 +46,17 @@ class MainTable(Maker):
     def shows(cls, name: str, spec: DecodingSpec) -> bool:
         return name == "default" or (spec.thoughts == "own" and spec.latents == "mean")
 
-    @property
-    def title(self) -> str:
-        return self.study.title
-
-    @cached_property
-    def _paper(self) -> PaperTable | None:
-        return paper_table(self.study.paper) if self.study.paper else None
-
     def grids(self) -> list[Grid]:
         grids = [self._main(), self._detail(), self._training()]
         reference = paper_table(self.reference)
-        if self._paper is None and any(test in reference.tests for test in self.test_names):
+        if self.paper is None and any(test in reference.tests for test in self.test_names):
             grids.append(self._reference(reference))
         return grids
 
     # ---- the main table
 
     def _main(self) -> Grid:
-        paper = self._paper
+        paper = self.paper
         known = self.summary.lines["train_epoch_seconds"].dropna().tolist()
         unit = HOURS if paper or max(known, default=0.0) >= HOURS.seconds else SECONDS
         columns = [Column(f"Train ({unit.name})")]
@@ -154,7 +145,7 @@ class MainTable(Maker):
         return Grid(caption, tuple(columns), tuple(sections))
 
     def legend(self) -> Iterable[str]:
-        return _legend(self.study, self._paper)
+        return _legend(self.study, self.paper)
 
 
 def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:

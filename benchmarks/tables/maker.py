@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
 
 from benchmarks.markup import Cell, Document, Grid, Line
+from benchmarks.paper import PaperTable, paper_table
 from benchmarks.records import RunRecords
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.study import Study
@@ -42,8 +44,13 @@ class Maker(ABC):
         """Whether a decoding belongs into this table; `default` does into every one."""
 
     @property
-    @abstractmethod
-    def title(self) -> str: ...
+    def title(self) -> str:
+        return self.study.title
+
+    @cached_property
+    def paper(self) -> PaperTable | None:
+        """The table of the paper that has the study's setting, if any."""
+        return paper_table(self.study.paper) if self.study.paper else None
 
     @abstractmethod
     def grids(self) -> list[Grid]: ...

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from benchmarks.diversity import DrawStatistics
 from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.paper import Measured, PaperTable, paper_table
+from benchmarks.paper import Measured
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import cell, percent
 from benchmarks.tables.maker import Maker, spoken
@@ -24,14 +23,6 @@ class SyntheticTable(Maker):
     @classmethod
     def shows(cls, name: str, spec: DecodingSpec) -> bool:
         return spec.thoughts == "own"
-
-    @property
-    def title(self) -> str:
-        return self.study.title
-
-    @cached_property
-    def _paper(self) -> PaperTable | None:
-        return paper_table(self.study.paper) if self.study.paper else None
 
     def grids(self) -> list[Grid]:
         return [self._scores(), self._detail()]
@@ -80,10 +71,10 @@ class SyntheticTable(Maker):
 
     def _printed(self, row: str) -> Line | None:
         """The paper's numbers of a row, which it does not say how to have decoded: they stand under what is drawn."""
-        rows = {own.row: own for block in self._paper.blocks.values() for own in block.rows} if self._paper else {}
-        if self._paper is None or row not in rows:
+        rows = {own.row: own for block in self.paper.blocks.values() for own in block.rows} if self.paper else {}
+        if self.paper is None or row not in rows:
             return None
-        share = 100 if self._paper.unit == "share" else 1
+        share = 100 if self.paper.unit == "share" else 1
         cells: list[Cell] = []
         for block in self.study.blocks:
             score = rows[row].tests.get(block.id)
@@ -139,8 +130,8 @@ class SyntheticTable(Maker):
         one of n cases. A model that always draws the same has entropy 0 and agreement 100 %."""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
         yield f"Generated data, whose names give the sizes: {corpora}."
-        if self._paper:
-            yield f"Lines 'paper': table {self._paper.label} of the paper ({self._paper.setting})."
+        if self.paper:
+            yield f"Lines 'paper': table {self.paper.label} of the paper ({self.paper.setting})."
         else:
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
 
