@@ -199,7 +199,7 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
 
 def _nothing(claim: Claim, source: Source) -> str:
     if claim.analysis:
-        return "no run was analysed for it" if source.measured else "a figure shows it and no number is printed"
+        return "in no run that was analysed" if source.measured else "a figure shows it and no number is printed"
     titles = dict.fromkeys(paper_table(part.table).tests[test] for part in claim.cells for test in part.tests or ())
     return f"{' and '.join(titles)}: not run with these rows" if titles else "no run has these cells"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported: tests run side by side
@@ -11,11 +12,24 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 
+from benchmarks import launch
+from benchmarks.data import prepare
+from benchmarks.specs import RunSpec
+from inflict import ROWS
 from methods.base import Vocabulary
+from small import small_study
 
 ROOT = Path(__file__).resolve().parent.parent
 # Files that take longest: they start first, so that workers end together
-LONG = ("test_readme", "test_rank_faults", "test_faults", "test_paper_studies", "test_workflow", "test_planning")
+LONG = (
+    "test_readme",
+    "test_rank_faults",
+    "test_ended",
+    "test_damaged",
+    "test_paper_studies",
+    "test_workflow",
+    "test_planning",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,3 +69,37 @@ def tokenizer_dir() -> Path:
 def vocabulary() -> Vocabulary:
     """One token per ASCII character; end-of-text is 0."""
     return Vocabulary(size=128, eos=0, encode=lambda text: list(text.encode("ascii")))
+
+
+# -- small runs that meet faults (tests/inflict.py)
+
+
+@pytest.fixture(scope="module")
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    study, results = small_study(ROWS), tmp_path_factory.mktemp("results")
+    prepare(study, study.blocks[0], results)
+    return results
+
+
+@pytest.fixture
+def results(small_data: Path, tmp_path: Path) -> Path:
+    """A results folder with data and no runs."""
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "data").symlink_to(small_data / "small" / "data")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], str]:
+    """The digest of the weights that a run has when nothing goes wrong."""
+    known: dict[str, str] = {}
+
+    def digest(spec: RunSpec) -> str:
+        if spec.row not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            (folder / "small").mkdir()
+            (folder / "small" / "data").symlink_to(small_data / "small" / "data")
+            known[spec.row] = launch.train(spec, folder)["weights_sha256"]
+        return known[spec.row]
+
+    return digest

@@ -252,7 +252,7 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
     assert row(contents(ours, tmp_path, Table.claims)["md"], "steps follow R")[5:8] == [
         DASH,
         "not comparable",
-        "ours: no run was analysed for it",
+        "ours: in no run that was analysed",
     ]
     for _, spec in analysed(ours):
         fabricate_analysis(spec, tmp_path)

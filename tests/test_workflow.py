@@ -197,7 +197,7 @@ def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments:
 
 
 def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
-    """Other than one that was told to go or was killed, which tests/test_faults.py tries."""
+    """Other than one that was told to go or was killed, which tests/test_ended.py tries."""
     folder = copy_suite(tmp_path)
     failing = "if verb == 'train':\n    open('trained', 'a').write('x')\n    sys.exit(2)\n"
     (folder / "benchmarks/cli/__main__.py").write_text(f"{STAND_IN}{failing}")

@@ -1,0 +1,76 @@
+"""Small runs, and faults: each sees to it that the process that it is called in meets it while it trains."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import launch
+from benchmarks.paths import Paths
+from benchmarks.specs import RunSpec
+from small import MARCOS, small_study
+
+ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
+STEPS = 20  # of either run; 10 of MarCos's are its second phase
+
+# Runs that are to die do so in processes of their own, forked from one that has imported everything and used nothing
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["benchmarks.training", "methods.registry"])
+
+Fault = Callable[[int], None]
+
+
+def run_of(row: str, **settings: Any) -> RunSpec:
+    return small_study(ROWS, training=settings).runs[f"equation/{row}/s0"]
+
+
+def nth_call(owner: Any, name: str, count: int, act: Callable[..., None], chosen: Callable[..., bool] | None = None):
+    """Replace a function by one that acts before its ``count``-th call, of those ``chosen``."""
+    real, calls = getattr(owner, name), [0]
+
+    def counting(*arguments: Any, **settings: Any) -> Any:
+        counts = chosen is None or chosen(*arguments)
+        calls[0] += counts
+        if counts and calls[0] == count:
+            act(*arguments)
+        return real(*arguments, **settings)
+
+    setattr(owner, name, counting)
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_step(count: int) -> None:
+    nth_call(torch.optim.AdamW, "step", count, die)
+
+
+def _train(fault: Fault, count: int, spec: RunSpec, results: Path) -> None:
+    os.chdir(results)
+    fault(count)
+    launch.train(spec, results)
+
+
+def exit_code(fault: Fault, count: int, spec: RunSpec, results: Path) -> int | None:
+    child = FORKS.Process(target=_train, args=(fault, count, spec, results))
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+def saved(spec: RunSpec, results: Path) -> list[int]:
+    """The steps that resumable checkpoints stand at."""
+    return sorted(int(path.name.split("-")[1]) for path in Paths(results, spec).checkpoints.glob("step-*"))
+
+
+def logged_steps(spec: RunSpec, results: Path) -> list[int]:
+    lines = map(json.loads, (Paths(results, spec).run / "log.jsonl").read_text().splitlines())
+    return [line["step"] for line in lines if line["kind"] == "step"]

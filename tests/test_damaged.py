@@ -1,0 +1,167 @@
+"""Disks that are full, checkpoints that are damaged, numbers that are none: what was whole is kept, and training goes
+on from it to the result that an undisturbed run has."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from benchmarks import checkpoints, files, launch, training
+from benchmarks.paths import Paths
+from benchmarks.specs import RunSpec
+from benchmarks.steps import NonFiniteLoss
+from inflict import exit_code, in_step, nth_call, run_of, saved
+
+# -- disks
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_named_and_the_last_checkpoint_kept(
+    error: Exception,
+    results: Path,
+    undisturbed: Callable[[RunSpec], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec, folder = run_of("cot_sft"), Paths(results, run_of("cot_sft")).checkpoints
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", checkpoints.save_file)  # put back afterwards
+        nth_call(checkpoints, "save_file", 8, fail)
+        with pytest.raises(
+            files.DiskFull, match=rf"{folder}.*: the disk is full \([\d.]+ GB were to be written, .* free"
+        ):
+            launch.train(spec, results)
+    assert saved(spec, results) and not list(folder.glob(".*"))
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+
+
+def test_a_full_disk_spares_the_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    files.write_json(path, {"a": 1})
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "sync", fail)
+    with pytest.raises(files.DiskFull, match=rf"{tmp_path}: the disk is full"):
+        files.write_json(path, {"a": 2})
+    assert files.read_json(path) == {"a": 1} and list(tmp_path.iterdir()) == [path]
+
+
+def test_room_for_features_is_taken_before_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "features"
+    files.reserve(path, 10_000)
+    assert path.stat().st_size == 10_000 and path.stat().st_blocks * 512 >= 10_000
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(files.DiskFull, match=r"2,000.00 GB were to be written"):
+        files.reserve(path, 2 * 10**12)
+    assert not path.exists()
+
+
+# -- checkpoints that are damaged on disk
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def change_a_number(path: Path) -> None:
+    """What one flipped bit can do to a digit."""
+    path.write_text(path.read_text().replace('"stage_step": 6', '"stage_step": 7'))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", cut),
+        ("model.safetensors", flip),
+        ("optimizer.safetensors", flip),
+        ("optimizer.safetensors", Path.unlink),
+        ("state.json", cut),
+        ("state.json", change_a_number),
+    ],
+)
+def test_the_checkpoint_before_a_damaged_one_is_used(
+    name: str,
+    damage: Callable[[Path], None],
+    results: Path,
+    undisturbed: Callable[[RunSpec], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spec = run_of("cot_sft")
+    assert exit_code(in_step, 7, spec, results) == -signal.SIGKILL
+    assert saved(spec, results) == [5, 6]
+    newest = max(Paths(results, spec).checkpoints.glob("step-*"))
+    before = (newest / name).read_bytes()
+    damage(newest / name)
+    assert not (newest / name).exists() or (newest / name).read_bytes() != before
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert str(newest / name) in caplog.text and "going back to the checkpoint before it" in caplog.text
+    assert "going on from step 5" in caplog.text
+
+
+# -- numbers that are none
+
+
+def spoil_weights(engine: Any, *_: Any) -> None:
+    next(engine.method.parameters()).data.fill_(float("nan"))
+
+
+def spoil_gradient(loss: torch.Tensor) -> None:
+    loss.register_hook(lambda gradient: gradient * float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "spoil", "term"),
+    [
+        (training, "optimizer_step", spoil_weights, "cross_entropy"),
+        (torch.Tensor, "backward", spoil_gradient, "grad_norm"),
+    ],
+)
+def test_a_number_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
+    owner: Any,
+    name: str,
+    spoil: Callable[..., None],
+    term: str,
+    results: Path,
+    undisturbed: Callable[[RunSpec], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = run_of("cot_sft")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, getattr(owner, name))  # put back afterwards
+        nth_call(owner, name, 9, spoil)
+        message = (
+            rf"step 8 \(chain\): {term} is not finite; loss terms .*'cross_entropy'.*examples .*'embedded-train-\d"
+        )
+        with pytest.raises(NonFiniteLoss, match=message):
+            launch.train(spec, results)
+    assert saved(spec, results) == [7, 8]
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)

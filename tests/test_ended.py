@@ -1,0 +1,157 @@
+"""Runs that are killed or told to go at any moment: nothing that was whole is lost, and the same command goes on to the
+result that an undisturbed run has."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import checkpoints, features, launch
+from benchmarks.paths import Paths
+from benchmarks.preemption import EXIT_CODE
+from benchmarks.specs import RunSpec
+from copies import copy_suite, snakemake
+from inflict import STEPS, Fault, die, exit_code, in_step, logged_steps, nth_call, run_of, saved
+from test_locks import HOLD_WORKFLOW, process
+
+
+def in_writing(count: int) -> None:
+    def half(tensors: Any, path: Path) -> None:
+        Path(path).write_bytes(b"half a file")
+        die()
+
+    nth_call(checkpoints, "save_file", count, half)
+
+
+def is_checkpoint(source: Any, target: Any) -> bool:
+    return Path(target).name.startswith("step-")
+
+
+def before_renaming(count: int) -> None:
+    nth_call(os, "replace", count, die, is_checkpoint)
+
+
+def after_renaming(count: int) -> None:
+    """When a new checkpoint is in its place, and the oldest is still there."""
+    nth_call(checkpoints, "_by_age", count, die)
+
+
+def before_the_record(_: int) -> None:
+    nth_call(os, "replace", 1, die, lambda source, target: Path(target).name == "train.json")
+
+
+def told_to_go(count: int) -> None:
+    def tell(*_: Any) -> None:
+        Path("told").touch()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    nth_call(torch.optim.AdamW, "step", count, tell)
+
+
+def told_to_go_while_features_are_computed(_: int) -> None:
+    nth_call(features.FeatureStore, "_column", 2, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+
+
+# -- SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        *[("cot_sft", fault) for fault in (in_step, in_writing, before_renaming, after_renaming, before_the_record)],
+        ("marcos", in_step),  # with features that are computed again
+    ],
+)
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
+    fault: Fault, row: str, results: Path, undisturbed: Callable[[RunSpec], str]
+) -> None:
+    spec = run_of(row, log_every=1)
+    for count in (7, 13):
+        assert exit_code(fault, count, spec, results) == -signal.SIGKILL
+    assert not (Paths(results, spec).run / "train.json").exists()
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert logged_steps(spec, results) == list(range(1, STEPS + 1))
+    left = {path.name for path in Paths(results, spec).checkpoints.iterdir()}
+    assert left == {"best.safetensors"}
+
+
+# -- SIGTERM
+
+
+def test_a_run_that_is_told_to_go_saves_itself_at_once(
+    results: Path, undisturbed: Callable[[RunSpec], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No checkpoint was due: the one that is there was written for this reason."""
+    spec = run_of("cot_sft", checkpoint_seconds=1e6)
+    assert exit_code(told_to_go, 6, spec, results) == EXIT_CODE
+    assert saved(spec, results) == [6]
+    (checkpoint,) = Paths(results, spec).checkpoints.glob("step-*")
+    assert checkpoint.stat().st_mtime - (results / "told").stat().st_mtime < 10
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(run_of("cot_sft"))
+    assert "going on from step 6" in caplog.text
+
+
+def test_features_that_would_be_computed_again_are_left(results: Path, undisturbed: Callable[[RunSpec], str]) -> None:
+    spec = run_of("marcos", checkpoint_seconds=1e6)
+    assert exit_code(told_to_go_while_features_are_computed, 1, spec, results) == EXIT_CODE
+    assert saved(spec, results) == [10]
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
+
+
+TERMINATED_ONCE = """
+import os, signal
+import torch
+real = torch.optim.AdamW.step
+
+def parent(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+    except OSError:  # it has ended meanwhile
+        return None
+
+def step(*arguments, **settings):
+    if not os.path.exists("told"):
+        open("told", "w").close()
+        shell = os.getppid()
+        for pid in [shell, *(int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == shell)]:
+            os.kill(pid, signal.SIGTERM)  # as a scheduler does: the shell, tee and all
+    return real(*arguments, **settings)
+
+torch.optim.AdamW.step = step
+"""
+
+
+def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
+    folder = copy_suite(tmp_path)
+    path = folder / "benchmarks/cli/__main__.py"
+    path.write_text(path.read_text().replace("app(", f"{TERMINATED_ONCE}\napp("))
+    output = snakemake(folder, "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/train.json")
+    assert re.search(r"told to go; step \d+ is saved", output) and re.search(r"going on from step \d+", output)
+    assert "Trying to restart job" in output
+    assert (folder / "results/smoke/runs/equation/cot_sft/s0/train.json").exists()
+
+
+# -- two workflows
+
+
+def test_a_second_workflow_on_the_same_results_says_who_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another folder, whose results are a link to those of the first."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "results").mkdir(parents=True)
+    copy_suite(second)
+    (second / "results").symlink_to(first / "results")
+    monkeypatch.chdir(first)
+    with process(HOLD_WORKFLOW) as holder:
+        output = snakemake(second, "--config", "study=smoke", "--", "results/table_main.md", fails=True)
+        assert f"is already being done by process {holder.pid} on" in output
+        assert not (first / "results/smoke").exists()
