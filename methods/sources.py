@@ -23,12 +23,11 @@ def source_files(module: str) -> list[Path]:
     """A module's file, with a data file of the same name if it has one; of a package, all modules in it."""
     top, *parts = module.split(".")
     spec = find_spec(top)
-    if spec is None or spec.origin is None:
+    if spec is None:
         raise ModuleNotFoundError(f"no module is named {top!r}")
-    path = Path(spec.origin)
-    if not parts and path.name != "__init__.py":
-        return [path]
-    path = path.parent.joinpath(*parts)
+    if not spec.submodule_search_locations:
+        return [Path(str(spec.origin))]
+    path = Path(spec.submodule_search_locations[0]).joinpath(*parts)
     return sorted(path.rglob("*.py")) if path.is_dir() else sorted(path.parent.glob(f"{path.name}.*"))
 
 
