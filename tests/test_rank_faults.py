@@ -149,7 +149,7 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
     before, process = place.saved(), place.start()
     os.kill(place.after_next_checkpoint(process)[1].pid, signal.SIGKILL)
     yield "step", finish(process, before)
-    before, process = place.saved(), place.start(hang_seconds=12)
+    before, process = place.saved(), place.start(hang_seconds=20)
     os.kill(place.after_next_checkpoint(process)[1].pid, signal.SIGSTOP)
     yield "hang", finish(process, before)
     before, process = place.saved(), place.start()
@@ -185,7 +185,7 @@ def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Ou
 def test_a_rank_that_hangs_is_named(faults: dict[str, Outcome]) -> None:
     outcome = faults["hang"]
     assert outcome.code == 1
-    assert f"nothing has moved for 12 s. rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
+    assert f"nothing has moved for 20 s. rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
     assert "it hangs, and all others wait for it" in outcome.printed
 
 
