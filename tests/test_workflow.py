@@ -16,7 +16,7 @@ import yaml
 
 from benchmarks.study import load_study
 from conftest import ROOT
-from copies import copy_suite, printed, snakemake
+from copies import copy_suite, environment, printed, snakemake
 
 SMOKE = list(load_study("smoke").runs)
 TARGET = "results/table_main.md"
@@ -238,3 +238,12 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeyp
             whole = {"threads": 4 * threads, "nodes": nodes, "gpu": 4 * nodes, "mem_mb": 128000}
             assert asked[stage, run] == whole | across
         assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": 32000}
+
+
+def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
+    """Neither reading records nor rendering them, nor starting ranks: importing it takes seconds each time."""
+    modules = ("data", "results", "tracking", "tables.render", "figures.render", "launch", "devices")
+    imports = ", ".join(f"benchmarks.{module}" for module in modules)
+    code = f"import sys, {imports}; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), text=True, capture_output=True)
+    assert done.stdout == "False\n", done.stderr
