@@ -295,6 +295,6 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
     if stage == "time":  # it knows the default decoding alone
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
-    elif "precision" in run["engine"]:  # older engines had none, and counted as a whole
+    else:
         kept["engine"] = {"precision": run["engine"]["precision"]}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
