@@ -11,8 +11,8 @@ from benchmarks.diversity import DrawStatistics
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.specs import EvaluationSpec, RunSpec, StageName
 
-TRAINED_BY = (  # besides the method's own code: what a run's weights depend on. What lists data sets does not: cards
-    # have versions
+# Besides the method's own code: what a run's weights depend on. What lists data sets is not in it: cards have versions
+TRAINED_BY = (
     *(f"benchmarks.{part}" for part in ("training", "steps", "features", "study", "specs")),
     *(f"benchmarks.engine.{part}" for part in ("base", "process")),
     *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers", "batching")),

@@ -42,11 +42,11 @@ def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
     if policy == "auto":
         on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
         policy = "static" if on_gpu else "dynamic"
-    if policy == "static":
-        from methods.static_memory import Static  # it extends classes of transformers, which take seconds to import
+    if policy != "static":
+        return Growing(trunk) if policy == "dynamic" else Rereading(trunk)
+    from methods.static_memory import Static  # it extends classes of transformers, which take seconds to import
 
-        return Static(trunk)
-    return {"dynamic": Growing, "none": Rereading}[policy](trunk)
+    return Static(trunk)
 
 
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-OWN = __name__.partition(".")[0]
+OWN = __name__.partition(".")[0] + "."
 
 
 def source_digest(*modules: str) -> str:
@@ -21,16 +22,24 @@ def source_digest(*modules: str) -> str:
 
 def source_files(module: str) -> list[Path]:
     """A module's file, with a data file of the same name if it has one; of a package, all modules in it."""
+    if files := _files(module):
+        return files
+    raise ModuleNotFoundError(f"no module is named {module!r}")
+
+
+def _files(module: str) -> list[Path]:
+    """None where there is no such module."""
     top, *parts = module.split(".")
     spec = find_spec(top)
     if spec is None:
-        raise ModuleNotFoundError(f"no module is named {top!r}")
+        return []
     if not spec.submodule_search_locations:
         return [Path(str(spec.origin))]
     path = Path(spec.submodule_search_locations[0]).joinpath(*parts)
     return sorted(path.rglob("*.py")) if path.is_dir() else sorted(path.parent.glob(f"{path.name}.*"))
 
 
+@cache
 def builds_on(module: str) -> set[str]:
     """A module and the modules of this package that it takes something from wherever in its code, and so on."""
     seen: set[str] = set()
@@ -47,12 +56,7 @@ def _imports(module: str) -> set[str]:
     for path in source_files(module):
         for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
             if isinstance(node, ast.ImportFrom) and node.module:
-                inner = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= {node.module} | {name for name in inner if _exists(name)}
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith(f"{OWN}.")}
-
-
-def _exists(module: str) -> bool:
-    return module.startswith(f"{OWN}.") and bool(source_files(module))
+    return {name for name in found if name.startswith(OWN) and _files(name)}  # what is no module is a name in one

@@ -17,7 +17,7 @@ from benchmarks.data import prepare
 from benchmarks.specs import RunSpec
 from inflict import ROWS
 from methods.base import Vocabulary
-from small import small_study
+from small import fresh, small_study
 
 ROOT = Path(__file__).resolve().parent.parent
 # Files that take longest: they start first, so that workers end together
@@ -84,9 +84,7 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def results(small_data: Path, tmp_path: Path) -> Path:
     """A results folder with data and no runs."""
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small" / "data").symlink_to(small_data / "small" / "data")
-    return tmp_path
+    return fresh(small_data, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +94,7 @@ def undisturbed(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> C
 
     def digest(spec: RunSpec) -> str:
         if spec.row not in known:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            (folder / "small").mkdir()
-            (folder / "small" / "data").symlink_to(small_data / "small" / "data")
+            folder = fresh(small_data, tmp_path_factory.mktemp("undisturbed"))
             known[spec.row] = launch.train(spec, folder)["weights_sha256"]
         return known[spec.row]
 

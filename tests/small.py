@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks.study import Study, parse_study
@@ -30,3 +31,10 @@ def small_study(rows: list[dict[str, Any]], **changes: Any) -> Study:
     training = {"epochs": 2, "batch_size": 32, "learning_rate": 1e-3, "checkpoint_seconds": 0, "validations": 2}
     content["training"] = training | changes.pop("training", {})
     return parse_study(content | changes, "the test's study")
+
+
+def fresh(prepared: Path, folder: Path) -> Path:
+    """A results folder that shares the prepared data of the small study and has no runs."""
+    (folder / "small").mkdir(parents=True)
+    (folder / "small" / "data").symlink_to(prepared / "small" / "data")
+    return folder

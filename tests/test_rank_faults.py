@@ -30,7 +30,7 @@ from benchmarks.preemption import EXIT_CODE
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from conftest import ROOT
-from small import MARCOS, small_study
+from small import MARCOS, fresh, small_study
 
 RANKS = {"kind": "deepspeed", "gpus": 2, "zero_stage": 3}
 PATIENCE = 600  # seconds: other work may have the cores
@@ -203,9 +203,7 @@ def losses(paths: Paths) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """The same run on one process."""
-    results = tmp_path_factory.mktemp("undisturbed")
-    (results / "small").mkdir()
-    (results / "small" / "data").symlink_to(place.results / "small" / "data")
+    results = fresh(place.results, tmp_path_factory.mktemp("undisturbed"))
     launch.train(run_of(study()), results)
     return Paths(results, run_of(study()))
 
@@ -232,9 +230,7 @@ def test_two_ranks_to_the_end(
 ) -> None:
     """Both phases, features included; what it leaves can be loaded anywhere, and its records are those of any run. Its
     training is timed on both ranks, which compute as much as one process does."""
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small" / "data").symlink_to(place.results / "small" / "data")
-    own = Place(tmp_path)
+    own = Place(fresh(place.results, tmp_path))
     process = own.start()
     _, printed = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed

@@ -44,8 +44,9 @@ def test_a_module_comes_with_its_data_and_a_package_with_all_its_modules() -> No
     assert [path.name for path in source_files("benchmarks.paper")] == ["paper.py", "paper.yaml"]
     assert {"randomness.py", "method.py"} < {path.name for path in source_files("methods.marcos")}
     assert "random_summation.py" in {path.name for path in source_files("benchmarks.data")}  # of a package in it
-    with pytest.raises(ModuleNotFoundError, match="no module is named 'nowhere'"):
-        source_files("nowhere.at_all")
+    for missing in ("nowhere.at_all", "benchmarks.nowhere"):  # a list of modules with a name that is no more says so
+        with pytest.raises(ModuleNotFoundError, match=f"no module is named '{missing}'"):
+            source_files(missing)
 
 
 def test_two_methods_of_one_name_are_an_error(site: Path) -> None:

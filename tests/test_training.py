@@ -27,7 +27,7 @@ from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from methods.backbone import load_backbone
 from methods.base import Stage
-from small import MARCOS, small_study
+from small import MARCOS, fresh, small_study
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
 
@@ -39,13 +39,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = small_study(ROWS)
     prepare(study, study.blocks[0], results)
     return results
-
-
-def fresh(prepared: Path, folder: Path) -> Path:
-    """A results folder that shares the prepared data and has no runs."""
-    (folder / "small").mkdir(parents=True)
-    (folder / "small" / "data").symlink_to(prepared / "small" / "data")
-    return folder
 
 
 def final_weights(spec: RunSpec, results: Path) -> dict[str, torch.Tensor]:
