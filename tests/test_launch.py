@@ -24,7 +24,7 @@ from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.sharded import DeepSpeedEngine, deepspeed_settings
 from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat
-from benchmarks.launch import NoPlace, Watch, command
+from benchmarks.launch import NoPlace, Watch, command, free_port
 from benchmarks.measuring import one_rank
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
@@ -181,6 +181,21 @@ def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_pat
     (tmp_path / "rank-2.beat").unlink()
     with pytest.raises(RankFailure, match=r"rank 1 \(process"):
         Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
+
+
+def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
+    """Its neighbours follow it: that it was no signal tells which of them was the first to go."""
+    spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.rank", "train", "--folder", str(tmp_path)]
+        + ["--results", str(tmp_path / "nothing"), "--parent", f"{os.getpid()}@{socket.gethostname()}"],
+        env={**os.environ, **alone, "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)},
+    )
+    beat = read_beat(tmp_path, 0)
+    assert ended.returncode == 2 and "error: " in (tmp_path / "rank-0.log").read_text()
+    assert beat and beat.failed > 0 and beat.where != "done"
 
 
 def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:
