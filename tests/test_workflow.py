@@ -47,7 +47,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecMode
 
 common_settings = CommonSettings(non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False)
-NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "cpus_per_task", "mem_mb")
+NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "tasks", "tasks_per_gpu", "cpus_per_task", "mem_mb")
 
 class Executor(RealExecutor):
     cores = "all"
@@ -215,27 +215,29 @@ def test_data_files_have_the_names_of_modules() -> None:
 
 
 def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs on one node and on two."""
+    """Runs on one node, and on two of four GPUs and of one."""
     folder = copy_suite(tmp_path)
     study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text())
     study |= {"name": "ranks", "threads": 3, "timing_threads": 2, "engine": {"kind": "deepspeed", "gpus": 4}}
     study["rows"][0]["engine"] = {"nodes": 2}
+    study["rows"][3]["engine"] = {"nodes": 2, "gpus": 1}
     (folder / "ranks.yaml").write_text(yaml.safe_dump(study))
     (plugin := folder / "snakemake_executor_plugin_slurm").mkdir()
     (plugin / "__init__.py").write_text(CLUSTER)
     (folder / "sbatch").touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     words = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", "--configfile", "ranks.yaml"]
-    runs = {"equation/marcos/s0": 1, "equation/cot_sft/s0": 2}
+    runs = {"equation/marcos/s0": (1, 4), "equation/cot_sft/s0": (2, 4), "equation/marcos_wo_r/s0": (2, 1)}
     records = [
         f"results/ranks/runs/{run}/{stage}.json" for run in runs for stage in ("evaluate", "time", "analysis/analysis")
     ]
     output = printed(folder, [*words, "--", *records])
     asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
-    for run, nodes in runs.items():
+    for run, (nodes, gpus) in runs.items():
         for stage, threads in {"train": 3, "time": 2}.items():
-            across = {"mpi": "srun", "tasks_per_node": 4, "cpus_per_task": threads} if nodes > 1 else {}
-            whole = {"threads": 4 * threads, "nodes": nodes, "gpu": 4 * nodes, "mem_mb": 128000}
+            tasks = {"tasks_per_node": gpus} if gpus > 1 else {"tasks": nodes, "tasks_per_gpu": 1}
+            across = {"mpi": "srun", "cpus_per_task": threads, **tasks} if nodes > 1 else {}
+            whole = {"threads": gpus * threads, "nodes": nodes, "gpu": gpus * nodes, "mem_mb": 32000 * gpus}
             assert asked[stage, run] == whole | across
         assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": 32000}
 
