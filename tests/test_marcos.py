@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from methods.backbone import load_backbone
@@ -34,7 +35,14 @@ def make(**options: object) -> MarCos:
     return method
 
 
-def thoughts(method: MarCos, batch: Batch) -> torch.Tensor:
+def start(method: MarCos) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What the first step of thinking reads: H_in, which of its positions are real, the neurons, and an R of zeros."""
+    batch = method.collate(EXAMPLES, CONTEXT)
+    neurons = method.neurons.expand(len(EXAMPLES), -1, -1).clone()
+    return method.understand(batch["question"]), batch["question_real"], neurons, torch.zeros(len(EXAMPLES), 2 * 32)
+
+
+def thoughts(method: MarCos, batch: Batch) -> Tensor:
     mean, _ = method.posterior(batch["targets"], batch["lengths"])
     randomness = mean.view(method.options.steps, len(EXAMPLES), -1)
     return method.think(method.understand(batch["question"]), batch["question_real"], randomness)
@@ -44,10 +52,7 @@ def thoughts(method: MarCos, batch: Batch) -> torch.Tensor:
 def test_thinking_is_bidirectional() -> None:
     """A later neuron changes what earlier ones become: with a causal mask it could not."""
     method = make()
-    batch = method.collate(EXAMPLES, CONTEXT)
-    question, real = method.understand(batch["question"]), batch["question_real"]
-    neurons = method.neurons.expand(len(EXAMPLES), -1, -1).clone()
-    randomness = torch.zeros(len(EXAMPLES), 2 * 32)
+    question, real, neurons, randomness = start(method)
     before = method.think_once(question, real, neurons, randomness)
     neurons[:, -1] += 1.0
     after = method.think_once(question, real, neurons, randomness)
@@ -59,10 +64,7 @@ def test_thinking_is_bidirectional() -> None:
 @torch.no_grad()
 def test_causal_thinking_sees_what_stands_before_and_r() -> None:
     method = make(attention="causal")
-    batch = method.collate(EXAMPLES, CONTEXT)
-    question, real = method.understand(batch["question"]), batch["question_real"]
-    neurons = method.neurons.expand(len(EXAMPLES), -1, -1).clone()
-    randomness = torch.zeros(len(EXAMPLES), 2 * 32)
+    question, real, neurons, randomness = start(method)
     before = method.think_once(question, real, neurons, randomness)
     neurons[:, -1] += 1.0
     after = method.think_once(question, real, neurons, randomness)
@@ -103,13 +105,10 @@ def test_padding_is_invisible_to_thinking(attention: str) -> None:
 @torch.no_grad()
 def test_every_step_sees_the_question() -> None:
     method = make()
-    batch = method.collate(EXAMPLES, CONTEXT)
-    question, real = method.understand(batch["question"]), batch["question_real"]
-    neurons = method.neurons.expand(len(EXAMPLES), -1, -1)
-    randomness = torch.zeros(3, len(EXAMPLES), 2 * 32)
-    first = method.think_once(question, real, neurons, randomness[0])
-    other = method.think_once(question.flip(-1), real, first, randomness[1])
-    assert not torch.allclose(other, method.think_once(question, real, first, randomness[1]), atol=1e-5)
+    question, real, neurons, randomness = start(method)
+    first = method.think_once(question, real, neurons, randomness)
+    other = method.think_once(question.flip(-1), real, first, randomness)
+    assert not torch.allclose(other, method.think_once(question, real, first, randomness), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_kl_is_that_of_two_normals() -> None:
 def test_kl_gradient_tends_to_that_of_the_likelihood_and_stays_finite_at_zero() -> None:
     value = torch.tensor([0.0, 0.5], dtype=torch.float64)
 
-    def gradient(loss) -> torch.Tensor:
+    def gradient(loss) -> Tensor:
         parameters = torch.tensor([[0.2, 0.1], [-1.0, 0.3]], dtype=torch.float64, requires_grad=True)
         loss(parameters[0], parameters[1]).sum().backward()
         assert parameters.grad is not None
