@@ -239,8 +239,8 @@ class MarCos(Method):
 
     def warnings(self, logged: dict[str, float]) -> list[str]:
         if logged.get("active_share") == 0.0:
-            return ["R is dead: no dimension is active, so this trains as w/o R; start from a smaller sparsity weight, "
-                    "lower the learning rate or raise the sparsity target"]  # fmt: skip
+            return ["R is dead: no dimension is active in a step that is said, so R tells nothing of it; start from a "
+                    "smaller sparsity weight, lower the learning rate or raise the sparsity target"]  # fmt: skip
         return []
 
     # -- phase 2: the predictor on the frozen model's features
