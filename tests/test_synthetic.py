@@ -20,6 +20,7 @@ from benchmarks.markup import DASH
 from benchmarks.paths import Paths
 from benchmarks.scoring import SCORERS
 from benchmarks.study import Study, StudyError, load_study, parse_study, study_path
+from benchmarks.tables.longrange import repeats
 from benchmarks.tables.render import contents
 from fabricate import fabricate
 
@@ -210,7 +211,8 @@ def test_a_run_that_is_not_there_says_so(tmp_path: Path) -> None:
     (Paths(tmp_path, study.runs["k4/marcos/s0"]).run / "evaluate.json").unlink()
     results.collect(study, tmp_path)
     found = lines(contents(study, tmp_path, study.tables[0])["md"])
-    assert found["MarCos"][0].startswith("not run") and "±" in found["MarCos"][2]
+    assert found["MarCos"][0].startswith("not run") and "±" in found["MarCos"][4]
+    assert found["CoT"][2] != DASH and found["MarCos"][2] == DASH  # what was said is read, where there is something
     assert found["step 1"] == ["75.00", DASH, "33.33"] and found["step 3"][0] == "0.00"
 
 
@@ -218,6 +220,13 @@ def test_copied_steps_are_counted_in_the_papers_bins(tmp_path: Path) -> None:
     study = load_study("paper_long_range")
     with_draws(study, tmp_path, {str(step): 4 if step < 5 else 0 for step in range(1, 16)})
     found = lines(contents(study, tmp_path, study.tables[0])["md"])
-    assert found["paper"] == ["92.50", DASH, "0.00", DASH, "0.10", DASH]
+    assert found["paper"] == ["92.50", DASH, DASH, DASH, "0.00", DASH, DASH, DASH, "0.10", DASH, DASH, DASH]
     assert found["steps 1 to 4"] == ["100.00", "100.00", "26.67"]
     assert found["steps 13 to 15"] == ["0.00", "0.00", "20.00"]
+
+
+def test_steps_that_repeat_one_another_are_counted() -> None:
+    """Whoever says the same all the time repeats an earlier step in the last one, and remembers nothing."""
+    assert repeats("1 2\n3 4\n5 6\n#### 3 4") == 0.0
+    assert repeats("1 2\n1 2\n1 2\n#### 1 2") == pytest.approx(2 / 3)
+    assert repeats("#### 1 2") == repeats("") == 0.0

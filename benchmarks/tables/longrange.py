@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from benchmarks import statistics
 from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.paths import Paths
+from benchmarks.scoring.base import said
 from benchmarks.scoring.copying import bins
 from benchmarks.specs import Block, Row
 from benchmarks.tables.cells import percent
@@ -14,10 +17,26 @@ from benchmarks.tables.synthetic import SyntheticTable
 class LongRangeTable(SyntheticTable):
     """Every block is a K."""
 
-    extra = ()
+    extra = ("Sampled repeats (%)", "Greedy repeats (%)")
 
     def grids(self) -> list[Grid]:
         return [self._scores(), self._copied(), self._detail()]
+
+    def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
+        for drawn in (True, False):
+            shares = [repeats(text) for text in self._answers(block, row, drawn)]
+            yield Cell(percent(sum(shares) / len(shares))) if shares else Cell()
+
+    def _answers(self, block: Block, row: Row, drawn: bool) -> Iterator[str]:
+        """What all decoding seeds and training seeds said."""
+        line = self.found(block, row, drawn)
+        if line is None or self.results is None:
+            return
+        for seed in self.study.seeds:
+            run, name = f"{block.id}/{row.id}/s{seed}", line["decoding"]
+            if run in self.runs and (record := self.runs[run].evaluate):
+                path = Paths(self.results, self.study.sources[run]).run / f"predictions/{name}.parquet"
+                yield from statistics.read_predictions(path, record.predictions[name], ("text",))["text"]
 
     def _copied(self) -> Grid:
         """Shares of the steps that right answers copied."""
@@ -46,4 +65,11 @@ class LongRangeTable(SyntheticTable):
 
     scoring = """Each of K - 1 steps says five random digits, and the last repeats those of one of them. Right: the five
         are those of an earlier step that was said. Every step is said and scored, of all methods. Strict: in the form
-        asked for too."""
+        asked for too. Repeats: of the steps before the last, those that an earlier one equals, as random ones hardly
+        ever do. Where they are many, the last step repeats one without having to remember it."""
+
+
+def repeats(text: str) -> float:
+    """Of an answer's steps before the last, the share that an earlier one equals."""
+    steps = said(text)[0][:-1]
+    return 1 - len(set(steps)) / len(steps) if steps else 0.0

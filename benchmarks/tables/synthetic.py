@@ -49,8 +49,11 @@ class SyntheticTable(Maker):
         for drawn in (True, False):
             line = self.found(block, row, drawn)
             yield Cell() if line is None else self._accuracy(line)
-        if self.extra:
-            yield _entropy(self.draws(block, row, drawn=True))
+        yield from self.extra_cells(block, row)
+
+    def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
+        """One for each of ``extra``."""
+        yield _entropy(self.draws(block, row, drawn=True))
 
     def found(self, block: Block, row: Row, drawn: bool) -> Found | None:
         """The line of a row's first decoding that draws (or does not); that of `default` where the row has none."""
