@@ -28,7 +28,7 @@ def source_files(module: str) -> list[Path]:
 
 
 def _files(module: str) -> list[Path]:
-    """None where there is no such module."""
+    """No file where there is no such module."""
     top, *parts = module.split(".")
     spec = find_spec(top)
     if spec is None:

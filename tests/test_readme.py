@@ -87,12 +87,13 @@ def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
             command(*arguments), cwd=checkout, env=environment(checkout), stdout=log, stderr=log, text=True
         )
         try:
-            _wait_for(lambda: any(runs.glob("*/*/s0/checkpoints/*")), first)
+            _wait_for(lambda: bool(finished((checkout / "first.log").read_text(), runs)), first)
             assert f"is being run by process {first.pid}" in snakemake(checkout, "--dry-run", *arguments)
         finally:
             first.send_signal(signal.SIGKILL)
             first.wait()
     done = {path: path.read_bytes() for path in finished((checkout / "first.log").read_text(), runs)}
+    assert done
     time.sleep(2)
     assert not any(RunLock(path.parent).held() for path in runs.rglob(".lock")), "orphans go on writing"
 

@@ -166,7 +166,7 @@ def across_nodes(value):
 
 ACROSS_NODES = {
     "mpi": across_nodes(lambda run: "srun"),
-    # The plugin takes no one task per node: nodes of one GPU are asked for by the number of all tasks
+    # The plugin refuses a single task per node: nodes of one GPU are asked for by the number of all tasks
     "tasks_per_node": across_nodes(lambda run: run.engine.gpus if run.engine.gpus > 1 else None),
     "tasks": across_nodes(lambda run: run.engine.nodes if run.engine.gpus == 1 else None),
     "tasks_per_gpu": across_nodes(lambda run: 1 if run.engine.gpus == 1 else None),
