@@ -119,7 +119,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
                     costs.append(answers)
                     frames.append(scored(tests, scorers, place, answers, seed))
             frame = pd.concat(frames, ignore_index=True)
-            digests[name] = write_predictions(paths.run / "predictions" / f"{name}.parquet", frame)
+            digests[name] = write_predictions(paths.predictions(name), frame)
             decodings[name] = {
                 "decoding": decoding.model_dump(mode="json"),
                 "stochastic": stochastic,

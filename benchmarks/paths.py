@@ -21,6 +21,10 @@ class Paths:
         self.model = self.run / "model"  # what the run ends with, in a folder that needs nothing else to be used
         self.weights = self.model / WEIGHTS
 
+    def predictions(self, decoding: str) -> Path:
+        """What was answered to each question."""
+        return self.run / "predictions" / f"{decoding}.parquet"
+
     def sibling(self, run: str) -> Path:
         """The final weights of another run of the study."""
         return self.study / "runs" / run / "model" / WEIGHTS

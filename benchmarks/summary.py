@@ -12,6 +12,7 @@ import pandas as pd
 
 from benchmarks import statistics
 from benchmarks.paths import Paths
+from benchmarks.records import RunRecords
 from benchmarks.results import Collected, to_frame
 from benchmarks.study import Study
 
@@ -104,6 +105,19 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
     swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
     tests = _against_own({key: series for key, series in correct.items() if key[2] in swapped}, correct)
     return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests)
+
+
+def answers(
+    study: Study, runs: Mapping[str, RunRecords], results: Path, row: str, decoding: str, columns: Sequence[str]
+) -> pd.DataFrame | None:
+    """What the training seeds of a row (``block/row``) answered, one frame below the other; None where none has."""
+    frames = []
+    for run in (f"{row}/s{seed}" for seed in study.seeds):
+        record = runs[run].evaluate if run in runs else None
+        if record and decoding in record.predictions:
+            path = Paths(results, study.sources[run]).predictions(decoding)
+            frames.append(statistics.read_predictions(path, record.predictions[decoding], columns))
+    return pd.concat(frames, ignore_index=True) if frames else None
 
 
 def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:

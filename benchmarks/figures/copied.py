@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks import statistics
 from benchmarks.analysis.judging import scorer_of
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
-from benchmarks.paths import Paths
 from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.specs import Block, Row
+from benchmarks.summary import answers
 
 COLUMNS = ("test", "correct", "draws", "choices")
 
@@ -39,16 +38,11 @@ class CopiedFigure(Drawing):
         return pd.DataFrame(found)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
-        frames = []
-        for seed in self.study.seeds:
-            run = f"{block.id}/{row.id}/s{seed}"
-            record = self.collected.runs[run].evaluate if run in self.collected.runs else None
-            if record and any(map(is_copy, record.decodings["default"].tests)):
-                path = Paths(self.results, self.study.sources[run]).run / "predictions/default.parquet"
-                frames.append(statistics.read_predictions(path, record.predictions["default"], COLUMNS))
-        if not frames:
+        if not any(map(is_copy, self.study.tests_of(block))):
             return
-        every = pd.concat(frames, ignore_index=True)
+        every = answers(self.study, self.collected.runs, self.results, f"{block.id}/{row.id}", "default", COLUMNS)
+        if every is None:
+            return
         for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
             choices = int(own["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)

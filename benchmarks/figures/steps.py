@@ -10,8 +10,8 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks import statistics
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
-from benchmarks.paths import Paths
 from benchmarks.specs import Block, Row
+from benchmarks.summary import answers
 
 FEWEST = 10  # questions that a mark stands for; a share of fewer says nothing
 COLUMNS = ("test", "id", "seed", "correct", "n_steps")
@@ -32,16 +32,10 @@ class StepsFigure(Drawing):
         return pd.DataFrame(lines)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
-        frames = []
-        for seed in self.study.seeds:
-            run = f"{block.id}/{row.id}/s{seed}"
-            record = self.collected.runs[run].evaluate if run in self.collected.runs else None
-            if record:
-                path = Paths(self.results, self.study.sources[run]).run / "predictions/default.parquet"
-                frames.append(statistics.read_predictions(path, record.predictions["default"], COLUMNS))
-        if not frames:
+        found = answers(self.study, self.collected.runs, self.results, f"{block.id}/{row.id}", "default", COLUMNS)
+        if found is None:
             return
-        known = pd.concat(frames).dropna(subset="n_steps")
+        known = found.dropna(subset="n_steps")
         for key, group in known.groupby(["test", "n_steps"]):
             test, steps = key  # type: ignore[misc]
             correct = statistics.correctness([group])

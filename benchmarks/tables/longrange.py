@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean
 
-from benchmarks import statistics
 from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.paths import Paths
 from benchmarks.scoring.base import said
 from benchmarks.scoring.copying import bins
 from benchmarks.specs import Block, Row
+from benchmarks.summary import answers
 from benchmarks.tables.cells import percent
 from benchmarks.tables.synthetic import SyntheticTable
 
@@ -24,19 +24,10 @@ class LongRangeTable(SyntheticTable):
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         for drawn in (True, False):
-            shares = [repeats(text) for text in self._answers(block, row, drawn)]
-            yield Cell(percent(sum(shares) / len(shares))) if shares else Cell()
-
-    def _answers(self, block: Block, row: Row, drawn: bool) -> Iterator[str]:
-        """What all decoding seeds and training seeds said."""
-        line = self.found(block, row, drawn)
-        if line is None or self.results is None:
-            return
-        for seed in self.study.seeds:
-            run, name = f"{block.id}/{row.id}/s{seed}", line["decoding"]
-            if run in self.runs and (record := self.runs[run].evaluate):
-                path = Paths(self.results, self.study.sources[run]).run / f"predictions/{name}.parquet"
-                yield from statistics.read_predictions(path, record.predictions[name], ("text",))["text"]
+            line, own = self.found(block, row, drawn), None
+            if line and self.results:
+                own = answers(self.study, self.runs, self.results, f"{block.id}/{row.id}", line["decoding"], ("text",))
+            yield Cell() if own is None else Cell(percent(fmean(map(repeats, own["text"]))))
 
     def _copied(self) -> Grid:
         """Shares of the steps that right answers copied."""
