@@ -46,7 +46,8 @@ class Section:
 
 def report(folder: Path) -> Path:
     """Write ``report.html`` into a folder of studies' results, or into the folder of one study."""
-    sections = [section for study in _studies(folder) if (section := _section(study))]
+    found = [section for study in _studies(folder) if (section := _section(study))]
+    sections = sorted(found, key=lambda section: -len(section.tables))  # the main table's study has its details too
     if not sections:
         raise BrokenRecord(f"{folder} holds no table and no figure: render some first (marcos-bench table, figure)")
     made = environment(now())

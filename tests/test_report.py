@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -105,3 +106,14 @@ def test_a_lost_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "fake/figures/steps.png").unlink()
     with pytest.raises(BrokenRecord, match=r"steps\.png does not exist: draw the figure again"):
         report(tmp_path / "fake")
+
+
+def test_the_study_with_the_main_table_and_its_details_comes_first(tmp_path: Path) -> None:
+    made = study()
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    render(made, tmp_path, made.tables[0])
+    shutil.copytree(tmp_path / "fake", tmp_path / "another")
+    render(made, tmp_path, made.tables[1])
+    page = report(tmp_path).read_text()
+    assert page.index('id="fake"') < page.index('id="another"')
