@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -30,6 +30,7 @@ from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_i
 
 log = logging.getLogger(__name__)
 KEPT = 2  # the last good one and the one before
+DIGEST = "sha256"  # of a weights file's tensors, in its header
 
 
 Tensors = Iterable[tuple[str, Tensor]]
@@ -40,6 +41,7 @@ class Stored(Mapping[str, Tensor]):
 
     def __init__(self, paths: Iterable[Path]) -> None:
         files = [safe_open(path, framework="pt") for path in paths]
+        self.metadata = {key: value for file in files for key, value in (file.metadata() or {}).items()}
         self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118  # no mapping
 
     def __getitem__(self, name: str) -> Tensor:
@@ -76,10 +78,27 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         tensor.copy_(value)
 
 
-def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write one weights file so that it is there whole or not at all."""
+def save_weights(path: Path, tensors: dict[str, Tensor]) -> str:
+    """Write one weights file so that it is there whole or not at all; returns its digest, which it holds too."""
+    own = digest(tensors)
     with replacing(path) as temporary:
-        save_file(tensors, temporary)
+        save_file(tensors, temporary, {DIGEST: own})
+    return own
+
+
+def read_weights(path: Path) -> Stored:
+    """A weights file, verified; tensor by tensor, so that a model that is filled with them is in memory once."""
+    if not path.is_file():
+        raise BrokenRecord(f"{path} does not exist: train this run first (marcos-bench train)")
+    try:
+        stored = Stored([path])
+        whole = stored.metadata.get(DIGEST) == digest(stored)
+    except SafetensorError:
+        whole = False
+    if not whole:
+        raise BrokenRecord(f"{path} is damaged (its sha256 is not the one written with it): copy it again, or remove "
+                           "its run's folder and train again")  # fmt: skip
+    return stored
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -94,7 +113,8 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 def save(
     folder: Path, name: str, model: Tensors, optimizer: Tensors, state: dict[str, Any], ranks: Ranks | None = None
 ) -> None:
-    """Write ``folder/name`` so that it is there whole or not at all; older ones beyond :data:`KEPT` go afterwards.
+    """Write ``folder/name`` so that it is there whole or not at all. Afterwards only the last :data:`KEPT` that led to
+    it stay: none that is further (a run goes back before a damaged one) or has another key (other settings).
 
     All ranks call this together; the first renames when all have written.
     """
@@ -113,8 +133,9 @@ def save(
         shutil.rmtree(target, ignore_errors=True)
         os.replace(temporary, target)
         sync(folder)
-        for old in _by_age(folder)[:-KEPT]:
-            shutil.rmtree(old)
+        led_here = [path for path in _by_age(folder) if path.name <= name and _key(path) == state.get("key")]
+        for other in set(_by_age(folder)) - set(led_here[-KEPT:]):
+            shutil.rmtree(other)
     ranks.wait("a checkpoint's renaming")
 
 
@@ -190,6 +211,13 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
         Stored([path / name for name in digests if name.startswith(part)]) for part in ("model", "optimizer")
     )
     return Checkpoint(model, optimizer, state)
+
+
+def _key(path: Path) -> str | None:
+    try:
+        return read_json(path / "state.json").get("key")
+    except BrokenRecord:
+        return None
 
 
 def discard(folder: Path) -> None:

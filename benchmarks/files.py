@@ -111,6 +111,8 @@ def read_json(path: Path) -> Any:
         raise BrokenRecord(
             f"{path}, line {error.lineno}: broken JSON ({error.msg}); delete it and run again"
         ) from error
+    except UnicodeDecodeError as error:
+        raise BrokenRecord(f"{path}, byte {error.start}: no UTF-8; delete it and run again") from error
 
 
 def sha256(path: Path) -> str:

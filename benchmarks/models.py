@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.checkpoints import Stored, load_weights
+from benchmarks.checkpoints import DIGEST, load_weights, read_weights
 from benchmarks.data import load_tokenizer, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.paths import WEIGHTS, Paths
@@ -25,8 +25,11 @@ def build_method(spec: RunSpec, data: Path) -> Method:
 def trained_method(spec: RunSpec, results: Path) -> Method:
     """The run's method with the weights that its training ended with, in evaluation mode."""
     paths = Paths(results, spec)
+    weights = read_weights(paths.weights)
+    if weights.metadata[DIGEST] != trained_weights(paths):
+        raise BrokenRecord(f"{paths.weights} is not what {paths.run / 'train.json'} recorded: train this run again")
     method = build_method(spec, paths.data)
-    load_weights(method, read_weights(paths.weights))
+    load_weights(method, weights)
     return method.eval()
 
 
@@ -46,10 +49,3 @@ def exported_method(folder: Path) -> Method:
     method = build_method(RunSpec.model_validate(read_json(folder / "spec.json")), folder)
     load_weights(method, read_weights(folder / WEIGHTS))
     return method.eval()
-
-
-def read_weights(path: Path) -> Stored:
-    """Tensor by tensor, so that a model that is filled with them is in memory once."""
-    if not path.is_file():
-        raise BrokenRecord(f"{path} does not exist: train this run first (marcos-bench train)")
-    return Stored([path])

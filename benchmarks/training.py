@@ -20,13 +20,14 @@ import numpy as np
 import torch
 
 from benchmarks import checkpoints
+from benchmarks.checkpoints import read_weights
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
-from benchmarks.files import read_json, space_in, sync, write_json
-from benchmarks.models import build_method, export, read_weights
+from benchmarks.files import read_json, space_in, sync, write_json, write_text
+from benchmarks.models import build_method, export
 from benchmarks.paths import Paths
 from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
@@ -242,10 +243,9 @@ class Trainer:
     def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:
         """Write one file of all weights; returns their digest, on the first rank."""
         kept = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors if self.ranks.first}
-        if self.ranks.first:
-            checkpoints.save_weights(path, kept)
+        digest = checkpoints.save_weights(path, kept) if self.ranks.first else ""
         self.ranks.wait(f"{path.name} on disk")
-        return checkpoints.digest(kept) if self.ranks.first else ""
+        return digest
 
     def _log(self, kind: str, values: dict[str, Any]) -> None:
         at = self.position
@@ -267,7 +267,7 @@ class Trainer:
         path = self.paths.run / "log.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        path.write_text("".join(line + "\n" for line in kept))
+        write_text(path, "".join(line + "\n" for line in kept))
 
     def _record(self, started: str) -> dict[str, Any]:
         at, spec = self.position, self.spec

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from benchmarks import checkpoints, files, launch, training
+from benchmarks.models import exported_method, trained_method
 from benchmarks.paths import Paths
 from benchmarks.specs import RunSpec
 from benchmarks.steps import NonFiniteLoss
@@ -165,3 +166,68 @@ def test_a_number_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint
             launch.train(spec, results)
     assert saved(spec, results) == [7, 8]
     assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+
+
+# -- checkpoints that a run does not go on from
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("step-*"))
+
+
+def save(folder: Path, step: int, key: str) -> None:
+    tensors = [("weight", torch.full((3,), float(step)))]
+    checkpoints.save(folder, f"step-{step:09d}-000", tensors, [], {"key": key})
+
+
+def test_the_first_checkpoint_of_other_settings_outlives_those_of_the_settings_before(tmp_path: Path) -> None:
+    for step in (5, 6):
+        save(tmp_path, step, "before")
+    assert checkpoints.load_latest(tmp_path, "now") is None
+    assert names(tmp_path) == ["step-000000005-000", "step-000000006-000"]  # who goes back finds them
+    save(tmp_path, 1, "now")
+    assert names(tmp_path) == ["step-000000001-000"]
+    found = checkpoints.load_latest(tmp_path, "now")
+    assert found and found.model["weight"].tolist() == [1.0] * 3
+
+
+def test_a_damaged_checkpoint_takes_no_good_one_s_place(tmp_path: Path) -> None:
+    for step in (4, 5, 6):
+        save(tmp_path, step, "key")
+    assert names(tmp_path) == ["step-000000005-000", "step-000000006-000"]
+    (tmp_path / "step-000000006-000/model.safetensors").write_bytes(b"damaged")
+    assert checkpoints.load_latest(tmp_path, "key")
+    save(tmp_path, 5, "key")  # again, as after a time rather than after steps
+    assert names(tmp_path) == ["step-000000005-000"]
+
+
+def test_a_state_that_is_no_text_is_damaged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (1, 2):
+        save(tmp_path, step, "key")
+    path = tmp_path / "step-000000002-000/state.json"
+    path.write_bytes(bytes([path.read_bytes()[0] | 0x80]) + path.read_bytes()[1:])
+    found = checkpoints.load_latest(tmp_path, "key")
+    assert found and found.model["weight"].tolist() == [1.0] * 3 and "no UTF-8" in caplog.text
+
+
+# -- final weights
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "other"])
+def test_final_weights_that_are_not_those_of_training_are_refused(damage: str, results: Path) -> None:
+    spec = run_of("cot_sft")
+    launch.train(spec, results)
+    path = Paths(results, spec).weights
+    content = bytearray(path.read_bytes())
+    if damage == "bit":
+        content[-5] ^= 1
+    if damage == "other":
+        tensors = dict(checkpoints.read_weights(path))
+        checkpoints.save_weights(path, {name: tensor + 1 for name, tensor in tensors.items()})
+    else:
+        path.write_bytes(content[:-40] if damage == "cut" else content)
+    with pytest.raises(files.BrokenRecord, match=f"{path} is (damaged|not what .*train.json recorded)"):
+        trained_method(spec, results)
+    if damage != "other":
+        with pytest.raises(files.BrokenRecord, match="is damaged"):
+            exported_method(path.parent)
