@@ -49,11 +49,12 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
         raise TooFewDevices(f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
                             f"{count}: lower `gpus`, or widen {VARIABLE}")  # fmt: skip
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
+    job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
     own: dict[str, FileLock] = {}
     with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one chooses at a time, so none waits in a circle
         while len(own) < count:
             for name in names:
-                lock = FileLock(folder / f"gpu-{name}.lock", f"work on GPU {name}")
+                lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
                 if len(own) < count and name not in own and _taken(lock):
                     own[name] = lock
             if len(own) < count:

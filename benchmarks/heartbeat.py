@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,6 +57,15 @@ def read_beat(folder: Path, rank: int) -> Beat | None:
         return None
 
 
+def tell_to_go(folder: Path) -> None:
+    """Have every rank send itself SIGTERM, on whatever machine it is, and also one that has yet to begin."""
+    (folder / "told-to-go").touch()
+
+
+def told_to_go(folder: Path) -> bool:
+    return (folder / "told-to-go").exists()
+
+
 class Heartbeat:
     """Written by a thread, so that a beat costs a step nothing and a rank that waits is seen to live."""
 
@@ -62,6 +73,7 @@ class Heartbeat:
         self.path, self.rank = beat_file(folder, rank), rank
         self.count, self.where, self.written, self.failed = 0, "start", 0, 0.0
         self.host, self.pid = socket.gethostname(), os.getpid()
+        self.one_at_a_time, self.obeyed = threading.Lock(), False
         self._write()
         threading.Thread(target=self._go_on, name="heartbeat", daemon=True).start()
 
@@ -81,13 +93,18 @@ class Heartbeat:
         while self.where != DONE:
             time.sleep(PERIOD)
             self._write()
+            if not self.obeyed and told_to_go(self.path.parent):
+                self.obeyed = True
+                os.kill(self.pid, signal.SIGTERM)
 
     def _write(self) -> None:
-        self.written += 1
-        beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed)
-        temporary = self.path.with_suffix(f".{threading.get_ident()}")
-        temporary.write_text(json.dumps(asdict(beat)))
-        temporary.replace(self.path)
+        """A beat that cannot be written, on a disk that is full, is left out: the work may well go on without."""
+        with self.one_at_a_time, suppress(OSError):
+            self.written += 1
+            beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed)
+            temporary = self.path.with_suffix(".partial")
+            temporary.write_text(json.dumps(asdict(beat)))
+            temporary.replace(self.path)
 
 
 def first_to_go(gone: list[Beat]) -> Beat:

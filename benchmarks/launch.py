@@ -1,8 +1,8 @@
 """Does a run's work here or on its ranks: starts them, watches over them, and ends them all when one dies or hangs.
 
 On one machine DeepSpeed's launcher starts them; on several its runner does, over a hostfile, or ``srun`` inside a SLURM
-job. What each rank prints is in ``ranks/TASK/rank-N.log`` in the run's folder; rank 0's is printed here too. The folder
-must be on a file system that all nodes share.
+job. What each rank prints is in ``ranks/TASK/rank-N.log`` in the run's folder, and what it printed in the try before in
+``ranks/TASK-before``; rank 0's is printed here too. The folder must be on a file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.files import read_json, write_json
-from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards, read_beat
+from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards, read_beat, tell_to_go
 from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
@@ -56,8 +56,7 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     """Do a run's ``task`` on the ranks of its engine. The caller holds the run's lock."""
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    make_room(folder)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
@@ -68,10 +67,19 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
         )
     watch = Watch(launcher, folder, spec.engine)
     try:
-        with watch.passing_on(signal.SIGTERM):
+        with watch.passing_on_sigterm():
             watch.until_done()
     finally:
         watch.kill()
+
+
+def make_room(folder: Path) -> None:
+    """An empty folder; what the last try left there, and an error message may point to, is kept beside it."""
+    before = folder.with_name(f"{folder.name}-before")
+    if folder.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        folder.rename(before)
+    folder.mkdir(parents=True)
 
 
 def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
@@ -198,18 +206,18 @@ class Watch:
         return RankFailure(f"{who}: ended {cause}; all others are stopped. The end of {log}:\n{tail}", code)
 
     @contextmanager
-    def passing_on(self, number: signal.Signals) -> Iterator[None]:
-        """Hand a signal to the ranks, which save themselves and end, instead of dying of it."""
+    def passing_on_sigterm(self) -> Iterator[None]:
+        """Hand SIGTERM to the ranks, which save themselves and end, instead of dying of it."""
 
         def pass_on(*_: object) -> None:
             self.told_to_go = True
-            self._signal(number)
+            tell_to_go(self.folder)
 
-        before = signal.signal(number, pass_on)
+        before = signal.signal(signal.SIGTERM, pass_on)
         try:
             yield
         finally:
-            signal.signal(number, before)
+            signal.signal(signal.SIGTERM, before)
 
     def _signal(self, number: signal.Signals) -> None:
         for beat in self._local().values():

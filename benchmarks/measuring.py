@@ -65,7 +65,7 @@ def measure(
             spec = run.model_copy(update={"timing": timing, "engine": engine})
             with one_rank(engine) as ranks:
                 records.append(_measure_run(spec, results, timing, ranks, steps if run.row in learn else 0))
-            write_json(folder / "runs" / run.block / f"{run.row}.json", records[-1])
+            write_json(folder / "runs" / study.name / run.block / f"{run.row}.json", records[-1])
     return records
 
 

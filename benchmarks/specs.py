@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from methods.registry import available, get_method
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Form = Literal["equation", "text", "lines"]
@@ -167,8 +170,8 @@ class AnalysisSpec(Strict):
 
 
 class EngineSpec(Strict):
-    """What a run's steps run on. Of all this only ``precision`` shapes a result: a run that was started on one number
-    of GPUs goes on with another."""
+    """What a run's steps run on. Of all this only ``precision`` shapes a result, and ``micro_batch`` that of a method
+    with ``batch_terms``: a run that was started on one number of GPUs goes on with another."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"
@@ -296,5 +299,15 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
     else:
-        kept["engine"] = {"precision": run["engine"]["precision"]}
+        kept["engine"] = {"precision": run["engine"]["precision"], **_rows_together(run)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _rows_together(run: Mapping[str, Any]) -> dict[str, int]:
+    """The examples of a micro-batch, where they are fewer than a batch and a loss term is a statistic of them."""
+    if run["method"] not in available() or not get_method(run["method"]).batch_terms:
+        return {}
+    engine, batch = run["engine"], run["training"]["batch_size"]
+    ranks = engine.get("gpus", 1) * engine.get("nodes", 1)
+    rows = engine.get("micro_batch") or math.ceil(batch / ranks)
+    return {"micro_batch": rows} if rows < batch else {}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,13 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from benchmarks import devices, measuring, rank, speed
+from benchmarks import heartbeat as heartbeat_module
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.sharded import DeepSpeedEngine, deepspeed_settings
-from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat
-from benchmarks.launch import NoPlace, Watch, command, free_port
+from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, tell_to_go
+from benchmarks.launch import NoPlace, Watch, command, free_port, make_room
 from benchmarks.measuring import one_rank
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
@@ -106,14 +110,20 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object
         EngineSpec.model_validate(settings)
 
 
+def digest(method: str, **engine: object) -> str:
+    rows = [{"id": "row", "method": method}]
+    return next(iter(small_study(rows, engine=engine).runs.values())).digest("train")
+
+
 def test_only_precision_makes_another_run() -> None:
-    rows = [{"id": "cot_sft", "method": "cot_sft"}]
+    assert digest("cot_sft") == digest("cot_sft", kind="deepspeed", gpus=8, zero_stage=2, micro_batch=4)
+    assert digest("cot_sft") != digest("cot_sft", precision="bfloat16")
 
-    def digest(**engine: object) -> str:
-        return next(iter(small_study(rows, engine=engine).runs.values())).digest("train")
 
-    assert digest() == digest(kind="deepspeed", gpus=8, zero_stage=2, micro_batch=4)
-    assert digest() != digest(precision="bfloat16")
+def test_what_a_statistic_of_a_micro_batch_is_taken_of_makes_another_run() -> None:
+    """Or a run would go on with another loss on another number of GPUs."""
+    assert digest("codi", micro_batch=2) == digest("codi", kind="deepspeed", gpus=2, micro_batch=2)
+    assert len({digest("codi"), digest("codi", micro_batch=2), digest("codi", kind="deepspeed", gpus=2)}) == 3
 
 
 def test_a_row_may_have_settings_of_its_own() -> None:
@@ -197,6 +207,54 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     beat = read_beat(tmp_path, 0)
     assert ended.returncode == 2 and "error: " in (tmp_path / "rank-0.log").read_text()
     assert beat and beat.failed > 0 and beat.where != "done"
+
+
+def until(happened: Callable[[], object], seconds: float = 20.0) -> None:
+    last = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < last
+        time.sleep(0.05)
+
+
+def test_a_heart_goes_on_when_a_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat = Heartbeat(tmp_path, 0)
+    with monkeypatch.context() as patch:
+        missed: list[object] = []
+
+        def full(*_: object) -> None:
+            missed.append(None)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(heartbeat_module.json, "dumps", full)
+        heartbeat.fail()  # says nothing, and hides no error by one of its own
+        until(lambda: len(missed) > 2)
+    heartbeat.beat("step 7")
+    until(lambda: (beat := read_beat(tmp_path, 0)) and beat.where == "step 7")
+    heartbeat.done()
+
+
+def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    try:
+        tell_to_go(tmp_path)
+        heartbeat = Heartbeat(tmp_path, 0)
+        until(lambda: told)
+        beats = heartbeat.written
+        until(lambda: heartbeat.written > beats + 2)
+        assert told == [signal.SIGTERM]  # once: the second time would be no more news
+        heartbeat.done()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_logs_of_the_try_before_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "ranks/train"
+    for text in ("first", "second", "third"):
+        make_room(folder)
+        assert not list(folder.iterdir())
+        (folder / "rank-0.log").write_text(text)
+    assert (tmp_path / "ranks/train-before/rank-0.log").read_text() == "second"
 
 
 def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:

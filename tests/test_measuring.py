@@ -55,10 +55,17 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     assert lines["marcos"]["losses"] is None
     table = (folder / "table_small.md").read_text()
     assert "extrapolated" in table and "gold" in table and table in run.output
-    record = json.loads((folder / "runs/equation/marcos.json").read_text())
+    record = json.loads((folder / "runs/small/equation/marcos.json").read_text())
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
     assert record["engine"]["micro_batch"] == 8
     assert not list(results.rglob("*.safetensors"))
+    larger = tmp_path / "larger.yaml"  # with rows of the same names
+    larger.write_text(study.model_copy(update={"name": "larger"}).model_dump_json(exclude_unset=True))
+    options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", "--micro-batch", "8"]
+    assert CliRunner().invoke(app, ["measure", str(larger), "--name", "here", *options]).exit_code == 0
+    assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options]).exit_code == 0
+    again = {line["row"]: line for line in json.loads((folder / "table_small.json").read_text())["lines"]}
+    assert list(again) == list(lines) and (folder / "table_larger.md").is_file()
 
 
 def test_the_engine_is_the_study_s(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ LEGEND = (
 
 def render_measured(study: Study, folder: Path) -> list[Path]:
     """Write the table of all records in ``folder``, as Markdown, CSV and JSON."""
-    runs = [read_json(path) for path in sorted((folder / "runs").glob("*/*.json"))]
+    runs = [read_json(path) for path in sorted((folder / "runs").glob("*/*/*.json"))]
     records = {(run["block"], run["row"]): run for run in runs if run["study"] == study.name}
     lines = measured_lines(study, records)
     content = {
