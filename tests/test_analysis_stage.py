@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from benchmarks.analysis import stage
@@ -16,6 +16,7 @@ from benchmarks.analysis.by_hand import changes_table, marked_changes, parse_dim
 from benchmarks.analysis.digits import digits_of
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis
 from benchmarks.analysis.saying import Speaker
+from benchmarks.checkpoints import save_weights
 from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.process import whole_weights
@@ -23,7 +24,7 @@ from benchmarks.evaluation import decoding_of
 from benchmarks.files import BrokenRecord, write_json
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.specs import AnalysisSpec
+from benchmarks.specs import AnalysisSpec, RunSpec
 from benchmarks.study import Study
 from methods.base import Context, Example, InterventionError, Stage
 from small import MARCOS, small_study
@@ -43,6 +44,12 @@ def study() -> Study:
     return small_study(ROWS, analysis=SETTINGS)
 
 
+def with_weights(spec: RunSpec, paths: Paths) -> None:
+    """Untrained ones, as those of a trained run lie there."""
+    own = save_weights(paths.weights, dict(whole_weights(build_method(spec, paths.data))))
+    write_json(paths.run / "train.json", {"weights_sha256": own})
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared data, a study file, and weights of all runs but one."""
@@ -53,7 +60,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if spec.row != "wo_r":
             paths = Paths(folder, spec)
             paths.model.mkdir(parents=True)
-            save_file(dict(whole_weights(build_method(spec, paths.data))), paths.weights)
+            with_weights(spec, paths)
     return folder
 
 
@@ -72,9 +79,29 @@ def command(results: Path, *arguments: str) -> str:
     return done.output
 
 
-def test_latents_are_those_that_decoding_traces(analysis: Analysis, results: Path) -> None:
+def test_latents_are_those_of_written_steps(analysis: Analysis, results: Path) -> None:
+    """As many questions as are asked, spread over the validation rows."""
     samples, values = analysis.latents
     assert values.shape == (2 * 6 * 3, 32) == (len(samples), analysis.record.dimensions)  # tests, questions, steps
+    assert analysis.record.source == "encoded" and set(samples["test"]) == {"validation"}
+    speaker = Speaker.load(analysis.spec, results)
+    corpus = open_corpus(speaker.data, "validation")
+    ends = corpus.examples(np.array([0, len(corpus) - 1]))
+    encoded = speaker.encode(ends)
+    assert encoded is not None and [ends[0].id, ends[1].id] == [samples["id"].iloc[0], samples["id"].iloc[-1]]
+    np.testing.assert_allclose(values[[*range(3), *range(-3, 0)]], encoded.reshape(6, 32), rtol=1e-4, atol=1e-5)
+    assert list(samples["step"][:3]) == [1, 2, 3]
+
+
+def test_latents_of_a_method_that_encodes_nothing_are_those_that_decoding_traces(
+    analysis: Analysis, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Speaker, "encode", lambda *_: None)
+    shutil.copytree(results / "small", tmp_path / "small")
+    stage.analyse(analysis.spec, tmp_path)
+    drawn = read_analysis(analysis.block, analysis.spec, tmp_path)
+    samples, values = drawn.latents
+    assert drawn.record.source == "drawn" and len(samples) == len(values) == 2 * 6 * 3
     speaker = Speaker.load(analysis.spec, results)
     decoding = decoding_of(analysis.spec.evaluation.decodings["default"], analysis.spec.evaluation, seed=0)
     test = speaker.test("embedded_in_domain", 6)
@@ -119,12 +146,12 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
     spec = rs.runs["rs/marcos/s0"].model_copy(update={"analysis": AnalysisSpec(questions=3, samples=1)})
     paths = Paths(tmp_path, spec)
     paths.model.mkdir(parents=True)
-    save_file(dict(whole_weights(build_method(spec, paths.data))), paths.weights)
+    with_weights(spec, paths)
 
     def planted(speaker: Speaker, examples: list[Example]) -> np.ndarray:
         digits = digits_of(examples, partial(decode, speaker.tokenizer))
-        assert digits.shape == (8, 2) and (digits >= 0).all()
-        latents = np.zeros((8, 3, 16))
+        assert digits.shape == (len(examples), 2) and (digits >= 0).all()
+        latents = np.zeros((len(examples), 3, 16))
         np.put_along_axis(latents[:, :2], digits[..., None] % 8 * 2, 0.7, axis=2)
         return latents
 

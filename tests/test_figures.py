@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks import results
+from benchmarks.analysis.reading import analysed
 from benchmarks.figures import Figure
-from benchmarks.figures.cases import COLUMN, layout
+from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
+from benchmarks.figures.dimensions import first_active
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
@@ -100,6 +103,43 @@ def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> 
     frame = pd.read_csv(files[Figure.cases]["csv"])
     assert set(frame["setting"]) == {"4, 9, 17 = 0.5"}  # the other set dimension changes nothing
     assert all(frame["before"] != frame["after"]) and set(frame["changed"]) == {40}
+
+
+def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path) -> None:
+    plain, settings = study(), {"dims": "4,9,17", "setting": "4, 9, 17 = "}
+    fabricate(plain, tmp_path)
+    results.collect(plain, tmp_path)
+    for _, spec in analysed(plain):
+        fabricate_analysis(spec, tmp_path)
+    path = tmp_path / "fake/runs/text/marcos/s0/analysis/interventions.parquet"
+    frame = pd.read_parquet(path).drop_duplicates(["id", "setting"])
+    frame = frame.loc[frame["dims"].isna() | (frame["dims"] == settings["dims"])].reset_index(drop=True)
+    ids = list(dict.fromkeys(frame["id"]))[:5]
+    frame = frame.loc[frame["id"].isin(ids)].assign(steps="a b c d e f")
+    for value, count in ((0.0, 3), (0.5, 2)):  # a word less of one question, two less of the next
+        for place, id in enumerate(ids[:count], 1):
+            chosen = (frame["id"] == id) & (frame["value"] == value)
+            frame.loc[chosen, "steps"] = "a b c d e f"[: -2 * place]
+    frame.to_parquet(path, index=False)
+    record = read_json(path.with_name("analysis.json"))
+    record["files"]["interventions"] = sha256(path)
+    write_json(path.with_name("analysis.json"), record)
+    data = CasesFigure(plain, tmp_path).data()
+    (line,) = data.loc[data["block"] == "text"].to_dict("records")
+    assert (line["setting"], line["after"], line["changed"], line["n"]) == ("4, 9, 17 = 0", "a b c d", 3, 5)
+
+
+def test_lines_break_at_blanks_where_there_are_any() -> None:
+    lines = wrapped([("How many pears", False), (" are left", True), ("?\n" + "1" * 12, False)], width=10)
+    assert ["".join(text for _, text, _ in line) for line in lines] == [
+        "How many ", "pears are ", "left?", "1" * 10, "11"]  # fmt: skip
+    assert lines[1] == [(0, "pears", False), (5, " are ", True)] and lines[2] == [(0, "left", True), (4, "?", False)]
+
+
+def test_the_step_that_is_shown_is_the_first_in_which_anything_is_active() -> None:
+    active = np.array([[False, False], [False, True], [False, False], [True, True]])
+    assert first_active(np.array([1, 3, 1, 2]), active) == 2
+    assert first_active(np.array([1, 2, 3, 4]), np.zeros((4, 2), dtype=bool)) == 1
 
 
 def test_differences_are_laid_out_in_columns() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -37,6 +38,7 @@ class AnalysisRecord(BaseModel):
     run: str
     digest: str
     name: str  # of the latents
+    source: Literal["encoded", "drawn"] = "drawn"  # what `latents` are
     dimensions: int
     active: int
     frequent: list[int]
@@ -62,7 +64,7 @@ class Analysis:
 
     @property
     def latents(self) -> tuple[pd.DataFrame, np.ndarray]:
-        """Test set, question and step of each sample, and (N, D) values."""
+        """Where each sample is from, its question and step, and (N, D) values."""
         frame = self.frame("latents")
         return frame.loc[:, ["test", "id", "step"]], np.stack(frame["values"].tolist())
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -44,10 +45,11 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
         tests = [speaker.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
         said = [speaker.say(test.questions, decoding, trace=True) for test in tests]
-        values = np.concatenate([one.trace[name].reshape(-1, one.trace[name].shape[-1]) for one in said])
+        latents, source = _latents(speaker, tests, said, name)
+        values = np.stack(latents["values"].tolist())
         found = patterns(values, spec.analysis)
         frames = {
-            "latents": _latents(tests, said, name),
+            "latents": latents,
             "interventions": _interventions(speaker, tests, said, decoding, found),
             "samples": _samples(speaker, tests),
         }
@@ -58,6 +60,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "run": spec.id,
             "digest": spec.digest("analyse"),
             "name": name,
+            "source": source,
             "dimensions": values.shape[1],
             "active": int((found.frequency > 0).sum()),
             "frequent": found.frequent,
@@ -71,15 +74,25 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     return record
 
 
-def _latents(tests: list[TestSet], said: list[Said], name: str) -> pd.DataFrame:
-    """One line per question and step, with all values of that step."""
-    frames = []
-    for test, one in zip(tests, said, strict=True):
-        latents = one.trace[name]
-        rows, steps = latents.shape[:2]
-        columns = {"test": test.name, "id": np.repeat(test.ids, steps), "step": np.tile(np.arange(1, steps + 1), rows)}
-        frames.append(pd.DataFrame({**columns, "values": list(latents.reshape(rows * steps, -1))}))
-    return pd.concat(frames, ignore_index=True)
+def _latents(
+    speaker: Speaker, tests: list[TestSet], said: list[Said], name: str
+) -> tuple[pd.DataFrame, Literal["encoded", "drawn"]]:
+    """One line per question and step, with all values of that step: as training encodes the written steps of as many
+    validation questions as are asked, which is what the paper looks at; as drawn, where a method encodes nothing."""
+    corpus = open_corpus(speaker.data, "validation")
+    count = min(len(corpus), sum(map(len, tests)))
+    examples = corpus.examples(np.linspace(0, len(corpus) - 1, count).round().astype(int))
+    encoded = speaker.encode(examples)
+    if encoded is not None:
+        return _by_step("validation", [example.id for example in examples], encoded), "encoded"
+    frames = [_by_step(test.name, test.ids, one.trace[name]) for test, one in zip(tests, said, strict=True)]
+    return pd.concat(frames, ignore_index=True), "drawn"
+
+
+def _by_step(test: str, ids: Sequence[str], latents: np.ndarray) -> pd.DataFrame:
+    rows, steps = latents.shape[:2]
+    columns = {"test": test, "id": np.repeat(ids, steps), "step": np.tile(np.arange(1, steps + 1), rows)}
+    return pd.DataFrame({**columns, "values": list(latents.reshape(rows * steps, -1))})
 
 
 def _interventions(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,15 +28,15 @@ Piece = tuple[int, str, bool]  # column, text, whether it is highlighted
 
 
 class CasesFigure(LatentsFigure):
-    """A row for each set of dimensions: one question's output as it is, and with the set at its largest value."""
+    """A row for each set of dimensions: one question's output as it is, and with the set at a value by hand."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: cases of dimensions set by hand"
 
     def data(self) -> pd.DataFrame:
-        """One line per block and set of dimensions: the question whose output changes least without staying the same,
-        right in both if there is one, and in how many questions the output changes."""
+        """One line per block and set of dimensions, at the value that changes most outputs: the question whose output
+        changes by the median of all that change, and how many do."""
         lines = [line for analysis in self.analyses for line in self._lines(analysis)]
         if not lines:
             raise NothingToDraw("no dimension that was set changes any output")
@@ -43,21 +45,21 @@ class CasesFigure(LatentsFigure):
     def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
         frame = analysis.frame("interventions")
         plain = frame.loc[frame["setting"] == ""].set_index(["test", "id"])
-        largest, shown = max(self.study.analysis.values), set()
-        for setting, group in frame.loc[frame["value"] == largest].groupby("setting", sort=False):
+        shown: set[object] = set()
+        for _, group in frame.loc[frame["setting"] != ""].groupby("dims", sort=False):
             both = plain.join(group.set_index(["test", "id"]), rsuffix="_after")
-            changed = both.loc[both["steps"] != both["steps_after"]]
-            if not len(changed):
+            every = both.loc[both["steps"] != both["steps_after"]]
+            if not len(every):
                 continue
-            right = changed.loc[changed["correct"] & changed["correct_after"].astype(bool)]
-            chosen = right if len(right) else changed
-            fresh = chosen.loc[[key not in shown for key in chosen.index]]
-            chosen = fresh if len(fresh) else chosen
+            setting = every["setting_after"].value_counts().index[0]
+            changed = every.loc[every["setting_after"] == setting]
+            fresh = changed.loc[[key not in shown for key in changed.index]]
+            chosen = fresh if len(fresh) else changed
             ratios = [_likeness(*pair) for pair in zip(chosen["steps"], chosen["steps_after"], strict=True)]
-            case = chosen.iloc[max(range(len(ratios)), key=ratios.__getitem__)]
+            case = chosen.iloc[sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]]
             test, id = case.name  # type: ignore[misc]
             shown.add(case.name)
-            counts = {"changed": len(changed), "n": len(both)}
+            counts = {"changed": len(changed), "n": len(plain)}
             outputs = {"question": case["question"], "before": case["steps"], "after": case["steps_after"]}
             yield {"block": analysis.block.id, "setting": setting, "test": test, "id": id, **outputs, **counts}
 
@@ -85,8 +87,8 @@ class CasesFigure(LatentsFigure):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Left: what is said as it is, steps first and the answer last; right: with the named dimensions of R
-        set by hand in every step; differences in colour. Of the questions asked ({self.asked}), the one is shown
-        whose output changes least, among those that are right both times where there are any."""
+        set by hand in every step, at the value of those tried that changes most outputs; differences in colour. Of the
+        questions asked ({self.asked}), the one is shown whose output changes by the median of all that change."""
         for line in data.to_dict("records"):
             yield f"{line['block']}, {line['setting']}: {line['changed']} of {line['n']} outputs change."
 
@@ -99,23 +101,26 @@ def layout(before: str, after: str) -> tuple[list[list[Piece]], list[list[Piece]
 
 
 def wrapped(parts: list[tuple[str, bool]], width: int = COLUMN) -> list[list[Piece]]:
-    """Marked and unmarked text as lines of pieces."""
-    lines: list[list[Piece]] = [[]]
-    at = 0
-    for text, marked in parts:
-        for character in text:
-            if character == "\n" or at == width:
-                lines.append([])
-                at = 0
-            if character == "\n":
-                continue
-            last = lines[-1]
-            if last and last[-1][2] == marked:
-                last[-1] = (last[-1][0], last[-1][1] + character, marked)
-            else:
-                last.append((at, character, marked))
-            at += 1
+    """Marked and unmarked text as lines of pieces, broken at blanks where there are any."""
+    marks = [marked for text, marked in parts for _ in text]
+    lines: list[list[Piece]] = []
+    start = 0
+    for paragraph in "".join(text for text, _ in parts).split("\n"):
+        shape = textwrap.TextWrapper(width, drop_whitespace=False, break_on_hyphens=False)
+        for line in shape.wrap(paragraph) or [""]:
+            lines.append(_pieces(line, marks[start : start + len(line)]))
+            start += len(line)
+        start += 1  # the line's end
     return lines if len(lines) <= LONGEST else [*lines[: LONGEST - 1], [(0, "...", False)]]
+
+
+def _pieces(line: str, marks: list[bool]) -> list[Piece]:
+    """A line's stretches that are marked, or not, alike."""
+    pieces = []
+    for marked, group in itertools.groupby(range(len(line)), key=marks.__getitem__):
+        places = list(group)
+        pieces.append((places[0], line[places[0] : places[-1] + 1], marked))
+    return pieces
 
 
 def write(axes: Axes, lines: list[list[Piece]], start: int, first: int, highlight: str) -> None:

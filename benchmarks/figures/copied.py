@@ -15,6 +15,7 @@ from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.specs import Block, Row
 from benchmarks.summary import answers
 
+FEWEST = 10  # answers that copied a step; shares of fewer say nothing
 COLUMNS = ("test", "correct", "draws", "choices")
 
 
@@ -47,7 +48,7 @@ class CopiedFigure(Drawing):
             choices = int(own["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
             for part in bins(choices):
-                share = float(steps.isin(part).mean()) if len(steps) else None
+                share = float(steps.isin(part).mean()) if len(steps) >= FEWEST else None
                 line = {"test": test, "block": block.id, "row": row.id, "first": part[0], "last": part[-1]}
                 yield line | {"share": share, "uniform": len(part) / choices, "copies": len(steps), "n": len(own)}
 
@@ -94,4 +95,5 @@ class CopiedFigure(Drawing):
             f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]}: {line['copies']:,} of {line['n']:,}"
             for line in data.drop_duplicates(["block", "test", "row"]).to_dict("records")
         ]
-        yield f"Answers that copy a step: {'; '.join(parts)}."
+        yield f"""Answers that copy a step: {"; ".join(parts)}. Shares of fewer than {FEWEST} are not shown. Of equal
+        steps the first counts as the one that is copied: see the table for how often steps repeat one another."""

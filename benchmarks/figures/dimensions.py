@@ -16,23 +16,24 @@ CASES = 3
 
 
 class DimensionsFigure(LatentsFigure):
-    """Left: R of step 1 for three cases. Right: frequencies of all dimensions, the most frequent first."""
+    """Left: R of one step for three cases. Right: frequencies of all dimensions, the most frequent first."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: active dimensions of R"
 
     def data(self) -> pd.DataFrame:
-        """``part`` case: value of R in step 1 by question and dimension; ``part`` frequency: in how many samples (steps
-        of questions) a dimension is active, by rank."""
+        """``part`` case: value of R in the step that is shown, by question and dimension; ``part`` frequency: in how
+        many samples (steps of questions) a dimension is active, by rank."""
         frames = []
         for analysis in self.analyses:
             samples, values = analysis.latents
-            first = np.flatnonzero(samples["step"] == 1)[:CASES]
-            for case, at in enumerate(first, 1):
+            active = np.asarray(values > self.study.analysis.active_above)
+            step = first_active(samples["step"].to_numpy(), active)
+            for case, at in enumerate(np.flatnonzero(samples["step"] == step)[:CASES], 1):
                 frame = pd.DataFrame({"part": "case", "case": case, "id": samples["id"].iloc[at], "value": values[at]})
-                frames.append(frame.assign(block=analysis.block.id, dim=np.arange(values.shape[1])))
-            counts = (values > self.study.analysis.active_above).sum(0)
+                frames.append(frame.assign(block=analysis.block.id, step=step, dim=np.arange(values.shape[1])))
+            counts = active.sum(axis=0)
             order = np.argsort(-counts, kind="stable")
             frame = pd.DataFrame({"part": "frequency", "dim": order, "value": counts[order]})
             frames.append(frame.assign(block=analysis.block.id, rank=np.arange(1, len(order) + 1)))
@@ -48,7 +49,7 @@ class DimensionsFigure(LatentsFigure):
                 left.vlines(beside, 0, group["value"], color=colour(number - 1), linewidth=1.0)
                 left.plot([], [], color=colour(number - 1), label=f"case {number}")
             left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
-            left.set_ylabel(f"{self.block_title(analysis)}\nR in step 1")
+            left.set_ylabel(f"{self.block_title(analysis)}\nR in step {own['step'].max():.0f}")
             left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))
             frequency = own.loc[own["part"] == "frequency"]
             right.fill_between(frequency["rank"], frequency["value"], step="mid", color=colour(0))
@@ -59,9 +60,14 @@ class DimensionsFigure(LatentsFigure):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         above = self.study.analysis.active_above
-        yield f"""Left: R of step 1, drawn from the predictor, for the first three of the questions asked; the dotted
-        line is {above:g}, above which a dimension counts as active. Right: in how many samples each dimension is
-        active, a sample being one step of one question; {self.asked}."""
+        yield f"""R {self.samples}. Left: step 1, or the first step in which any dimension is ever active, of the first
+        three questions; the dotted line is {above:g}, above which a dimension counts as active. Right: in how many
+        samples each dimension is active, a sample being one step of one question."""
         for analysis in self.analyses:
             record = analysis.record
             yield f"{self.block_title(analysis)}: {record.active} of {record.dimensions} dimensions are ever active."
+
+
+def first_active(steps: np.ndarray, active: np.ndarray) -> int:
+    """The first step in which any dimension is active in any sample; 1 where none is. (N,) steps; (N, D) active."""
+    return int(min(steps[active.sum(axis=1) > 0], default=1))

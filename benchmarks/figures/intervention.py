@@ -102,10 +102,10 @@ class InterventionFigure(LatentsFigure):
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         settings = self.study.analysis
         yield f"""Left: Pearson correlation of the most often active dimensions of R
-        ({100 * settings.frequent_share:g} % of all, or {settings.frequent_at_least} where that is more), over all
-        steps of {self.asked}. Right: a graph of them with an edge where it is above {settings.correlated_above:g},
-        and its largest clique in colour. Middle: that clique set by hand, in every step of every question: length of
-        all that is said, share of answers with the marker, accuracy."""
+        ({100 * settings.frequent_share:g} % of all, or {settings.frequent_at_least} where that is more), R
+        {self.samples}. Right: a graph of them with an edge where it is above {settings.correlated_above:g}, and its
+        largest clique in colour. Middle: that clique set by hand, in every step of {self.asked}: length of all that is
+        said, share of answers with the marker, accuracy."""
         for analysis in self.analyses:
             own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
             table = own.pivot(index="setting", columns="measure", values="value").reindex(own["setting"].unique())

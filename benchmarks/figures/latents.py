@@ -29,6 +29,13 @@ class LatentsFigure(Drawing):
         """How many questions there are, in words."""
         return f"up to {self.study.analysis.questions} questions of each test set, spread evenly over it"
 
+    @property
+    def samples(self) -> str:
+        """Where the values of latents are from, in words."""
+        if {analysis.record.source for analysis in self.analyses} == {"encoded"}:
+            return "as training encodes the written steps of validation questions, steps that say nothing included"
+        return f"as drawn for {self.asked}"
+
     def block_title(self, analysis: Analysis) -> str:
         row = next(row for row in self.study.rows if row.id in (analysis.spec.row, analysis.record.run.split("/")[1]))
         return f"{self.row_name(row)}, {analysis.block.title.lower()}"

@@ -39,6 +39,7 @@ class LongRangeTable(SyntheticTable):
 
     def _bins(self, block: Block) -> Iterator[Line]:
         counts = [self._counts(block, row) for row in self.study.rows]
+        yield Line(Cell("answers (number)"), (*(Cell(f"{sum(own):,}") for own in counts), Cell()))
         choices = max((len(own) for own in counts), default=0)
         for part in bins(choices):
             copied = slice(part[0] - 1, part[-1])
