@@ -18,7 +18,7 @@ PATH = Path(__file__).with_name("claims.yaml")
 PRINTED = 0.005 + 1e-9  # the paper prints two decimals at most
 FEW = 3  # comparisons that a reason names
 Measure = Literal["accuracy", "test", "train"]
-Analysed = Literal["own_dimensions", "steering", "longer", "unmarked", "still_marked"]
+Analysed = Literal["own_dimensions", "steering", "longer", "unmarked", "still_marked", "as_accurate"]
 Verdict = Literal["held", "not held", "not comparable"]
 
 
@@ -52,13 +52,16 @@ class Claim(Strict):
     above: float | None = None
     at_least: float | None = None
     equals: float | None = None
+    within: float | None = None
+    size: bool = False
     analysis: Analysed | None = None
     printed: float | None = None
+    unprinted: tuple[str, ...] = ()
     without: str | None = None
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Claim:
-        bounds = sum(bound is not None for bound in (self.above, self.at_least, self.equals))
+        bounds = sum(bound is not None for bound in (self.above, self.at_least, self.equals, self.within))
         bases = bool(self.cells) + bool(self.analysis)
         if (bases, bounds) != (int(self.without is None),) * 2 or (self.printed is not None and not self.analysis):
             raise ValueError(
@@ -67,20 +70,17 @@ class Claim(Strict):
         return self
 
     @property
-    def is_size(self) -> bool:
-        """Whether it names how much, and not only which of two is more."""
-        return self.above != (0 if self.measure == "accuracy" else 1)
-
-    @property
     def is_strict(self) -> bool:
-        """Whether it says that one is better, which a tie does not bear; "not worse" a tie does."""
-        return self.at_least is None or self.at_least > 0
+        """Whether it says that one is better, which a tie does not bear; "not worse" and "the same" a tie does."""
+        return self.within is None and (self.at_least is None or self.at_least > 0)
 
     def met(self, value: float, measured: bool) -> bool:
         """Whether a number bears it. A ``measured`` one never falls on the number that the paper prints: it has to
         reach it."""
         if self.equals is not None:
             return value >= self.equals - PRINTED if measured else abs(value - self.equals) < PRINTED
+        if self.within is not None:
+            return abs(value) <= self.within
         return value > self.above if self.above is not None else value >= (self.at_least or 0)
 
 
@@ -111,6 +111,10 @@ class Source(Protocol):
         """What an analysis of R gave, in percent."""
         ...
 
+    def trivial(self, cell: Cell) -> str | None:
+        """Why an accuracy is no evidence of what its test set asks for, where it is none."""
+        ...
+
 
 class Paper:
     """The paper's own numbers, which cannot be tested."""
@@ -119,7 +123,9 @@ class Paper:
 
     def value(self, cell: Cell, measure: Measure) -> float | None:
         table = paper_table(cell.table)
-        row = table.blocks[cell.block].printed[cell.row]
+        row = table.blocks[cell.block].printed.get(cell.row)
+        if row is None:
+            return None
         if measure == "train":
             return 3600 * row.train_hours.mean if row.train_hours else None
         score = row.tests[cell.test]
@@ -133,6 +139,9 @@ class Paper:
     def analysed(self, claim: Claim) -> float | None:
         return claim.printed
 
+    def trivial(self, cell: Cell) -> str | None:
+        return None
+
 
 @dataclass(frozen=True)
 class Value:
@@ -145,13 +154,13 @@ class Value:
     sure: bool | None
     signed: bool
 
-    @property
-    def place(self) -> str:
-        """Where it stands, for people."""
+    def place(self, measure: Measure) -> str:
+        """Where it stands, for people. Training has no test set."""
         against = f" against {self.against.row}" if self.against else ""
         against += f" on {self.against.test}" if self.against and self.against.test != self.cell.test else ""
         number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
-        return f"{self.cell.block} {self.cell.test} {self.cell.row}{against} ({number})"
+        test = "" if measure == "train" else f" {self.cell.test}"
+        return f"{self.cell.block}{test} {self.cell.row}{against} ({number})"
 
 
 @dataclass(frozen=True)
@@ -167,14 +176,18 @@ class Finding:
 @cache
 def load_claims() -> tuple[Claim, ...]:
     """All claims, their cells looked up in the paper's tables."""
-    claims = tuple(Claim.model_validate(entry) for entry in yaml.safe_load(PATH.read_text(encoding="utf-8"))["claims"])
-    for claim in claims:
-        for part in claim.cells:
-            for table, row in ((part.table, part.row), *((part.against_table or part.table, r) for r in part.against)):
-                blocks = paper_tables()[table].blocks
-                if row not in blocks[part.block].printed or set(part.on) - paper_table(table).tests.keys():
-                    raise ValueError(f"{PATH.name}: claim {claim.id!r} names cells that table {table!r} does not print")
-    return claims
+    entries = yaml.safe_load(PATH.read_text(encoding="utf-8"))["claims"]
+    return tuple(checked(Claim.model_validate(entry)) for entry in entries)
+
+
+def checked(claim: Claim) -> Claim:
+    """The claim, if the paper's tables have its cells."""
+    for part in claim.cells:
+        for table, row in ((part.table, part.row), *((part.against_table or part.table, r) for r in part.against)):
+            known = row in paper_tables()[table].blocks[part.block].printed or row in claim.unprinted
+            if not known or set(part.on) - paper_table(table).tests.keys():
+                raise ValueError(f"{PATH.name}: claim {claim.id!r} names cells that table {table!r} does not print")
+    return claim
 
 
 def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
@@ -188,8 +201,10 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
     wanted = sum(_comparisons(claim, part) for part in claim.cells)
     if not values:
         return Finding(claim, (), "not comparable", _nothing(claim, source))
-    if claim.is_size and not same_setting:
+    if claim.size and not same_setting:
         return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
+    if claim.cells and (reason := next(filter(None, (source.trivial(value.cell) for value in values)), None)):
+        return Finding(claim, values, "not comparable", reason)
     borne = [claim.met(value.number, source.measured) for value in values]
     met = [ok and not (claim.is_strict and value.sure is False) for ok, value in zip(borne, values, strict=True)]
     largest = met[max(range(len(values)), key=lambda i: values[i].number)]
@@ -199,7 +214,9 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
 
 def _nothing(claim: Claim, source: Source) -> str:
     if claim.analysis:
-        return "in no run that was analysed" if source.measured else "a figure shows it and no number is printed"
+        return "no run that was analysed shows it" if source.measured else "a figure shows it and no number is printed"
+    if not source.measured:
+        return "its table has no such row"
     titles = dict.fromkeys(paper_table(part.table).tests[test] for part in claim.cells for test in part.tests or ())
     return f"{' and '.join(titles)}: not run with these rows" if titles else "no run has these cells"
 
@@ -212,9 +229,9 @@ def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], borne: S
     failed = [value for value, good in zip(values, met, strict=True) if not good]
     unsure = [value for value, good, ok in zip(values, met, borne, strict=True) if ok and not good]
     if claim.judge == "each" and len(failed) <= FEW:
-        parts += [f"not {value.place}" for value in failed if value not in unsure]
+        parts += [f"not {value.place(claim.measure)}" for value in failed if value not in unsure]
     if unsure:
-        parts.append(f"paired tests do not separate {', '.join(value.place for value in unsure[:FEW])}"
+        parts.append(f"paired tests do not separate {', '.join(value.place(claim.measure) for value in unsure[:FEW])}"
                      + (f" and {len(unsure) - FEW} more" if len(unsure) > FEW else ""))  # fmt: skip
     if len(values) < wanted:
         parts.append(f"{wanted - len(values)} of {wanted} comparisons lack a number")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from benchmarks import results
 from benchmarks.analysis.reading import analysed
-from benchmarks.claims import Cell, Claim, Measure, Paper, judge, load_claims
+from benchmarks.claims import Cell, Claim, Measure, Paper, checked, judge, load_claims
 from benchmarks.cli import app
 from benchmarks.markup import DASH
 from benchmarks.study import Study
@@ -39,8 +39,10 @@ class Given:
 
     measured: ClassVar = True
 
-    def __init__(self, numbers: dict[tuple[str, str], float], separated: bool | None = None) -> None:
-        self.numbers, self.sure = numbers, separated
+    def __init__(
+        self, numbers: dict[tuple[str, str], float], separated: bool | None = None, reason: str | None = None
+    ) -> None:
+        self.numbers, self.sure, self.reason = numbers, separated, reason
 
     def analysed(self, claim: Claim) -> float | None:
         return None
@@ -50,6 +52,9 @@ class Given:
 
     def separated(self, a: Cell, b: Cell) -> bool | None:
         return self.sure
+
+    def trivial(self, cell: Cell) -> str | None:
+        return self.reason if cell.row == "marcos" else None
 
 
 def claim(**fields: Any) -> Claim:
@@ -160,8 +165,46 @@ def test_what_is_missing_is_said_and_sizes_need_the_papers_setting() -> None:
     numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 9.0}
     assert judge(claim(tests=["gsm8k"], above=0), Given(numbers)).why == "1 of 2 comparisons lack a number"
     assert judge(claim(tests=["gsm8k"], above=0), Given({})).verdict == "not comparable"
-    sized = judge(claim(tests=["gsm8k"], at_least=0.5), Given(numbers), same_setting=False)
+    sized = judge(claim(tests=["gsm8k"], at_least=0.5, size=True), Given(numbers), same_setting=False)
     assert sized.verdict == "not comparable" and sized.values
+
+
+def test_what_names_no_size_is_judged_in_any_setting() -> None:
+    numbers = {("marcos", "svamp_paper4138"): 2.0, ("cot_sft", "svamp_paper4138"): 46.0}
+    assert judge(CLAIMS["without_loss"], Given(numbers, separated=True), same_setting=False).verdict == "not held"
+    numbers["cot_sft", "svamp_paper4138"] = 1.0
+    assert judge(CLAIMS["without_loss"], Given(numbers, separated=True), same_setting=False).verdict == "held"
+
+
+def test_the_same_is_neither_more_nor_less() -> None:
+    one = claim(tests=["gsm8k"], against=["cot_sft"], within=1)
+    verdicts = [
+        judge(one, Given({("marcos", "gsm8k"): number, ("cot_sft", "gsm8k"): 10.0}, separated=False)).verdict
+        for number in (8.9, 9.1, 10.9, 11.1)
+    ]
+    assert verdicts == ["not held", "held", "held", "not held"]
+
+
+def test_a_number_that_is_no_evidence_bears_nothing() -> None:
+    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 9.0}
+    found = judge(claim(tests=["gsm8k"], above=0), Given(numbers, separated=True, reason="it says one thing only"))
+    assert (found.verdict, found.why) == ("not comparable", "it says one thing only") and found.values
+
+
+def test_training_has_no_test_set() -> None:
+    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 5.0, ("codi", "gsm8k"): 20.0}
+    found = judge(claim(measure="train", above=1), Given(numbers))
+    assert found.why == "1 of 2; not equation marcos against cot_sft (0.50)"
+
+
+def test_a_row_that_the_paper_does_not_print_is_judged_for_ours_alone() -> None:
+    xavier = CLAIMS["initialisation"]
+    assert judge(xavier, Paper()).why == "its table has no such row"
+    tests = ("gsm8k", "svamp_paper4138", "multiarith")
+    numbers = {(row, test): 10.0 + (row == "marcos") * 5 for row in ("marcos", "marcos_xavier") for test in tests}
+    assert judge(xavier, Given(numbers, separated=True), same_setting=False).verdict == "not held"
+    with pytest.raises(ValueError, match="names cells that table"):
+        checked(xavier.model_copy(update={"unprinted": ()}))
 
 
 @pytest.mark.parametrize(
@@ -252,18 +295,20 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
     assert row(contents(ours, tmp_path, Table.claims)["md"], "steps follow R")[5:8] == [
         DASH,
         "not comparable",
-        "ours: in no run that was analysed",
+        "ours: no run that was analysed shows it",
     ]
     for _, spec in analysed(ours):
         fabricate_analysis(spec, tmp_path)
     text = contents(ours, tmp_path, Table.claims)["md"]
-    for says, shown in {
-        "steps follow R": "95.00 %",
-        "each drawn digit": "100.00 %",
-        "and #### in 1.08": "100.00 %",
-        "and #### in almost": "100.00 %",
-    }.items():
-        assert row(text, says)[5:7] == [shown, "not comparable"] and "the setting is not" in row(text, says)[7]
+    for says, shown, verdict in (
+        ("steps follow R", "95.00 %", "not comparable"),  # a size
+        ("each drawn digit", "100.00 %", "held"),
+        ("and #### in 1.08", "100.00 %", "not comparable"),
+        ("and #### in almost", "100.00 %", "held"),
+        ("and the answers as accurate", "0.00 %", "held"),
+    ):
+        assert row(text, says)[5:7] == [shown, verdict]
+        assert ("a size, and the setting is not" in row(text, says)[7]) == (verdict == "not comparable")
     assert float(row(text, "a clique of dimensions")[5].split()[0]) == 12.5
     papers = Records([], tmp_path)
     papers.studies = [ours.model_copy(update={"paper": "main_0.5b"})]

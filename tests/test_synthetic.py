@@ -19,8 +19,8 @@ from benchmarks.files import read_json, write_json
 from benchmarks.markup import DASH
 from benchmarks.paths import Paths
 from benchmarks.scoring import SCORERS
+from benchmarks.scoring.copying import repeats
 from benchmarks.study import Study, StudyError, load_study, parse_study, study_path
-from benchmarks.tables.longrange import repeats
 from benchmarks.tables.render import contents
 from fabricate import fabricate
 

@@ -41,6 +41,17 @@ def still_marked(analysis: Analysis) -> float | None:
     return min((line["marked"] for value, line in _clique(analysis).items() if value <= WEAK), default=None)
 
 
+def as_accurate(analysis: Analysis) -> float | None:
+    """What the clique at 0.5 adds to accuracy."""
+    effect = _clique(analysis).get(STRONG)
+    return None if effect is None else effect["correct"] - _as_it_is(analysis)["correct"]
+
+
+def _as_it_is(analysis: Analysis) -> dict[str, float]:
+    frame = analysis.frame("interventions")
+    return effects(frame.loc[frame["setting"] == ""]).to_dict("records")[0]  # type: ignore[return-value]
+
+
 def _clique(analysis: Analysis) -> dict[float, dict[str, float]]:
     """Effects of the clique by the value that it is set to; none of a single dimension."""
     clique = analysis.record.clique
@@ -53,5 +64,5 @@ def _clique(analysis: Analysis) -> dict[float, dict[str, float]]:
 
 
 MEASURES: dict[str, Callable[[Analysis], float | None]] = {
-    one.__name__: one for one in (own_dimensions, steering, longer, unmarked, still_marked)
+    one.__name__: one for one in (own_dimensions, steering, longer, unmarked, still_marked, as_accurate)
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -16,10 +17,12 @@ from benchmarks.claims import Claim, Finding, Measure
 from benchmarks.markup import DASH, Column, Document, Grid, Line
 from benchmarks.markup import Cell as Shown
 from benchmarks.paper import paper_table
+from benchmarks.results import load_collected
+from benchmarks.scoring.copying import repeats
 from benchmarks.specs import DecodingSpec
 from benchmarks.statistics import ALPHA
 from benchmarks.study import Study
-from benchmarks.summary import Summary
+from benchmarks.summary import Summary, answers
 from benchmarks.tables.maker import Maker
 
 COUNTERPARTS = {  # the paper's table that a table of a study has the rows of
@@ -32,6 +35,7 @@ COUNTERPARTS = {  # the paper's table that a table of a study has the rows of
     "longrange": "long_range",
 }
 TASKS = ("synthetic", "long_range")  # whose test sets are no stand-ins: a name such as copy_k16 says which one it is
+FREELY = 0.05  # share of steps that repeat an earlier one unasked, from which on copying is none of memory
 TITLE = "What the paper says of its numbers"
 COLUMNS = ("Stands in", "Cells", "Paper's numbers", "Verdict on them", "Ours", "Verdict on ours", "Why")
 
@@ -76,6 +80,18 @@ class Records:
     def analysed(self, claim: Claim) -> float | None:
         found = self._analysis(claim)
         return None if found is None else 100 * found[1]
+
+    def trivial(self, cell: claims.Cell) -> str | None:
+        """Whoever says the same step again and again need not remember it to repeat it."""
+        found = self._place(cell)
+        if cell.table != "long_range" or found is None or self.results is None:
+            return None
+        study, _, block, _ = found
+        own = answers(
+            study, load_collected(study, self.results).runs, self.results, f"{block}/{cell.row}", "default", ("text",)
+        )
+        share = 0.0 if own is None else fmean(map(repeats, own["text"]))
+        return f"{100 * share:.1f} % of the steps repeat an earlier one before any has to" if share > FREELY else None
 
     def _analysis(self, claim: Claim) -> tuple[Study, float] | None:
         """The first study whose analysis, where there is one that is up to date, has what the claim is about."""
@@ -160,8 +176,8 @@ LEGEND = (
     sentence in this reading. They stand alone: the paper gives no test, and does not say what its spreads cover.""",
     f"""Verdict on ours: the same reading on our records. A row is better where a paired test separates the two
     (p < {ALPHA}, Holm's correction), and not worse without one. A size that the paper prints is reached if ours is at
-    least as much. In a setting that is not the paper's, a sentence that names a size is not comparable, and one that
-    only says which is better is judged, for that setting.""",
+    least as much. In a setting that is not the paper's, a sentence that names a size is not comparable, and any other
+    is judged, for that setting.""",
 )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.scoring.base import said
-from benchmarks.scoring.copying import bins
+from benchmarks.scoring.copying import bins, repeats
 from benchmarks.specs import Block, Row
 from benchmarks.summary import answers
 from benchmarks.tables.cells import percent
@@ -59,9 +58,3 @@ class LongRangeTable(SyntheticTable):
         are those of an earlier step that was said. Every step is said and scored, of all methods. Strict: in the form
         asked for too. Repeats: of the steps before the last, those that an earlier one equals, as random ones hardly
         ever do. Where they are many, the last step repeats one without having to remember it."""
-
-
-def repeats(text: str) -> float:
-    """Of an answer's steps before the last, the share that an earlier one equals."""
-    steps = said(text)[0][:-1]
-    return 1 - len(set(steps)) / len(steps) if steps else 0.0
