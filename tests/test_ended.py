@@ -23,7 +23,7 @@ from test_locks import HOLD_WORKFLOW, process
 
 
 def in_writing(count: int) -> None:
-    def half(tensors: Any, path: Path) -> None:
+    def half(tensors: Any, path: Path, *_: Any) -> None:
         Path(path).write_bytes(b"half a file")
         die()
 
