@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.checkpoints import DIGEST, load_weights, read_weights
+from transformers import AutoConfig
+
+from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.paths import WEIGHTS, Paths
 from benchmarks.specs import RunSpec
-from methods.backbone import load_backbone
+from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
 from methods.registry import build
+
+CONFIG = "backbone"  # folder of the backbone's configuration, beside final weights
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
     """The run's method with freshly initialised weights, in training mode. ``data`` is a folder with the run's
     tokenizer."""
-    words = vocabulary(load_tokenizer(data))
-    backbone = load_backbone(vocab_size=words.size, **spec.backbone.model_dump())
-    return build(spec.method, spec.options, Setup(backbone, words), spec.seed).train()  # a checkpoint's part is not
+    return _on(backbone_of(spec, data), spec, data).train()  # a checkpoint's part is not
+
+
+def backbone_of(spec: RunSpec, data: Path) -> Backbone:
+    return load_backbone(vocab_size=vocabulary(load_tokenizer(data)).size, **spec.backbone.model_dump())
+
+
+def _on(backbone: Backbone, spec: RunSpec, data: Path) -> Method:
+    return build(spec.method, spec.options, Setup(backbone, vocabulary(load_tokenizer(data))), spec.seed)
 
 
 def trained_method(spec: RunSpec, results: Path) -> Method:
@@ -28,9 +39,7 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
     weights = read_weights(paths.weights)
     if weights.metadata[DIGEST] != trained_weights(paths):
         raise BrokenRecord(f"{paths.weights} is not what {paths.run / 'train.json'} recorded: train this run again")
-    method = build_method(spec, paths.data)
-    load_weights(method, weights)
-    return method.eval()
+    return _filled(backbone_of(spec, paths.data), spec, paths.data, weights)
 
 
 def trained_weights(paths: Paths) -> str:
@@ -39,13 +48,22 @@ def trained_weights(paths: Paths) -> str:
 
 
 def export(spec: RunSpec, paths: Paths) -> None:
-    """Put specification and tokenizer beside the final weights."""
+    """Put specification, tokenizer and the backbone's configuration beside the final weights."""
     load_tokenizer(paths.data).save_pretrained(paths.model / "tokenizer")
+    backbone_of(spec, paths.data).config.save_pretrained(paths.model / CONFIG)
     write_json(paths.model / "spec.json", spec.model_dump(mode="json"))
 
 
 def exported_method(folder: Path) -> Method:
-    """The method in a run's ``model`` folder, wherever that was copied to, in evaluation mode."""
-    method = build_method(RunSpec.model_validate(read_json(folder / "spec.json")), folder)
-    load_weights(method, read_weights(folder / WEIGHTS))
+    """The method in a run's ``model`` folder, wherever that was copied to, in evaluation mode. It needs nothing else:
+    no network, and no checkpoint that training may have started from."""
+    spec = RunSpec.model_validate(read_json(folder / "spec.json"))
+    backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
+    return _filled(backbone, spec, folder, read_weights(folder / WEIGHTS))
+
+
+def _filled(backbone: Backbone, spec: RunSpec, data: Path, weights: Stored) -> Method:
+    """All weights are those given: a checkpoint that training may have started from is not read again."""
+    method = _on(replace(backbone, checkpoint=None), spec, data)
+    load_weights(method, weights)
     return method.eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from benchmarks.data import prepare
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
-from benchmarks.models import build_method
+from benchmarks.models import build_method, exported_method
 from benchmarks.paths import Paths
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
@@ -177,3 +178,15 @@ def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_pa
     spec = run_of(small_study(ROWS, backbone={"pretrained": str(tmp_path)}), "cot_sft")
     method = build_method(spec, Paths(prepared, spec).data)
     assert all(module.training for module in method.modules())
+
+
+def test_what_was_trained_from_a_checkpoint_needs_it_no_more(prepared: Path, tmp_path: Path) -> None:
+    checkpoint, results = tmp_path / "checkpoint", fresh(prepared, tmp_path / "results")
+    load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(checkpoint)
+    rows = [{"id": "codi", "method": "codi"}]  # which adds rows to its token table
+    spec = run_of(small_study(rows, backbone={"pretrained": str(checkpoint)}), "codi")
+    digest = launch.train(spec, results)["weights_sha256"]
+    shutil.rmtree(checkpoint)
+    moved = Paths(results, spec).model.rename(tmp_path / "moved")
+    method = exported_method(moved)
+    assert checkpoints.digest(dict(whole_weights(method))) == digest and not method.training
