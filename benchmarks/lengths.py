@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.counting import Length, example, usual_length
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus
 from benchmarks.data.loading import split_validation, to_records
-from benchmarks.data.records import DataError
+from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import FOLDER, Generated
 from benchmarks.data.tokenizers import PUBLISHED
 from benchmarks.files import read_json
@@ -29,15 +29,22 @@ ASSUMED: dict[str, tuple[float, float, float, float, float, float, int]] = {
     "equation": (46.2, 13.9, 30.6, 16.2, 0.52, 2.6, 3),
     "text": (46.2, 13.9, 88.1, 41.7, 0.52, 3.6, 3),
 }
+LONGEST = 32  # examples that memory is planned for
+# Tokens of the question, of the steps, and of the answer, of the longest rows of GSM8K's training split
+ASSUMED_LONGEST: dict[str, tuple[int, list[int], int]] = {
+    "equation": (194, [22] * 5, 2),
+    "text": (129, [31] * 10, 1),
+}
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """``examples`` of the lengths that ``rows`` have, over their whole range; ``tokens`` of all rows: question,
-    steps and answer. ``basis`` says in words where they come from. ``vocabulary``: how many tokens there are;
-    ``length``: how many a text has."""
+    """``examples`` of the lengths that ``rows`` have, over their whole range, and the ``longest`` of all; ``tokens`` of
+    all rows: question, steps and answer. ``basis`` says in words where they come from. ``vocabulary``: how many tokens
+    there are; ``length``: how many a text has."""
 
     examples: list[Example]
+    longest: list[Example]
     rows: int
     tokens: float
     vocabulary: int
@@ -67,11 +74,12 @@ def lengths_of(data: DataSpec, tokenizer: TokenizerSpec, prepared: Path) -> Leng
 def _prepared(folder: Path) -> Lengths:
     corpus = open_corpus(folder, "train")
     size = read_json(folder / "done.json")["tokenizer"]["size"]
-    chosen = corpus.examples(spread_over(len(corpus), SAMPLE))
-    examples = [_like(e.question, e.steps, e.answer, i) for i, e in enumerate(chosen)]
-    return Lengths(
-        examples, len(corpus), float(corpus.lengths.sum()), size, "the prepared data", _counted(load_tokenizer(folder))
+    places = (spread_over(len(corpus), SAMPLE), np.argsort(-corpus.lengths)[:LONGEST])
+    examples, longest = (
+        [_like(e.question, e.steps, e.answer, i) for i, e in enumerate(corpus.examples(place))] for place in places
     )
+    counted = _counted(load_tokenizer(folder))
+    return Lengths(examples, longest, len(corpus), float(corpus.lengths.sum()), size, "the prepared data", counted)
 
 
 def _counted(tokenizer: PreTrainedTokenizerBase) -> Length:
@@ -99,19 +107,27 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
     count = min(count, data.limit or count)
     records = records[:count]
     sample = [records[i] for i in spread_over(len(records), SAMPLE)]
+    large = sorted(records, key=_characters, reverse=True)[: 4 * LONGEST]
     tokenizer = make_tokenizer(spec if _at_hand(spec) else STAND_IN, records)
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
 
-    made = [_like(ids(r.question), [ids(s) for s in r.steps], ids(r.answer), i) for i, r in enumerate(sample)]
-    examples = [e for e in made if len(e.question) <= data.max_question_tokens]
-    used = round(count * len(examples) / len(made))
-    basis = f"{len(made):,} of {count:,} rows"
+    def examples_of(some: Sequence[Record]) -> list[Example]:
+        made = [_like(ids(r.question), [ids(s) for s in r.steps], ids(r.answer), i) for i, r in enumerate(some)]
+        return [e for e in made if len(e.question) <= data.max_question_tokens]
+
+    examples, longest = examples_of(sample), sorted(examples_of(large), key=total_length)[-LONGEST:]
+    used = round(count * len(examples) / len(sample))
+    basis = f"{len(sample):,} of {count:,} rows"
     if _at_hand(spec):
-        return Lengths(examples, used, used * _mean(examples), len(tokenizer), basis, _counted(tokenizer))
+        return Lengths(examples, longest, used, used * _mean(examples), len(tokenizer), basis, _counted(tokenizer))
     basis += f", with a trained tokenizer of {STAND_IN.trained} in the place of {spec.pretrained}"
-    return Lengths(examples, used, used * _mean(examples), _size(spec), basis)
+    return Lengths(examples, longest, used, used * _mean(examples), _size(spec), basis)
+
+
+def _characters(record: Record) -> int:
+    return len(record.question) + sum(map(len, record.steps)) + len(record.answer)
 
 
 def _like(question: Sequence[int], steps: Sequence[Sequence[int]], answer: Sequence[int], number: int) -> Example:
@@ -129,7 +145,9 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     examples = [example(i, int(asked[i]), parts[i].tolist(), answer) for i in range(SAMPLE)]
     rows = min(get_dataset(data.train).card.counts["train"] - data.validation, data.limit or 10**12)
     basis = f"the card's count and assumed lengths (question {mean:g}, chain {chain:g} tokens on average)"
-    return Lengths(examples, rows, rows * _mean(examples), _size(tokenizer), basis)
+    question, written_steps, last = ASSUMED_LONGEST.get(data.form, ASSUMED_LONGEST["text"])
+    longest = [example(i, question, written_steps, last) for i in range(LONGEST)]
+    return Lengths(examples, longest, rows, rows * _mean(examples), _size(tokenizer), basis)
 
 
 def _size(spec: TokenizerSpec) -> int:
@@ -140,7 +158,12 @@ def _size(spec: TokenizerSpec) -> int:
 
 
 def _mean(examples: Sequence[Example]) -> float:
-    return float(np.mean([len(e.question) + sum(map(len, e.steps)) + len(e.answer) for e in examples]))
+    return float(np.mean([total_length(e) for e in examples]))
+
+
+def total_length(example: Example) -> int:
+    """Tokens of question, steps and answer."""
+    return len(example.question) + sum(map(len, example.steps)) + len(example.answer)
 
 
 def spread_over(length: int, count: int) -> np.ndarray:

@@ -23,11 +23,11 @@ from torch import nn
 from benchmarks.checkpoints import KEPT
 from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, small_method, whole_method
 from benchmarks.hardware import GPU
-from benchmarks.lengths import Lengths, lengths_of, spread_over
+from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from methods.backbone import Backbone, load_backbone
-from methods.base import Budget, Example, Stage
+from methods.base import Budget, Stage
 
 USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies between tensors
 ROWS = 16  # of a counted batch
@@ -151,7 +151,7 @@ def _costs(
 ) -> tuple[float, float]:
     """FLOPs of all stages, and the most numbers of features per example that one of them stores."""
     small = small_method(run, length=lengths.length)
-    by_length = sorted(lengths.examples, key=_length)
+    by_length = sorted(lengths.examples, key=total_length)
     flops = most = 0.0
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
@@ -171,7 +171,7 @@ def _activations(
     """Bytes that a micro-batch of the longest examples takes at most: what is kept, and twice the widest output in
     float32, which is that of the logits: their gradient is there while they still are."""
     rows = min(micro, ROWS)
-    longest = sorted(lengths.examples, key=_length)[-rows:]
+    longest = sorted(lengths.longest, key=total_length)[-rows:]
     kept = kept_bytes(run, stage, longest, dimensions, run.engine.precision, lengths.length)
     widest = passed_in_stage(small_method(run, length=lengths.length), stage, [longest])[0].widest(whole)
     return (kept + 2 * FLOAT32 * widest) * micro / rows
@@ -181,10 +181,6 @@ def _extremes(stages: Sequence[Stage]) -> list[Stage]:
     """The first and the last that read examples: curricula go from one to the other."""
     reading = [stage for stage in stages if not stage.cached]
     return list({stage.name: stage for stage in (reading[0], reading[-1])}.values())
-
-
-def _length(example: Example) -> int:
-    return len(example.question) + sum(map(len, example.steps)) + len(example.answer)
 
 
 # -- as text
@@ -211,7 +207,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * as the study asks. Hours: "
         "training alone; a warm start has a line of its own.",
         f"Disk: GB of a run while it trains; {kept / 1e9:,.0f} GB for all, one after the other, and "
-        f"{free.free / 1e9:,.0f} GB are free in {results}.",
+        f"{free.free / 1e9:,.0f} GB are free in {results}{': TOO LITTLE' * (kept > free.free)}.",
     ]
     if shared := [id for id, source in study.sources.items() if source.study != study.name]:
         notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")

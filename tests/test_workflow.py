@@ -214,7 +214,17 @@ def test_data_files_have_the_names_of_modules() -> None:
     assert files and all(path.with_suffix(".py").is_file() for path in files)
 
 
-def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_share_a_machine_that_has_slurm_and_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login node: jobs that ran there one by one, each with the GPU that is not there, would leave cores idle."""
+    folder = copy_suite(tmp_path)
+    (folder / "sbatch").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = snakemake(folder, "--dry-run", "--config", "study=smoke", "--", "results/table.md")
+    assert "train" in output and not re.search(r"gpu=[1-9]", output)
+
+
+def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None:
     """Runs on one node, and on two of four GPUs and of one."""
     folder = copy_suite(tmp_path)
     study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text())
@@ -224,8 +234,6 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path, monkeyp
     (folder / "ranks.yaml").write_text(yaml.safe_dump(study))
     (plugin := folder / "snakemake_executor_plugin_slurm").mkdir()
     (plugin / "__init__.py").write_text(CLUSTER)
-    (folder / "sbatch").touch(mode=0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     words = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", "--configfile", "ranks.yaml"]
     runs = {"equation/marcos/s0": (1, 4), "equation/cot_sft/s0": (2, 4), "equation/marcos_wo_r/s0": (2, 1)}
     records = [

@@ -2,7 +2,6 @@
 import functools
 import hashlib
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -49,7 +48,6 @@ def read_study(path):
 STUDY_FILE = study_file()
 STUDY = read_study(STUDY_FILE)
 GPUS = torch.cuda.device_count()  # of this machine
-GPU = int(GPUS > 0 or shutil.which("sbatch") is not None)  # of a job: on a cluster's login node there may be none
 if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: what is at hand there is not counted here
     workflow.register_resource("gpu", max(GPUS, 1))
 # Where a table is taken from when no study is named
@@ -146,9 +144,14 @@ def warm_start(wildcards):
     return [f"results/{wildcards.study}/runs/{start}/train.json"] if start else []
 
 
+def gpu(wildcards):
+    """Of a job. Where jobs are sent elsewhere, this machine need not have any."""
+    return int(GPUS > 0 or not workflow.local_exec)
+
+
 def gpus(wildcards):
     """How many a run trains on, over all its nodes."""
-    return GPU * run_of(wildcards).engine.ranks
+    return gpu(wildcards) * run_of(wildcards).engine.ranks
 
 
 def threads_alone(wildcards):

@@ -15,7 +15,7 @@ rule evaluate:
     resources:
         mem_mb=memory_alone,
         runtime=240,
-        gpu=GPU,
+        gpu=gpu,
     priority: 1
     shell:
         'python -m benchmarks.cli evaluate {params.study:q} {wildcards.run} 2>&1 | tee {log}'

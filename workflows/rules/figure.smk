@@ -16,7 +16,7 @@ rule analyse:
     resources:
         mem_mb=memory_alone,
         runtime=120,
-        gpu=GPU,
+        gpu=gpu,
     shell:
         "python -m benchmarks.cli analyse {params.study:q} {wildcards.run} 2>&1 | tee {log}"
 
