@@ -94,9 +94,14 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
         store = FeatureStore(folder / f"features-{ranks.world}", "features", ranks)
         store.fill(method, "float32", problems, np.arange(len(problems)), data.context(0, 0), 4)
         data = steps.StageData(method, problems, stage, 0, store)
-    engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
     found: dict[str, Tensor] = {}
+    engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
+        if step == len(BATCHES) - 1:  # on a new engine, as after a checkpoint
+            states, updates = dict(_copies("", engine.optimizer_states())), engine.updates
+            engine.close()
+            engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
+            engine.load_optimizer_states(states, updates)
         sums = steps.optimizer_step(engine, data, indices, data.context(0, step), step)
         method.after_step(sums.statistics)
         values = {**sums.terms(), "tokens": float(sums.tokens), "gradient norm": sums.statistics["grad_norm"]}
@@ -113,7 +118,7 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
 
 
 def _copies(kind: str, tensors: Any) -> dict[str, Tensor]:
-    return {f"{kind} {name}": tensor.detach().cpu().clone() for name, tensor in tensors}
+    return {f"{kind} {name}".strip(): tensor.detach().cpu().clone() for name, tensor in tensors}
 
 
 def main(folder: Path, chosen: Sequence[Case]) -> None:

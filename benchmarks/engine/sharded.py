@@ -51,6 +51,16 @@ def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, par
     }
 
 
+def _parts(module: nn.Module) -> set[tuple[str, int | None]]:
+    """Names of a module's attributes, and its hooks by the attribute that holds them. What comes later goes with an
+    engine as a whole: transformers notes in an attribute that its hooks are there, and would add them once more."""
+    holders = (
+        (name, held) for name, held in vars(module).items() if name.endswith("_hooks") and isinstance(held, dict)
+    )
+    hooks = ((name, hook) for name, held in holders for hook in held)
+    return {*((name, None) for name in vars(module)), *hooks}
+
+
 class Losses(nn.Module):
     """A method as DeepSpeed sees it: tensors come out, and the statistics are put aside."""
 
@@ -78,7 +88,7 @@ class DeepSpeedEngine(Engine):
         if self.spec.zero_stage == 3 and not self.method.even_passes:
             raise ValueError(f"{self.method.name}: with these options micro-batches may differ in passes, and "
                              "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2")  # fmt: skip
-        self._found = {module: set(vars(module)) for module in self.method.modules()}
+        self._found = {module: _parts(module) for module in self.method.modules()}
         self.losses = Losses(self.method, self.spec.precision)
         self.optimizer = torch.optim.AdamW(  # a rate of 0, because DeepSpeed may make an empty update to begin with
             self.trainable.values(),
@@ -188,5 +198,8 @@ class DeepSpeedEngine(Engine):
         for module in self.method.modules():
             own = dict(module._parameters.items())
             module._parameters = {name: None if p is None else whole[id(p)] for name, p in own.items()}
-            for name in vars(module).keys() - self._found[module]:
-                del vars(module)[name]
+            for name, hook in _parts(module) - self._found[module]:
+                if hook is None:
+                    del vars(module)[name]
+                elif name in vars(module):
+                    del vars(module)[name][hook]

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import Analysis, EncodingRecord
+from benchmarks.claims import load_claims
 from benchmarks.figures.drawing import NothingToDraw, grid
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import SEQUENTIAL, colour, picture
@@ -78,6 +79,7 @@ class EncodingFigure(LatentsFigure):
         is set to that mean and all others to 0, and R of all other steps is drawn; the bar is the share of questions
         in which that step adds this digit and all later steps, the last sum included, follow from it;
         {self.asked}."""
+        said = {claim.id: claim.printed for claim in load_claims()}
         for analysis, encoded in self._encoded:
             own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
             agreement = [share for share in encoded.agreement if share is not None]
@@ -85,7 +87,7 @@ class EncodingFigure(LatentsFigure):
             assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean of the digits,
             least {100 * min(agreement):.1f} %). Steering accuracy: {100 * own["both"].mean():.1f} %, steered over
             {own["digit"].nunique()} of 10 digits (the step obeys: {100 * own["obeyed"].mean():.1f} %; later steps
-            follow: {100 * own["followed"].mean():.1f} %). The paper: 100 %."""
+            follow: {100 * own["followed"].mean():.1f} %). The paper: {said["steering"]:g} %."""
 
 
 def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:

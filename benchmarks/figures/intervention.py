@@ -13,6 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.analysis.patterns import correlation_graph, correlations
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import effects
+from benchmarks.claims import load_claims
 from benchmarks.figures.drawing import grid
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import DIVERGING, GREY, colour, picture
@@ -115,4 +116,6 @@ class InterventionFigure(LatentsFigure):
             {table.index[-1]}, outputs are {100 * last["longer"]:+.1f} % longer, {100 * last["marked"]:.1f} % of
             answers have the marker (as it is: {100 * table["marked"].iloc[0]:.1f} %), accuracy is
             {100 * last["correct"]:.1f} % (as it is: {100 * table["correct"].iloc[0]:.1f} %)."""
-        yield "The paper, at 0.5: +44.62 % length, 1.08 % of answers with the marker, accuracy largely unaffected."
+        said = {claim.id: claim.printed or 0.0 for claim in load_claims()}
+        yield f"""The paper, with its own model and data, at 0.5: +{said["clique"]:g} % length,
+        {100 - said["clique_unmarked"]:.2f} % of answers with the marker, accuracy largely unaffected."""

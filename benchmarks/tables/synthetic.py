@@ -131,12 +131,22 @@ class SyntheticTable(Maker):
         that it could be with uniform draws of that number; mean over steps. Only steps that the rules explain count.
         Seeds agree: how often two decoding seeds draw the same for the same question; uniform draws among n do so in
         one of n cases. A model that always draws the same has entropy 0 and agreement 100 %."""
+        if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
+            yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}."""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
         yield f"Generated data, whose names give the sizes: {corpora}."
         if self.paper:
             yield f"Lines 'paper': table {self.paper.label} of the paper ({self.paper.setting})."
         else:
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
+
+    def _verdicts(self, block: Block) -> Iterator[str]:
+        """How the rows of a block differ, in words."""
+        titles = {row.id: self.study.row_title(row) for row in self.study.rows}
+        for pair in self.summary.pairs.to_dict("records"):
+            if pair["block"] == block.id:
+                place = f"{100 * abs(pair['difference']):.2f} points {'above' if pair['difference'] > 0 else 'below'}"
+                yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} (p = {pair['p_holm']:.2g})"
 
     scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
         equation must be right. P24: every equation is true, has natural numbers, and uses those that are there, and the
