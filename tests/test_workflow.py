@@ -40,14 +40,19 @@ for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
 # In the place of SLURM's plugin: says what a job asks for, and leaves what it is to write
 CLUSTER = """
 import json, sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
-from snakemake_interface_executor_plugins.settings import CommonSettings, ExecMode
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecMode, ExecutorSettingsBase
 
 common_settings = CommonSettings(non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False)
 NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "tasks", "tasks_per_gpu", "cpus_per_task", "mem_mb")
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    requeue: bool = field(default=False, metadata={"help": "as the plugin has it", "env_var": False, "required": False})
 
 class Executor(RealExecutor):
     cores = "all"
@@ -55,6 +60,7 @@ class Executor(RealExecutor):
     def run_job(self, job):
         asked = {name: job.resources[name] for name in NAMES if name in job.resources.keys()}
         asked["threads"] = job.threads
+        assert self.workflow.executor_settings.requeue  # a job that is pre-empted comes back
         print("ASKS", json.dumps([job.rule.name, job.wildcards_dict.get("run"), asked]), flush=True)
         for path in map(Path, job.output):
             path.parent.mkdir(parents=True, exist_ok=True)
