@@ -1,4 +1,4 @@
-"""Are recorded results what their predictions say? Digests, scores, records and tables, computed again.
+"""Are recorded results what their predictions say? Digests, scores, records, tables and figures' numbers, once more.
 
 Checkpoints are not needed. What depends on no prediction (times, losses) is only compared with its copies.
 """
@@ -22,6 +22,7 @@ from benchmarks.analysis.judging import scorer_of
 from benchmarks.data import load_records
 from benchmarks.diversity import draw_statistics
 from benchmarks.evaluation import per_seed
+from benchmarks.figures import Figure
 from benchmarks.files import BrokenRecord, read_json, sha256
 from benchmarks.paths import Paths
 from benchmarks.records import RECORDS, RunRecords, first_problem
@@ -63,6 +64,7 @@ def verify(study: Study, folder: Path) -> list[Finding]:
             findings += _table(study, collected, folder, table)
         elif table in study.tables:
             findings.append(Finding(f"table_{table}", "drift", "is not there"))
+    findings += [_figure(study, collected, path) for path in sorted(folder.glob("figures/*.csv"))]
     return findings
 
 
@@ -247,6 +249,24 @@ def _table(study: Study, collected: Collected, folder: Path, table: Table) -> It
             yield Finding(path.name, "differs", f"numbers that do not come out: {', '.join(lost[:5])}")
         else:
             yield Finding(path.name, "drift", f"today's code words it otherwise, {_first_change(old, text)}")
+
+
+def _figure(study: Study, collected: Collected, path: Path) -> Finding:
+    """The numbers beside a figure; what they are read from (predictions, analyses) is checked against its digests."""
+    from benchmarks.figures.drawing import NothingToDraw  # matplotlib takes its time
+    from benchmarks.figures.render import DRAWINGS
+
+    drawing = DRAWINGS[Figure(path.stem)](study, path.parents[2])
+    drawing.collected = collected
+    try:
+        again = drawing.data().to_csv(index=False)
+    except (BrokenRecord, NothingToDraw) as error:
+        return Finding(path.name, "differs", f"cannot be made: {error}")
+    if (recorded := path.read_text()) == again:
+        return Finding(path.name, "ok")
+    old, new = (pd.read_csv(io.StringIO(text)).to_dict("records") for text in (recorded, again))
+    changed = _numbers(old, new)
+    return Finding(path.name, *(("differs", changed) if changed else ("drift", "today's code words it otherwise")))
 
 
 def _in_rows(text: str) -> list[str]:

@@ -17,6 +17,8 @@ from benchmarks import results, verification
 from benchmarks.cli import app
 from benchmarks.data.records import Record
 from benchmarks.evaluation import scored, summary, write_predictions
+from benchmarks.figures import Figure
+from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, sha256, write_json
 from benchmarks.scoring import SCORERS
 from benchmarks.study import Study, load_study
@@ -166,6 +168,17 @@ def test_missing_records_differ(folder: Path) -> None:
     (folder / RUN / "time.json").unlink()
     (folder / "frame.csv").unlink()
     assert {"equation/cot/s0 time.json", "collect.json", "frame.csv"} == {f.place for f in findings(folder, "differs")}
+
+
+def test_numbers_beside_a_figure_are_computed_again(folder: Path) -> None:
+    for figure in (Figure.steps, Figure.pareto):
+        draw(study(), folder.parent, figure)
+    assert {"steps.csv", "pareto.csv"} <= {finding.place for finding in verify(study(), folder) if finding.kind == "ok"}
+    frame = pd.read_csv(folder / "figures/steps.csv")
+    frame.loc[1, "accuracy"] += 0.01
+    frame.to_csv(folder / "figures/steps.csv", index=False)
+    (found,) = findings(folder, "differs")
+    assert found.place == "steps.csv" and "accuracy" in found.text
 
 
 def test_the_command_ends_in_an_error_where_something_differs(folder: Path, tmp_path: Path) -> None:
