@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,6 +207,21 @@ def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths
     results = fresh(place.results, tmp_path_factory.mktemp("undisturbed"))
     launch.train(run_of(study()), results)
     return Paths(results, run_of(study()))
+
+
+def test_a_damaged_shard_sends_all_ranks_to_the_checkpoint_before(
+    faults: dict[str, Outcome], place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    *_, before, newest = faults["all"].after
+    copy = shutil.copytree(place.paths.checkpoints, tmp_path / "checkpoints")
+    shard = copy / newest / "model-00002-of-00002.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 1
+    shard.write_bytes(content)
+    state = json.loads((copy / before / "state.json").read_text())
+    found = checkpoints.load_latest(copy, state["key"])
+    assert found and found.state == state
+    assert f"{shard} is damaged" in caplog.text and "going back to the checkpoint before it" in caplog.text
 
 
 def test_one_process_goes_on_with_what_two_ranks_left(
