@@ -286,6 +286,10 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
     assert devices.pin(2, tmp_path) == ["0", "1"]
     with pytest.raises(devices.TooFewDevices, match="shows 2 GPUs"):
         devices.pin(3, tmp_path)
+    bare.setenv("SLURM_JOB_ID", "17")  # whose GPU 0 is another one: SLURM gives each job its own
+    bare.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert devices.pin(1, tmp_path) == ["0"]
+    assert sorted(path.name for path in tmp_path.glob("gpu-17*.lock")) == ["gpu-17-0.lock"]
 
 
 @pytest.mark.parametrize(
