@@ -22,15 +22,12 @@ CONFIG = "backbone"  # folder of the backbone's configuration, beside final weig
 def build_method(spec: RunSpec, data: Path) -> Method:
     """The run's method with freshly initialised weights, in training mode. ``data`` is a folder with the run's
     tokenizer."""
-    return _on(backbone_of(spec, data), spec, data).train()  # a checkpoint's part is not
+    return build(spec.method, spec.options, _setup(spec, data), spec.seed).train()  # a checkpoint's part is not
 
 
-def backbone_of(spec: RunSpec, data: Path) -> Backbone:
-    return load_backbone(vocab_size=vocabulary(load_tokenizer(data)).size, **spec.backbone.model_dump())
-
-
-def _on(backbone: Backbone, spec: RunSpec, data: Path) -> Method:
-    return build(spec.method, spec.options, Setup(backbone, vocabulary(load_tokenizer(data))), spec.seed)
+def _setup(spec: RunSpec, data: Path) -> Setup:
+    words = vocabulary(load_tokenizer(data))
+    return Setup(load_backbone(vocab_size=words.size, **spec.backbone.model_dump()), words)
 
 
 def trained_method(spec: RunSpec, results: Path) -> Method:
@@ -39,7 +36,7 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
     weights = read_weights(paths.weights)
     if weights.metadata[DIGEST] != trained_weights(paths):
         raise BrokenRecord(f"{paths.weights} is not what {paths.run / 'train.json'} recorded: train this run again")
-    return _filled(backbone_of(spec, paths.data), spec, paths.data, weights)
+    return _filled(spec, _setup(spec, paths.data), weights)
 
 
 def trained_weights(paths: Paths) -> str:
@@ -50,7 +47,7 @@ def trained_weights(paths: Paths) -> str:
 def export(spec: RunSpec, paths: Paths) -> None:
     """Put specification, tokenizer and the backbone's configuration beside the final weights."""
     load_tokenizer(paths.data).save_pretrained(paths.model / "tokenizer")
-    backbone_of(spec, paths.data).config.save_pretrained(paths.model / CONFIG)
+    _setup(spec, paths.data).backbone.config.save_pretrained(paths.model / CONFIG)
     write_json(paths.model / "spec.json", spec.model_dump(mode="json"))
 
 
@@ -59,11 +56,12 @@ def exported_method(folder: Path) -> Method:
     no network, and no checkpoint that training may have started from."""
     spec = RunSpec.model_validate(read_json(folder / "spec.json"))
     backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
-    return _filled(backbone, spec, folder, read_weights(folder / WEIGHTS))
+    return _filled(spec, Setup(backbone, vocabulary(load_tokenizer(folder))), read_weights(folder / WEIGHTS))
 
 
-def _filled(backbone: Backbone, spec: RunSpec, data: Path, weights: Stored) -> Method:
+def _filled(spec: RunSpec, setup: Setup, weights: Stored) -> Method:
     """All weights are those given: a checkpoint that training may have started from is not read again."""
-    method = _on(replace(backbone, checkpoint=None), spec, data)
+    own = replace(setup, backbone=replace(setup.backbone, checkpoint=None))
+    method = build(spec.method, spec.options, own, spec.seed)
     load_weights(method, weights)
     return method.eval()

@@ -64,8 +64,8 @@ def verify(study: Study, folder: Path) -> list[Finding]:
             findings += _table(study, collected, folder, table)
         elif table in study.tables:
             findings.append(Finding(f"table_{table}", "drift", "is not there"))
-    findings += [_figure(study, collected, path) for path in sorted(folder.glob("figures/*.csv"))]
-    return findings
+    shown = [figure for figure in Figure if (folder / f"figures/{figure}.csv").is_file()]
+    return findings + [_figure(study, collected, folder, figure) for figure in shown]
 
 
 def report(findings: list[Finding]) -> str:
@@ -251,12 +251,12 @@ def _table(study: Study, collected: Collected, folder: Path, table: Table) -> It
             yield Finding(path.name, "drift", f"today's code words it otherwise, {_first_change(old, text)}")
 
 
-def _figure(study: Study, collected: Collected, path: Path) -> Finding:
+def _figure(study: Study, collected: Collected, folder: Path, figure: Figure) -> Finding:
     """The numbers beside a figure; what they are read from (predictions, analyses) is checked against its digests."""
     from benchmarks.figures.drawing import NothingToDraw  # matplotlib takes its time
     from benchmarks.figures.render import DRAWINGS
 
-    drawing = DRAWINGS[Figure(path.stem)](study, path.parents[2])
+    path, drawing = folder / f"figures/{figure}.csv", DRAWINGS[figure](study, folder.parent)
     drawing.collected = collected
     try:
         again = drawing.data().to_csv(index=False)

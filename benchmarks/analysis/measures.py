@@ -38,29 +38,25 @@ def unmarked(analysis: Analysis) -> float | None:
 
 def still_marked(analysis: Analysis) -> float | None:
     """Share of answers with the marker, the clique at 0 or 0.1, whichever leaves fewer."""
-    return min((line["marked"] for value, line in _clique(analysis).items() if value <= WEAK), default=None)
+    found = _clique(analysis).items()
+    return min((line["marked"] for value, line in found if value is not None and value <= WEAK), default=None)
 
 
 def as_accurate(analysis: Analysis) -> float | None:
     """What the clique at 0.5 adds to accuracy."""
-    effect = _clique(analysis).get(STRONG)
-    return None if effect is None else effect["correct"] - _as_it_is(analysis)["correct"]
+    found = _clique(analysis)
+    return found[STRONG]["correct"] - found[None]["correct"] if STRONG in found else None
 
 
-def _as_it_is(analysis: Analysis) -> dict[str, float]:
-    frame = analysis.frame("interventions")
-    return effects(frame.loc[frame["setting"] == ""]).to_dict("records")[0]  # type: ignore[return-value]
-
-
-def _clique(analysis: Analysis) -> dict[float, dict[str, float]]:
-    """Effects of the clique by the value that it is set to; none of a single dimension."""
+def _clique(analysis: Analysis) -> dict[float | None, dict[str, float]]:
+    """Effects of the clique by the value that it is set to, None where it is not; none of a single dimension."""
     clique = analysis.record.clique
     if len(clique) < 2:
         return {}
     frame = analysis.frame("interventions")
     own = frame.loc[(frame["setting"] == "") | (frame["dims"] == ",".join(map(str, clique)))]
-    lines = effects(own).to_dict("records")[1:]
-    return {float(line["setting"].split(" = ")[-1]): line for line in lines}
+    lines = effects(own).to_dict("records")
+    return {float(line["setting"].split(" = ")[-1]) if line["setting"] else None: line for line in lines}
 
 
 MEASURES: dict[str, Callable[[Analysis], float | None]] = {

@@ -45,7 +45,6 @@ class CasesFigure(LatentsFigure):
     def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
         frame = analysis.frame("interventions")
         plain = frame.loc[frame["setting"] == ""].set_index(["test", "id"])
-        shown: set[object] = set()
         for _, group in frame.loc[frame["setting"] != ""].groupby("dims", sort=False):
             both = plain.join(group.set_index(["test", "id"]), rsuffix="_after")
             every = both.loc[both["steps"] != both["steps_after"]]
@@ -53,12 +52,9 @@ class CasesFigure(LatentsFigure):
                 continue
             setting = every["setting_after"].value_counts().index[0]
             changed = every.loc[every["setting_after"] == setting]
-            fresh = changed.loc[[key not in shown for key in changed.index]]
-            chosen = fresh if len(fresh) else changed
-            ratios = [_likeness(*pair) for pair in zip(chosen["steps"], chosen["steps_after"], strict=True)]
-            case = chosen.iloc[sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]]
+            ratios = [_likeness(*pair) for pair in zip(changed["steps"], changed["steps_after"], strict=True)]
+            case = changed.iloc[sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]]
             test, id = case.name  # type: ignore[misc]
-            shown.add(case.name)
             counts = {"changed": len(changed), "n": len(plain)}
             outputs = {"question": case["question"], "before": case["steps"], "after": case["steps_after"]}
             yield {"block": analysis.block.id, "setting": setting, "test": test, "id": id, **outputs, **counts}
