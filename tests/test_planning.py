@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 from benchmarks import launch, timing
 from benchmarks.cli import app
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
-from benchmarks.data import prepare
+from benchmarks.data import open_corpus, prepare
 from benchmarks.engine import Ranks
 from benchmarks.engine.base import checkpoint_activations
 from benchmarks.hardware import GPU, GPUS
+from benchmarks.lengths import lengths_of, total_length
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.planning import USABLE, Memory, RunPlan, plan
+from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run
 from benchmarks.specs import EngineSpec, RunSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
@@ -172,6 +173,21 @@ def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) ->
 
 
 # -- the command
+
+
+def test_memory_is_for_the_longest_rows_of_all(prepared: tuple[Study, Path], tmp_path: Path) -> None:
+    """Of the data where they are prepared, else of all rows that would be: the sample need not have them."""
+    study, results = prepared
+    (block,), folder = study.blocks, results / "small/data/equation"
+    lengths, corpus = lengths_of(block.data, study.tokenizer, folder), open_corpus(folder, "train")
+    assert sorted(map(total_length, lengths.longest)) == sorted(corpus.lengths)[-len(lengths.longest) :]
+    assert len(lengths.longest) < len(corpus)
+    found = lengths_of(block.data, study.tokenizer, tmp_path / "none")
+    assert max(map(total_length, found.longest)) >= max(map(total_length, found.examples))
+    run = study.runs["equation/cot_sft/s0"]
+    other = replace(lengths, longest=[example(0, 200, [20] * 5, 4)] * len(lengths.longest))
+    usual, large = plan_run(run, lengths), plan_run(run, other)
+    assert large.memory.activations > 1.5 * usual.memory.activations and large.flops == usual.flops
 
 
 def planned(*arguments: str) -> tuple[int, str]:
