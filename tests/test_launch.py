@@ -236,15 +236,15 @@ def test_a_heart_goes_on_when_a_disk_was_full(tmp_path: Path, monkeypatch: pytes
 def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    tell_to_go(tmp_path)
+    heartbeat = Heartbeat(tmp_path, 0)
     try:
-        tell_to_go(tmp_path)
-        heartbeat = Heartbeat(tmp_path, 0)
         until(lambda: told)
         beats = heartbeat.written
         until(lambda: heartbeat.written > beats + 2)
         assert told == [signal.SIGTERM]  # once: the second time would be no more news
-        heartbeat.done()
     finally:
+        heartbeat.done()
         signal.signal(signal.SIGTERM, before)
 
 
