@@ -111,6 +111,10 @@ class Source(Protocol):
         """What an analysis of R gave, in percent."""
         ...
 
+    def test(self, cell: Cell) -> str:
+        """The test set that a cell's number comes from."""
+        ...
+
     def trivial(self, cell: Cell) -> str | None:
         """Why an accuracy is no evidence of what its test set asks for, where it is none."""
         ...
@@ -139,27 +143,31 @@ class Paper:
     def analysed(self, claim: Claim) -> float | None:
         return claim.printed
 
+    def test(self, cell: Cell) -> str:
+        return cell.test
+
     def trivial(self, cell: Cell) -> str | None:
         return None
 
 
 @dataclass(frozen=True)
 class Value:
-    """One comparison: a difference in points (``signed``), a ratio, or an accuracy. ``sure``: see
-    :meth:`Source.separated`."""
+    """One comparison: a difference in points (``signed``), a ratio, or a share. ``sure``: see
+    :meth:`Source.separated`. ``test``: see :meth:`Source.test`."""
 
     cell: Cell
     against: Cell | None
     number: float
     sure: bool | None
     signed: bool
+    test: str
 
     def place(self, measure: Measure) -> str:
         """Where it stands, for people. Training has no test set."""
         against = f" against {self.against.row}" if self.against else ""
         against += f" on {self.against.test}" if self.against and self.against.test != self.cell.test else ""
         number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
-        test = "" if measure == "train" else f" {self.cell.test}"
+        test = "" if measure == "train" else f" {self.test}"
         return f"{self.cell.block}{test} {self.cell.row}{against} ({number})"
 
 
@@ -197,10 +205,13 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
     if claim.analysis and (number := source.analysed(claim)) is not None:
-        values = (Value(Cell("analysis", "R", "marcos", claim.analysis), None, number, None, False),)
+        cell = Cell("analysis", "R", "marcos", claim.analysis)
+        values = (Value(cell, None, number, None, claim.within is not None, claim.analysis),)
     wanted = sum(_comparisons(claim, part) for part in claim.cells)
     if not values:
         return Finding(claim, (), "not comparable", _nothing(claim, source))
+    if claim.analysis and not source.measured:
+        return Finding(claim, values, "not comparable", "its text alone says so: nothing to recompute it from")
     if claim.size and not same_setting:
         return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
     if claim.cells and (reason := next(filter(None, (source.trivial(value.cell) for value in values)), None)):
@@ -251,7 +262,7 @@ def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
         if number is None:
             continue
         if not part.against:
-            yield Value(own, None, number, None, False)
+            yield Value(own, None, number, None, False, source.test(own))
         place = (part.against_table or part.table, part.block)
         others = [Cell(*place, row, part.against_test or test) for row in part.against]
         known = {cell: value for cell in others if (value := source.value(cell, claim.measure)) is not None}
@@ -259,6 +270,6 @@ def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
             known = dict([max(known.items(), key=lambda item: item[1])])
         for other, value in known.items():
             if claim.measure == "accuracy":
-                yield Value(own, other, number - value, source.separated(own, other), True)
+                yield Value(own, other, number - value, source.separated(own, other), True, source.test(own))
             elif number > 0:
-                yield Value(own, other, value / number, None, False)
+                yield Value(own, other, value / number, None, False, source.test(own))

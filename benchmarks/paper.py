@@ -66,6 +66,11 @@ class PaperTable(Strict):
     blocks: dict[str, PaperBlock]
 
     @property
+    def place(self) -> str:
+        """Where in the paper it is, for people."""
+        return f"{self.caption.rstrip('.')} ({self.label} in the paper's LaTeX source)"
+
+    @property
     def decimals(self) -> int:
         """How many the table prints of its accuracies."""
         rows = [row for block in self.blocks.values() for row in block.rows]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.records import TrainRecord
 from benchmarks.results import Collected
-from benchmarks.specs import BackboneSpec, TokenizerSpec
+from benchmarks.specs import BackboneSpec, RunSpec, TokenizerSpec
 from benchmarks.study import Study
 
 VERSIONS = ("python", "torch", "transformers", "datasets")
@@ -44,8 +46,37 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
     }
     for block in study.blocks:
-        lines[f"Data, {block.id}"] = "; ".join(_data(collected.data.get(block.id, {}))) or "not prepared"
+        data = collected.data.get(block.id, {})
+        lines[f"Data, {block.id}"] = "; ".join(_data(data)) or "not prepared"
+        if budgets := "; ".join(_budgets(study, collected, block.id)):
+            count = f"{data['counts']['train']:,} examples; " if "counts" in data else ""
+            lines[f"Training, {block.id}"] = count + budgets
     return lines
+
+
+def in_short(study: Study, collected: Collected) -> str:
+    """The same for a table that has numbers of other studies too, whose own tables say the rest."""
+    return f"{'; '.join(_models(study))}; commit {'; '.join(_distinct(map(_commit, environments(collected))))}"
+
+
+def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
+    """What the rows of a block were trained for; rows with the same together."""
+    rows: dict[str, list[str]] = {}
+    for id, spec in study.runs.items():
+        record = collected.runs[id].train if id in collected.runs else None
+        if (spec.block, spec.seed) == (block, study.seeds[0]) and record and record.stages:
+            rows.setdefault(_budget(spec, record), []).append(spec.row)
+    for budget, names in rows.items():
+        yield f"{', '.join(names)}: {budget}"
+
+
+def _budget(spec: RunSpec, record: TrainRecord) -> str:
+    phases: Counter[str] = Counter()
+    for stage in record.stages:
+        phases[stage.phase] += stage.epochs  # type: ignore[assignment]
+    parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
+    start = f" after {spec.starts_from.split('/')[1]}" if spec.starts_from else ""
+    return f"{', '.join(parts)} in batches of {spec.training.batch_size}{start}"
 
 
 def _models(study: Study) -> Iterator[str]:

@@ -32,6 +32,8 @@ class Record(BaseModel):
 
 
 class StageRecord(BaseModel):
+    phase: str = ""
+    epochs: float = 0.0
     warnings: list[str] = []  # that hold at its end
 
 

@@ -144,7 +144,11 @@ def scores(frame: pd.DataFrame) -> dict[str, Any]:
 
 def train_record(spec: RunSpec) -> dict[str, Any]:
     numbers = {"parameters": 240_000, "wall_seconds": 60.0, "tokens_per_second": 5_000.0}
-    return _record(spec, "train") | numbers | {"stages": [{"warnings": []}], "weights_sha256": "abc"}
+    return (
+        _record(spec, "train")
+        | numbers
+        | {"stages": [{"phase": "train", "epochs": 2.5, "warnings": []}], "weights_sha256": "abc"}
+    )
 
 
 def time_record(spec: RunSpec) -> dict[str, Any]:
@@ -199,22 +203,18 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
 
 
 def _outputs(questions: list[tuple[str, str]]) -> pd.DataFrame:
-    """As it is, the clique at three values (at 0.5 one word more and no marker), and a dimension that does nothing."""
-    frames = []
-    columns: dict[str, Any]
+    """As it is, every other answer with the marker; the clique at three values, all with it or, at 0.5, none and one
+    word more; and a dimension that does nothing."""
+    lines = []
     for dims, value in (("", None), ("4,9,17", 0.0), ("4,9,17", 0.1), ("4,9,17", 0.5), ("0", 0.5)):
-        strong = dims != "0" and value == 0.5
-        answer = "7" if strong else "#### 7"
-        columns = {
-            "question": "3 pens and 4",
-            "steps": f"3 + 4{' pens' * strong} = 7\n{answer}",
-            "answer": answer,
-            "tokens": 8 + strong,
-        }
-        columns |= {"marked": not strong, "correct": True, "dims": dims or None, "value": value}
-        setting = f"{dims.replace(',', ', ')} = {value:g}" if value is not None else ""
-        frames.append(pd.DataFrame(questions, columns=["test", "id"]).assign(setting=setting, **columns))
-    return pd.concat(frames, ignore_index=True)
+        strong, setting = dims != "0" and value == 0.5, f"{dims.replace(',', ', ')} = {value:g}" if dims else ""
+        for i, (test, id) in enumerate(questions):
+            marked = not strong if dims == "4,9,17" else i % 2 == 0
+            answer = "#### 7" if marked else "7"
+            said = {"question": "3 pens and 4", "steps": f"3 + 4{' pens' * strong} = 7\n{answer}", "answer": answer}
+            said |= {"tokens": 8 + strong, "marked": marked, "correct": True, "dims": dims or None, "value": value}
+            lines.append({"test": test, "id": id, "setting": setting} | said)
+    return pd.DataFrame(lines)
 
 
 def _samples(questions: list[tuple[str, str]]) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pandas as pd
@@ -13,7 +14,8 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from benchmarks import results
-from benchmarks.analysis.reading import analysed
+from benchmarks.analysis.measures import MEASURES
+from benchmarks.analysis.reading import Analysis, analysed
 from benchmarks.claims import Cell, Claim, Measure, Paper, checked, judge, load_claims
 from benchmarks.cli import app
 from benchmarks.markup import DASH
@@ -53,6 +55,9 @@ class Given:
     def separated(self, a: Cell, b: Cell) -> bool | None:
         return self.sure
 
+    def test(self, cell: Cell) -> str:
+        return f"own_{cell.test}"
+
     def trivial(self, cell: Cell) -> str | None:
         return self.reason if cell.row == "marcos" else None
 
@@ -76,8 +81,8 @@ def claim(**fields: Any) -> Claim:
         ("nar", [-0.56, 4.36, 8.79], "held"),
         ("rs_to_rp", [41.0], "held"),
         ("non_trivial", [8.8, 3.2], "held"),
-        ("steering", [100], "held"),
-        ("clique", [44.62], "held"),
+        ("steering", [100], "not comparable"),  # its text says so, and no table
+        ("clique", [44.62], "not comparable"),
     ],
 )
 def test_the_papers_numbers_are_recomputed(id: str, values: list[float], verdict: str) -> None:
@@ -100,7 +105,7 @@ def test_a_claim_that_fails_names_where() -> None:
 
 
 def test_claims_without_cells_say_why() -> None:
-    for id in ("initialisation", "tau", "clique_accuracy", "clique_marked"):
+    for id in ("initialisation", "tau", "one_to_one", "clique", "clique_accuracy", "clique_marked"):
         finding = judge(CLAIMS[id], Paper())
         assert finding.verdict == "not comparable" and len(finding.why) > 10
 
@@ -134,7 +139,7 @@ def test_a_difference_that_is_not_separated_does_not_count() -> None:
     one = claim(tests=["gsm8k"], against=["cot_sft"], above=0)
     assert judge(one, Given(numbers, separated=True)).verdict == "held"
     unsure = judge(one, Given(numbers, separated=False))
-    assert unsure.verdict == "not held" and unsure.why.startswith("paired tests do not separate equation gsm8k")
+    assert unsure.verdict == "not held" and unsure.why.startswith("paired tests do not separate equation own_gsm8k")
 
 
 def test_a_size_is_equal_in_print_and_reached_when_measured() -> None:
@@ -149,7 +154,7 @@ def test_the_largest_has_to_be_separated() -> None:
     one = claim(tests=["gsm8k", "multiarith"], against=["cot_sft"], at_least=3, judge="largest")
     assert judge(one, Given(numbers, separated=True)).verdict == "held"
     unsure = judge(one, Given(numbers, separated=False))
-    assert unsure.verdict == "not held" and "do not separate equation multiarith" in unsure.why
+    assert unsure.verdict == "not held" and "do not separate equation own_multiarith" in unsure.why
 
 
 def test_a_tie_is_not_worse() -> None:
@@ -305,7 +310,7 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
         ("each drawn digit", "100.00 %", "held"),
         ("and #### in 1.08", "100.00 %", "not comparable"),
         ("and #### in almost", "100.00 %", "held"),
-        ("and the answers as accurate", "0.00 %", "held"),
+        ("and the answers as accurate", "+0.00", "held"),
     ):
         assert row(text, says)[5:7] == [shown, verdict]
         assert ("a size, and the setting is not" in row(text, says)[7]) == (verdict == "not comparable")
@@ -314,6 +319,33 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
     papers.studies = [ours.model_copy(update={"paper": "main_0.5b"})]
     assert judge(CLAIMS["steering"], papers, papers.in_papers_setting(CLAIMS["steering"])).verdict == "not held"
     assert judge(CLAIMS["one_to_one"], papers, papers.in_papers_setting(CLAIMS["one_to_one"])).verdict == "held"
+
+
+def analysis_of(correct: tuple[float, ...], marked: tuple[float, ...]) -> Analysis:
+    """Two questions asked as they are and with a clique of two dimensions at 0, 0.1 and 0.5: shares of each."""
+    settings = ("", "1, 2 = 0", "1, 2 = 0.1", "1, 2 = 0.5")
+    shares = {"correct": correct, "marked": marked, "tokens": (5.0,) * 4}
+    lines = [
+        {"setting": name, "dims": "1,2" if name else None} | {field: values[i] for field, values in shares.items()}
+        for i, name in enumerate(settings)
+    ]
+    record = SimpleNamespace(clique=[1, 2])
+    return cast(Analysis, SimpleNamespace(record=record, frame=lambda name: pd.DataFrame(lines)))
+
+
+def test_what_a_clique_does_to_accuracy_is_its_largest_effect() -> None:
+    some = (0.5, 1.0, 1.0, 0.0)
+    assert MEASURES["as_accurate"](analysis_of((0.4, 0.1, 0.3, 0.5), some)) == pytest.approx(-0.3)
+    assert not CLAIMS["clique_accuracy"].met(-5.83, measured=True)
+
+
+def test_a_marker_that_all_answers_have_or_none_is_not_switched() -> None:
+    right = (0.4,) * 4
+    assert MEASURES["still_marked"](analysis_of(right, (0.5, 1.0, 0.9, 0.0))) == 0.9
+    assert MEASURES["unmarked"](analysis_of(right, (0.5, 1.0, 0.9, 0.1))) == 0.9
+    for share in (0.0, 1.0):
+        never = analysis_of(right, (share, 1.0, 1.0, 0.0))
+        assert MEASURES["still_marked"](never) is None and MEASURES["unmarked"](never) is None
 
 
 def test_a_length_is_compared_with_that_length_alone() -> None:
@@ -345,5 +377,7 @@ def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest
     for each in (main, other):
         fabricate(each, tmp_path, {**SHARES, "marcos_causal": (0.1, 0.1, 0.9)})
         results.collect(each, tmp_path)
-    found = row(contents(main, tmp_path, Table.claims)["md"], "bidirectional thinking is better everywhere")
-    assert found[6] == "not held" and "2 of 3" in found[7]
+    text = contents(main, tmp_path, Table.claims)["md"]
+    found = row(text, "bidirectional thinking is better everywhere")
+    assert found[6] == "not held" and "2 of 3" in found[7] and "equation beta (for svamp_paper4138) marcos" in found[7]
+    assert "**Beside, other:** qwen2-tiny; tokenizer: byte-level BPE of 512" in text and "never_run" not in text

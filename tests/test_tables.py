@@ -197,7 +197,7 @@ def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: P
     made = study(paper="main_0.5b", rows=rows, evaluation=PAPER_TESTS, deviations=["one GPU, not eight"])
     text = rendered(made, tmp_path)["md"]
     assert cells(text, "paper", "Training data: text")[:3] == ["0.31 ± 0.01", "13.27 ± 0.59", "80.95 ± 5.78"]
-    assert "Train (h)" in text and "table tabel:main of the paper" in text and "one GPU, not eight" in text
+    assert "Train (h)" in text and "tabel:main in the paper's LaTeX source" in text and "one GPU, not eight" in text
     assert "For reference" not in text
 
 

@@ -32,20 +32,28 @@ def longer(analysis: Analysis) -> float | None:
 
 def unmarked(analysis: Analysis) -> float | None:
     """Share of answers without the marker, the clique at 0.5."""
-    effect = _clique(analysis).get(STRONG)
+    effect = _of_both_kinds(analysis).get(STRONG)
     return None if effect is None else 1 - effect["marked"]
 
 
 def still_marked(analysis: Analysis) -> float | None:
     """Share of answers with the marker, the clique at 0 or 0.1, whichever leaves fewer."""
-    found = _clique(analysis).items()
+    found = _of_both_kinds(analysis).items()
     return min((line["marked"] for value, line in found if value is not None and value <= WEAK), default=None)
 
 
 def as_accurate(analysis: Analysis) -> float | None:
-    """What the clique at 0.5 adds to accuracy."""
+    """What the clique adds to accuracy, at the value where that is furthest from nothing."""
     found = _clique(analysis)
-    return found[STRONG]["correct"] - found[None]["correct"] if STRONG in found else None
+    added = [line["correct"] - found[None]["correct"] for value, line in found.items() if value is not None]
+    return max(added, key=abs, default=None)
+
+
+def _of_both_kinds(analysis: Analysis) -> dict[float | None, dict[str, float]]:
+    """The clique's effects where answers are left to have the marker or not: where all have it, or none, no dimension
+    need say so."""
+    found = _clique(analysis)
+    return found if found and 0 < found[None]["marked"] < 1 else {}
 
 
 def _clique(analysis: Analysis) -> dict[float | None, dict[str, float]]:

@@ -111,11 +111,12 @@ class InterventionFigure(LatentsFigure):
             own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
             table = own.pivot(index="setting", columns="measure", values="value").reindex(own["setting"].unique())
             dims, last = analysis.record.clique, table.iloc[-1]
+            correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
             alone = " (no two dimensions correlate so much, so it is the most frequent one alone)" * (len(dims) < 2)
             yield f"""{self.block_title(analysis)}: clique {", ".join(map(str, dims)) or "none"}{alone}. At
-            {table.index[-1]}, outputs are {100 * last["longer"]:+.1f} % longer, {100 * last["marked"]:.1f} % of
-            answers have the marker (as it is: {100 * table["marked"].iloc[0]:.1f} %), accuracy is
-            {100 * last["correct"]:.1f} % (as it is: {100 * table["correct"].iloc[0]:.1f} %)."""
+            {table.index[-1]}, outputs are {100 * last["longer"]:+.1f} % longer and {100 * last["marked"]:.1f} % of
+            answers have the marker (as it is: {100 * table["marked"].iloc[0]:.1f} %). Accuracy is {correct} (as it is:
+            {100 * table["correct"].iloc[0]:.1f} %)."""
         said = {claim.id: claim.printed or 0.0 for claim in load_claims()}
         yield f"""The paper, with its own model and data, at 0.5: +{said["clique"]:g} % length,
         {100 - said["clique_unmarked"]:.2f} % of answers with the marker, accuracy largely unaffected."""

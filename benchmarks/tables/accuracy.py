@@ -117,12 +117,12 @@ class AccuracyTable(Maker):
         that difference over the same questions, Holm's correction for the rows of the section. Bold: separated from
         every other row; {TIE}: not separated from the best. The tests speak for these trained models on other
         questions, not for other training seeds."""
-        tables = " and ".join(paper_table(name).label for name in self.references)
+        tables = "; ".join(paper_table(name).place for name in self.references)
         if self.study.paper:
-            yield f"Paper: tables {tables} of the paper. A dash: the paper gives no number."
+            yield f"Paper: {tables}. A dash: the paper gives no number."
         else:
             yield f"""This study's setting is not the paper's: how a difference is signed may be compared with the
-            paper's (tables {tables}), its size may not. A dash: the paper gives no number."""
+            paper's, its size may not. Paper: {tables}. A dash: the paper gives no number."""
 
 
 def _against(pairs: pd.DataFrame, block: str, test: str, first: str) -> Iterator[dict[str, Any]]:

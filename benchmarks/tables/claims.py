@@ -81,6 +81,11 @@ class Records:
         found = self._analysis(claim)
         return None if found is None else 100 * found[1]
 
+    def test(self, cell: claims.Cell) -> str:
+        """The one that was run, and which of the paper's it stands in for."""
+        _, _, _, own = self._place(cell) or (None, None, None, cell.test)
+        return own if cell.test in (own, *own.split("_")) else f"{own} (for {cell.test})"
+
     def trivial(self, cell: claims.Cell) -> str | None:
         """Whoever says the same step again and again need not remember it to repeat it."""
         found = self._place(cell)
@@ -173,7 +178,8 @@ class ClaimsTable(Maker):
 LEGEND = (
     """Paper's numbers: recomputed from the cells of its tables, as benchmarks/paper.yaml has them: differences in
     percentage points, or how many times as long the other takes. Verdict on them: whether these numbers bear the
-    sentence in this reading. They stand alone: the paper gives no test, and does not say what its spreads cover.""",
+    sentence in this reading. They stand alone: the paper gives no test, and does not say what its spreads cover. A
+    number that stands in its text alone is shown and not judged.""",
     f"""Verdict on ours: the same reading on our records. A row is better where a paired test separates the two
     (p < {ALPHA}, Holm's correction), and not worse without one. A size that the paper prints is reached if ours is at
     least as much. In a setting that is not the paper's, a sentence that names a size is not comparable, and any other
@@ -259,7 +265,7 @@ def shown(finding: Finding) -> str:
     few, form = len(numbers) <= claims.FEW, "{:.2f}"
     unit = {"accuracy": "", "test": " times", "train": " times"}[finding.claim.measure]
     if finding.claim.measure == "accuracy":
-        form, unit = ("{:+.2f}", "") if finding.values[0].against else (form, " %")
+        form, unit = ("{:+.2f}", "") if finding.values[0].signed else (form, " %")
     texts = [form.format(number) for number in (numbers if few else (min(numbers), max(numbers)))]
     return (", ".join(texts) if few else f"{' to '.join(texts)}") + unit + ("" if few else f" ({len(numbers)})")
 
@@ -271,5 +277,5 @@ def _cells(claim: Claim) -> str:
         against += f" of {part.against_table}" if part.against_table else ""
         against += f" on {part.against_test}" if part.against_test else ""
         tests = "" if claim.measure == "train" else f" on {', '.join(part.tests)}" if part.tests else ""
-        parts.append(f"{part.table} {part.block}: {part.row}{against}{tests}")
+        parts.append(f"{part.table} {part.block}: {part.row}{tests}{against}")
     return "; ".join(parts) or DASH

@@ -181,6 +181,13 @@ def _timed(timing: TimingSpec) -> str:
         the reasoning steps said too. No speed-up is stated: times can be compared within this table only."""
 
 
+def _untimed(study: Study) -> str:
+    theirs = (
+        f" Times and training FLOPs of rows that are runs of {study.shares} are from there." if study.shares else ""
+    )
+    return f"Nothing is timed in this study.{theirs}"
+
+
 def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
     timing, several = study.timing, len(study.seeds) > 1
     over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
@@ -191,7 +198,7 @@ def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
         f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation over
         {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 % interval
         in the details does (Wilson's, or a bootstrap of questions where a question's score is a mean over seeds).""",
-        _timed(timing) if timing else "Nothing is timed in this study.",
+        _timed(timing) if timing else _untimed(study),
         f"""Bold: the most accurate row of its block and test set, where paired tests over the same questions separate
         it from every other (p < {ALPHA}, Holm's correction for all pairs, controls apart). {TIE}: the rows that the
         tests do not separate from the most accurate one, and that one. The tests speak for these trained models on
@@ -202,6 +209,6 @@ def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
     ]
     yield from texts
     if paper:
-        yield f"Lines 'paper': table {paper.label} of the paper ({paper.setting}); it does not say what its ± covers."
+        yield f"""Lines 'paper': {paper.place}, {paper.setting}. It does not say what its ± covers."""
     else:
         yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."

@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.files import write_text
 from benchmarks.markup import latex, markdown
-from benchmarks.provenance import provenance, titles
+from benchmarks.provenance import in_short, provenance, titles
 from benchmarks.results import Collected, load_collected
 from benchmarks.study import Study, load_study
 from benchmarks.summary import Summary, summarise
@@ -59,10 +59,12 @@ def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str
 def rendered(study: Study, collected: Collected, results: Path, table: Table) -> dict[str, str]:
     """The same from records at hand; the predictions are read from ``results``."""
     kind = MAKERS[table]
-    beside = tuple(_beside(study, results, kind)) if kind.reads_beside else ()
+    others = dict(_beside(study, results)) if kind.reads_beside else {}
+    beside = tuple((other, _summary(other, found, results, kind)) for other, found in others.items())
     summary = _summary(study, collected, results, kind)
     maker = kind(study, summary, titles(collected), beside, collected.runs, results=results)
-    document = maker.document(provenance(study, collected))
+    made = {f"Beside, {other.name}": in_short(other, found) for other, found in others.items()}
+    document = maker.document(provenance(study, collected) | made)
     content = {
         "study": study.name,
         "lines": _records(maker.frame),
@@ -84,11 +86,11 @@ def _summary(study: Study, collected: Collected, results: Path, kind: type[Maker
     return summarise(study, collected, results, shown)
 
 
-def _beside(study: Study, results: Path, kind: type[Maker]) -> Iterator[tuple[Study, Summary]]:
+def _beside(study: Study, results: Path) -> Iterator[tuple[Study, Collected]]:
     """The studies named beside this one, where their records are collected."""
     for other in map(load_study, study.beside):
         if (results / other.name / "collect.json").is_file():
-            yield other, _summary(other, load_collected(other, results), results, kind)
+            yield other, load_collected(other, results)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -136,7 +136,7 @@ class SyntheticTable(Maker):
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
         yield f"Generated data, whose names give the sizes: {corpora}."
         if self.paper:
-            yield f"Lines 'paper': table {self.paper.label} of the paper ({self.paper.setting})."
+            yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}."
         else:
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
 
