@@ -220,10 +220,14 @@ def _key(path: Path) -> str | None:
         return None
 
 
+def best(folder: Path, stage: int) -> Path:
+    """The file of the weights that a stage has selected so far."""
+    return folder / f"best-{stage:03d}.safetensors"
+
+
 def discard(folder: Path) -> None:
-    """Remove the resumable checkpoints, once a run is done."""
-    for path in _by_age(folder):
-        shutil.rmtree(path)
+    """Remove all that a run could be resumed from, once it is done."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _by_age(folder: Path) -> list[Path]:

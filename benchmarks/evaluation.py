@@ -35,7 +35,7 @@ from methods.base import Decoding, Generation, Method
 @dataclass
 class Answers:
     """Answers to distinct questions: text (a line for each step that is said), tokens, and the backbone passes and
-    latent steps of the batch of each."""
+    mean latent steps of the batch of each."""
 
     texts: list[str]
     tokens: np.ndarray
@@ -57,9 +57,11 @@ def decoding_of(spec: DecodingSpec, evaluation: EvaluationSpec, seed: int, answe
 
 
 def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> Iterator[np.ndarray]:
-    """Indices of batches of about equal length, longest first, so that memory runs out at once if it does."""
+    """Indices of batches of about equal length, longest first, so that memory runs out at once if it does. None is left
+    alone behind full batches: a control gives it the latents of another."""
     order = np.argsort([-len(question) for question in questions], kind="stable")
-    yield from (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+    starts = [start for start in range(batch_size, len(order), batch_size) if len(order) - start > 1 or batch_size == 1]
+    yield from np.split(order, starts)
 
 
 @torch.no_grad()
@@ -78,7 +80,7 @@ def answer(
 ) -> Answers:
     """Answer all questions, in their order."""
     count, eos = len(questions), method.vocabulary.eos
-    answers = Answers([""] * count, *(np.zeros(count, dtype=np.int64) for _ in range(3)))
+    answers = Answers([""] * count, *(np.zeros(count, dtype) for dtype in (np.int64, np.int64, np.float64)))
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
         generation = generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
         ids = (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()  # (B, K, L)

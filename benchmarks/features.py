@@ -38,8 +38,8 @@ class FeatureStore:
         self.ranks.wait("features begin")
         self.folder.mkdir(parents=True, exist_ok=True)
         order = np.argsort(corpus.lengths[rows], kind="stable")
-        starts = range(0, len(order), batch_size)
-        starts = starts[self.ranks.local_rank :: self.ranks.local_world] or starts[:1]
+        all_starts = range(0, len(order), batch_size)
+        starts = all_starts[self.ranks.local_rank :: self.ranks.local_world] or all_starts[:1]
         with Progress(self.label, len(starts)) as progress:
             for start in starts:
                 self.ranks.beat(f"features, row {start}")
@@ -50,6 +50,8 @@ class FeatureStore:
                 for name, values in features.items():
                     self._column(name, len(rows), values)[torch.from_numpy(places)] = values.float().cpu()
                 progress.advance()
+        for _ in range(len(starts), math.ceil(len(all_starts) / self.ranks.local_world)):
+            self.ranks.beat("features done")  # a rank with a batch less than others is not behind them
         self.ranks.wait("features of all ranks")
 
     def _column(self, name: str, length: int, rows: Tensor) -> Tensor:

@@ -66,14 +66,24 @@ def told_to_go(folder: Path) -> bool:
     return (folder / "told-to-go").exists()
 
 
+def stop(folder: Path) -> None:
+    """Have every rank that is left end at once, also where no signal reaches it."""
+    (folder / "stopped").touch()
+
+
 class Heartbeat:
-    """Written by a thread, so that a beat costs a step nothing and a rank that waits is seen to live."""
+    """Written by a thread, so that a beat costs a step nothing and a rank that waits is seen to live.
+
+    The thread ends the rank where its parent has given it up: says so, or has made a new folder for another try, in
+    which it must not be taken for the rank of that number.
+    """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self.rank = beat_file(folder, rank), rank
         self.count, self.where, self.written, self.failed = 0, "start", 0, 0.0
         self.host, self.pid = socket.gethostname(), os.getpid()
         self.one_at_a_time, self.obeyed = threading.Lock(), False
+        self.folder = folder.stat().st_ino
         self._write()
         threading.Thread(target=self._go_on, name="heartbeat", daemon=True).start()
 
@@ -92,10 +102,16 @@ class Heartbeat:
     def _go_on(self) -> None:
         while self.where != DONE:
             time.sleep(PERIOD)
+            if self._given_up():
+                os._exit(1)
             self._write()
             if not self.obeyed and told_to_go(self.path.parent):
                 self.obeyed = True
                 os.kill(self.pid, signal.SIGTERM)
+
+    def _given_up(self) -> bool:
+        folder = self.path.parent
+        return (folder / "stopped").exists() or not folder.exists() or folder.stat().st_ino != self.folder
 
     def _write(self) -> None:
         """A beat that cannot be written, on a disk that is full, is left out: the work may well go on without."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.files import read_json, write_json
-from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards, read_beat, tell_to_go
+from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards, read_beat, stop, tell_to_go
 from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
@@ -33,6 +33,9 @@ POLL = 0.1  # seconds
 GRACE = 10.0  # seconds that a launcher has to end all ranks after one has ended
 STARTUP = 600.0  # seconds that ranks have to begin
 MODULE = "benchmarks.rank"
+ENVIRONMENT = "environment.json"
+# What a rank must see as its parent does. A runner over a hostfile hands on little of it. No token: a file is no secret
+CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "HF_HOME", "HF_HUB_", "HF_DATASETS_")
 Task = Literal["train", "time"]
 
 
@@ -58,9 +61,10 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
     make_room(folder)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
+    write_json(folder / ENVIRONMENT, {name: value for name, value in environment.items() if name.startswith(CARRIED)})
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     with (folder / "launcher.log").open("wb") as log:
         launcher = subprocess.Popen(
             command(spec.engine, threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
@@ -227,7 +231,8 @@ class Watch:
                 continue
 
     def kill(self) -> None:
-        """End what is left of launcher and ranks."""
+        """End what is left of launcher and ranks, on this machine and others."""
+        stop(self.folder)
         try:
             os.killpg(self.launcher.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -47,8 +47,10 @@ def log_to(path: Path) -> None:
 def main() -> int:
     given = arguments()
     from benchmarks.files import read_json
+    from benchmarks.launch import ENVIRONMENT
     from benchmarks.specs import RunSpec
 
+    os.environ.update(read_json(given.folder / ENVIRONMENT))  # before what reads it is imported
     spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
     rank = place(spec.engine.gpus, given.rendezvous)
     log_to(given.folder / f"rank-{rank}.log")

@@ -132,6 +132,14 @@ class EvaluationSpec(Strict):
             raise ValueError("`default` is for all methods: leave out its `only`")
         return value
 
+    @model_validator(mode="after")
+    def _controls_have_another_question(self) -> EvaluationSpec:
+        if self.batch_size == 1 and (found := [n for n, spec in self.decodings.items() if spec.thoughts != "own"]):
+            raise ValueError(
+                f"`{found[0]}` takes the latents of other questions of a batch: `batch_size` must be over 1"
+            )
+        return self
+
     @field_validator("decodings")
     @classmethod
     def _controls_decode_as_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:

@@ -117,7 +117,7 @@ def _require_finite(
 
 @torch.no_grad()
 def validation_terms(engine: Engine, data: StageData, context: Context, batch_size: int) -> dict[str, float]:
-    """Loss terms over the validation rows."""
+    """Loss terms over the validation rows, ``batch_size`` in a pass, or :class:`NonFiniteLoss`."""
     order = np.argsort(data.corpus.lengths, kind="stable")
     sums = Sums()
     for rows, counts in engine.deal([order[start : start + batch_size] for start in range(0, len(order), batch_size)]):
@@ -126,6 +126,12 @@ def validation_terms(engine: Engine, data: StageData, context: Context, batch_si
         sums.add(engine.forward(batch, context), counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
     reduce_sums(sums, engine.ranks)
+    if bad := [name for name, value in sums.terms().items() if not math.isfinite(value)]:
+        raise NonFiniteLoss(
+            f"step {context.step} ({context.stage.name}): {', '.join(bad)} is not finite over the validation rows; "
+            f"loss terms {sums.terms()}. The last checkpoint is kept, and lies before this step; lower the learning "
+            "rate, or look at these rows"
+        )
     return sums.terms()
 
 

@@ -20,22 +20,24 @@ import numpy as np
 import torch
 
 from benchmarks import checkpoints
-from benchmarks.checkpoints import read_weights
+from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
-from benchmarks.files import read_json, space_in, sync, write_json, write_text
+from benchmarks.files import BrokenRecord, read_json, space_in, sync, write_json, write_text
 from benchmarks.models import build_method, export
 from benchmarks.paths import Paths
 from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
-from benchmarks.records import TRAINED_BY
+from benchmarks.records import trained_by
 from benchmarks.specs import RunSpec
 from benchmarks.steps import StageData, Sums, budget_of, optimizer_step, phase_of, steps_of, validation_terms
 from methods.base import Context, Stage
 from methods.registry import code_digest
+
+RECORD = "train.json"  # in a run's folder, and beside its weights
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class Position:
     stages: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     logged: dict[str, float] = field(default_factory=dict)  # what the method said of the last step
-    validation: dict[str, float] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage has selected
     final: dict[str, float] = field(default_factory=dict)
 
 
@@ -79,12 +81,13 @@ class Trainer:
         self.epoch, self.batches = -1, []
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
+        self.rows_at_once = min(self.training.batch_size, spec.engine.micro_batch or self.training.batch_size)
 
     def _key(self) -> str:
         """What a checkpoint must have been made from to be resumed."""
         parent = checkpoints.digest(self.parent) if self.parent else None
         data = read_json(self.paths.data / "done.json")["digests"][f"{self.spec.data.train}/train"]
-        parts = [self.spec.digest("train"), code_digest(self.spec.method, *TRAINED_BY), data, parent]
+        parts = [self.spec.digest("train"), code_digest(self.spec.method, *trained_by(self.spec)), data, parent]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> dict[str, Any]:
@@ -153,7 +156,7 @@ class Trainer:
         rows = np.arange(len(corpus))
         context, precision = plain.context(0, 0), self.spec.engine.precision
         with self.notice.obeyed():
-            store.fill(self.method, precision, corpus, rows, context, self.training.batch_size)
+            store.fill(self.method, precision, corpus, rows, context, self.rows_at_once)
         if self.position.stage_step == 0:  # a resumed stage computes them again, and does not count them twice
             self.position.seconds += time.perf_counter() - began
         return StageData(self.method, corpus, stage, self.spec.seed, store)
@@ -186,19 +189,20 @@ class Trainer:
         at = self.position
         context = data.context(self.position.step // self.budget.steps_per_epoch, at.step, training=False)
         self.method.eval()
-        at.validation = validation_terms(engine, data, context, self.training.batch_size)
+        terms = validation_terms(engine, data, context, self.rows_at_once)
         self.method.train()
-        score = sum(at.validation[name] for name in stage.select_on)
+        score = sum(terms[name] for name in stage.select_on)
         if at.best is None or score < at.best:
-            at.best, at.best_step = score, at.step
-            self._save_weights(self.paths.checkpoints / "best.safetensors", engine.weights())
-        self._log("validation", {**at.validation, "selected_step": at.best_step})
+            at.best, at.best_step, at.validation = score, at.step, terms
+            self._save_weights(checkpoints.best(self.paths.checkpoints, at.stage), engine.weights())
+        self._log("validation", {**terms, "selected_step": at.best_step})
 
     def _end_stage(self) -> None:
         """Take the selected weights, note the stage, and go to the next one."""
         at, stage = self.position, self.stages[self.position.stage]
         if at.best_step is not None and at.best_step != at.step:
-            checkpoints.load_weights(self.method, read_weights(self.paths.checkpoints / "best.safetensors"))
+            selected = read_weights(checkpoints.best(self.paths.checkpoints, at.stage))
+            checkpoints.load_weights(self.method, selected)
         earlier = at.stages[-1] if at.stages else {"end_seconds": 0.0, "end_tokens": 0}
         trainable = sum(p.numel() for n, p in self.method.named_parameters() if n.startswith(stage.trainable))
         at.stages.append(
@@ -218,7 +222,7 @@ class Trainer:
             }
         )
         self._log("stage", at.stages[-1])
-        at.stage, at.stage_step, at.best, at.best_step = at.stage + 1, 0, None, None
+        at.stage, at.stage_step, at.best, at.best_step, at.validation = at.stage + 1, 0, None, None, {}
         if self._checkpoint_is_due() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
             self._checkpoint(None)
 
@@ -271,6 +275,8 @@ class Trainer:
 
     def _record(self, started: str) -> dict[str, Any]:
         at, spec = self.position, self.spec
+        for half_written in self.paths.model.glob(".*") if self.ranks.first else ():
+            half_written.unlink()  # by a try that was killed
         weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
         if self.ranks.first:
             export(spec, self.paths)
@@ -285,7 +291,7 @@ class Trainer:
             "tokens": at.tokens,
             "stages": at.stages,
             "final": at.final,
-            "validation": at.validation,
+            "validation": at.stages[-1]["validation"],
             "wall_seconds": at.seconds,
             "tokens_per_second": at.tokens / max(at.seconds, 1e-9),
             "warnings": at.warnings,
@@ -302,14 +308,29 @@ def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a check for bugs that costs a pass over memory
     paths = Paths(results, spec)
     trainer = Trainer(spec, results, ranks)
-    done = paths.run / "train.json"
-    whole = done.exists() and paths.weights.exists() and read_json(done).get("key") == trainer.key
-    if ranks.any(ranks.first and whole):
-        log.warning("%s is trained already", spec.id)
-        return read_json(done)
-    record = trainer.run()
+    record = finished(paths, trainer.key) if ranks.first else None
+    if ranks.any(record is not None):
+        log.warning("%s is trained already; remove %s to train it again", spec.id, paths.model)
+    else:
+        record = trainer.run()
+        if ranks.first:
+            write_json(paths.model / RECORD, record)
+            checkpoints.discard(paths.checkpoints)
     if ranks.first:
-        write_json(done, record)
-        checkpoints.discard(paths.checkpoints)
+        write_json(paths.run / RECORD, record)
     ranks.wait("the record")
-    return record
+    return record or read_json(paths.run / RECORD)
+
+
+def finished(paths: Paths, key: str) -> dict[str, Any] | None:
+    """The record of a training under this key whose weights are whole.
+
+    Snakemake removes ``train.json`` of a job that fails or is cut off after its last word, and of one that it is about
+    to run: what proves that a run has ended lies beside its weights.
+    """
+    try:
+        record = read_json(paths.model / RECORD)
+        whole = record["key"] == key and read_weights(paths.weights).metadata[DIGEST] == record["weights_sha256"]
+    except (BrokenRecord, FileNotFoundError):
+        return None
+    return record if whole else None

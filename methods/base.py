@@ -106,7 +106,7 @@ class Context:
     """Where training stands. Random draws are functions of it and of example ids, never of a global generator."""
 
     stage: Stage
-    epoch: int  # completed epochs of this stage
+    epoch: int  # completed epochs of the whole run
     step: int  # optimizer steps of the whole run
     seed: int
     training: bool = True
@@ -185,10 +185,10 @@ class Decoding:
 @dataclass
 class Cost:
     """What one call of ``generate`` took: calls of a backbone (each serves the whole batch), latent vectors or thinking
-    steps per question, and tokens emitted over all questions (end-of-text included)."""
+    steps per question (their mean over the batch), and tokens emitted over all questions (end-of-text included)."""
 
     forward_passes: int = 0
-    latent_steps: int = 0
+    latent_steps: float = 0.0
     tokens: int = 0
 
     def __add__(self, other: Cost) -> Cost:
@@ -325,8 +325,15 @@ def _refusing(generate: Callable[..., Generation]) -> Callable[..., Generation]:
 
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Copy tensors into a module's own of the same names. A table with more rows (markers) keeps those."""
+    """Copy tensors into a module's own of the same names. A table with more rows (markers) keeps those.
+
+    Raises ValueError where the module lacks one of them.
+    """
     own = module.state_dict()
+    if lacking := sorted(weights.keys() - own.keys()):
+        raise ValueError(f"the weights to start from have {lacking[0]!r} and {len(lacking) - 1} more tensors that "
+                         f"{type(module).__name__} has not: name its parts as the method that it starts from does, or "
+                         "map the names in `warm_start`")  # fmt: skip
     for name, tensor in weights.items():
         own[name][tuple(map(slice, tensor.shape))].copy_(tensor)
 

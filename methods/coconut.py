@@ -55,8 +55,9 @@ class CoconutOptions(MethodOptions):
 
     @model_validator(mode="after")
     def _leaves_a_final_stage(self) -> CoconutOptions:
-        if self.max_stage * self.stage_share >= 1:
-            raise ValueError(f"{self.max_stage} stages of {self.stage_share:.3g} of the budget leave nothing for the "
+        stages = 0 if self.control in ("no_cot", "no_curriculum") else self.max_stage
+        if stages * self.stage_share >= 1:
+            raise ValueError(f"{stages} stages of {self.stage_share:.3g} of the budget leave nothing for the "
                              "final stage; lower stage_share")  # fmt: skip
         return self
 
@@ -229,7 +230,8 @@ class Coconut(Method):
     def naive_inputs(self, ids: Tensor) -> Tensor:
         """What is read, (L, d), of one row of ids (L,)."""
         vectors = self.lm.get_input_embeddings()(ids)
-        for place in (ids == self.latent).nonzero().squeeze(1).tolist():
+        thinking = (ids == self.latent) & (self.options.control != "pause")
+        for place in thinking.nonzero().squeeze(1).tolist():
             hidden = self.lm.base_model(inputs_embeds=vectors[None, :place], use_cache=False).last_hidden_state
             vectors = torch.cat([vectors[:place], hidden[0, -1:], vectors[place + 1 :]])
         return vectors

@@ -232,13 +232,14 @@ class CoLaR(Method):
         prefix, latents, thought = self._think(prefix, keys, decoding)
         prefix = extend(prefix, embed(torch.full_like(keys["tokens"], self.separator)))
         answer, cost = decode(self.lm, prefix, decoding, keys["tokens"], self.vocabulary.eos)
-        cost.latent_steps += round(float(thought.sum(1).float().mean()))
+        cost.latent_steps += float(thought.sum(1).float().mean())
         return Generation(answer, cost, trace={"latents": latents * thought[..., None]} if decoding.trace else {})
 
     def _think(self, prefix: Prefix, keys: dict[str, Tensor], decoding: Decoding) -> tuple[Prefix, Tensor, Tensor]:
         """Vectors until each row's separator: (B, n, d), and (B, n), which of them belong to a row's chain.
 
-        A row whose chain has ended goes on with the batch, but neither sees nor counts what it is fed.
+        A row whose chain has ended goes on with the batch, but neither sees nor counts what it is fed. What it would
+        have thought further on stays a vector of another question, as the control ``exchanged`` wants them.
         """
         head = self.lm.get_output_embeddings()
         ends = replace(decoding, top_p=1.0)  # the nucleus is for answers

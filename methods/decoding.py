@@ -3,7 +3,7 @@
 A method prefills a :class:`Prefix` with its prompt, may extend it by continuous vectors (:func:`extend`), and decodes
 tokens from it. Prompts are padded on the left; masks and position ids make padding invisible. Finished rows leave the
 batch once they are half of it. How a prefix is kept is the business of :mod:`methods.memory` and
-:mod:`methods.static_memory`.
+:mod:`methods._static_memory`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
         policy = "static" if on_gpu else "dynamic"
     if policy != "static":
         return Growing(trunk) if policy == "dynamic" else Rereading(trunk)
-    from methods.static_memory import Static  # it extends classes of transformers, which take seconds to import
+    from methods._static_memory import Static  # it extends classes of transformers, which take seconds to import
 
     return Static(trunk)
 

@@ -1,4 +1,4 @@
-"""What a transformer keeps of what it has read: a cache that grows, fixed buffers (:mod:`methods.static_memory`), or
+"""What a transformer keeps of what it has read: a cache that grows, fixed buffers (:mod:`methods._static_memory`), or
 nothing, so that it reads all again."""
 
 from __future__ import annotations

@@ -25,10 +25,12 @@ class UnknownMethod(ValueError):
 
 @cache
 def available() -> dict[str, type[Method]]:
-    """All methods by name: the modules of this package, then the entry points of other packages."""
+    """All methods by name: the modules of this package, but those whose names begin with an underscore (they hold no
+    method, and take seconds to import), then the entry points of other packages."""
     import methods
 
-    modules = [importlib.import_module(f"methods.{info.name}") for info in pkgutil.iter_modules(methods.__path__)]
+    names = [info.name for info in pkgutil.iter_modules(methods.__path__) if not info.name.startswith("_")]
+    modules = [importlib.import_module(f"methods.{name}") for name in names]
     found = [value for module in modules for value in vars(module).values() if _is_method(value)]
     found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
     registry: dict[str, type[Method]] = {}

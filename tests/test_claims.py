@@ -300,7 +300,7 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
     assert row(contents(ours, tmp_path, Table.claims)["md"], "steps follow R")[5:8] == [
         DASH,
         "not comparable",
-        "ours: no run that was analysed shows it",
+        "paper: its text alone says so: nothing to recompute it from; ours: no run that was analysed shows it",
     ]
     for _, spec in analysed(ours):
         fabricate_analysis(spec, tmp_path)
@@ -379,5 +379,5 @@ def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest
         results.collect(each, tmp_path)
     text = contents(main, tmp_path, Table.claims)["md"]
     found = row(text, "bidirectional thinking is better everywhere")
-    assert found[6] == "not held" and "2 of 3" in found[7] and "equation beta (for svamp_paper4138) marcos" in found[7]
+    assert found[6] == "not held" and "2 of 3" in found[7] and "equation gamma (for multiarith) marcos" in found[7]
     assert "**Beside, other:** qwen2-tiny; tokenizer: byte-level BPE of 512" in text and "never_run" not in text

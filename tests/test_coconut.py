@@ -77,6 +77,12 @@ def test_stages_spend_any_budget(control: str, restart: str, epochs: float) -> N
         assert {stage.settings["stage"] for stage in stages} == {4}
 
 
+def test_stages_must_leave_a_final_one_where_there_are_any() -> None:
+    with pytest.raises(ValueError, match=r"8 stages of 0\.136 of the budget leave nothing"):
+        coconut({"max_stage": 8})
+    assert len(coconut({"max_stage": 8, "control": "no_curriculum"}).stages(Budget(1.0, 10))) == 1
+
+
 def test_optimizer_may_restart_every_epoch() -> None:
     stages = coconut({"optimizer_restart": "epoch"}).stages(Budget(22, 100))
     assert [stage.epochs for stage in stages] == pytest.approx([1.0] * 22)
@@ -124,10 +130,10 @@ def gradients(method: Coconut, loss: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 4])
-@pytest.mark.parametrize("drawn", [0.0, 0.7])
-def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float) -> None:
-    """Also where rows of one batch have unequal numbers of thoughts."""
-    method = coconut({"uniform_prob": drawn}).double()
+@pytest.mark.parametrize(("drawn", "control"), [(0.0, "none"), (0.7, "none"), (0.0, "pause")])
+def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float, control: str) -> None:
+    """Also where rows of one batch have unequal numbers of thoughts, and where they pause instead."""
+    method = coconut({"uniform_prob": drawn, "control": control}).double()
     batch = method.collate(examples(), context(stage=stage))
     if drawn:
         assert len(set((batch["prompt"] == method.latent).sum(1).tolist())) > 1

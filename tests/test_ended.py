@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,15 @@ def before_the_record(_: int) -> None:
     nth_call(os, "replace", 1, die, lambda source, target: Path(target).name == "train.json")
 
 
+def after_the_record(_: int) -> None:
+    """Where nothing is left to resume from."""
+    nth_call(shutil, "rmtree", 1, lambda path, **_: (os.rename(path, f"{path}-gone"), die()), is_folder_of_checkpoints)
+
+
+def is_folder_of_checkpoints(path: Any, **_: Any) -> bool:
+    return Path(path).name == "checkpoints"
+
+
 def told_to_go(count: int) -> None:
     def tell(*_: Any) -> None:
         Path("told").touch()
@@ -78,8 +88,26 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     assert not (Paths(results, spec).run / "train.json").exists()
     assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert logged_steps(spec, results) == list(range(1, STEPS + 1))
-    left = {path.name for path in Paths(results, spec).checkpoints.iterdir()}
-    assert left == {"best.safetensors"}
+    assert not Paths(results, spec).checkpoints.exists()
+    assert not [path.name for path in Paths(results, spec).model.iterdir() if path.name.startswith(".")]
+
+
+def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
+    results: Path, undisturbed: Callable[[RunSpec], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Snakemake does with the output of a job that ends badly, however late."""
+    spec = run_of("cot_sft")
+    paths = Paths(results, spec)
+    assert exit_code(after_the_record, 1, spec, results) == -signal.SIGKILL
+    assert not paths.checkpoints.exists() and not (paths.run / "train.json").exists()
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert "is trained already" in caplog.text and (paths.run / "train.json").exists()
+    damaged = bytearray(paths.weights.read_bytes())
+    damaged[-1] ^= 1
+    paths.weights.write_bytes(damaged)
+    caplog.clear()
+    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)  # trained anew
+    assert "is trained already" not in caplog.text
 
 
 # -- SIGTERM
@@ -136,6 +164,8 @@ def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
     output = snakemake(folder, "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/train.json")
     assert re.search(r"told to go; step \d+ is saved", output) and re.search(r"going on from step \d+", output)
     assert "Trying to restart job" in output
+    log = folder / "results/smoke/logs/train/equation/cot_sft/s0.log"
+    assert "going on from" in log.read_text() and "told to go" in Path(f"{log}.1").read_text()
     assert (folder / "results/smoke/runs/equation/cot_sft/s0/train.json").exists()
 
 

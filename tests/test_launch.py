@@ -21,15 +21,17 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import devices, measuring, rank, speed
+from benchmarks import devices, launch, measuring, rank, speed
 from benchmarks import heartbeat as heartbeat_module
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.sharded import DeepSpeedEngine, deepspeed_settings
-from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, tell_to_go
+from benchmarks.files import read_json
+from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
 from benchmarks.launch import NoPlace, Watch, command, free_port, make_room
 from benchmarks.measuring import one_rank
+from benchmarks.paths import Paths
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
 from methods.base import Budget
@@ -197,6 +199,7 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Its neighbours follow it: that it was no signal tells which of them was the first to go."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    (tmp_path / launch.ENVIRONMENT).write_text(json.dumps({"MARCOS_BENCH_CARRIED": "so"}))
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
     ended = subprocess.run(
@@ -246,6 +249,41 @@ def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
     finally:
         heartbeat.done()
         signal.signal(signal.SIGTERM, before)
+
+
+GIVEN_UP = """
+import sys, time
+from pathlib import Path
+from benchmarks.heartbeat import Heartbeat
+Heartbeat(Path(sys.argv[1]), 0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("given_up", [stop, make_room], ids=["stopped", "another try"])
+def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
+    given_up: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """As on another machine. It must not go on writing as the rank of that number in the next try."""
+    folder = tmp_path / "ranks"
+    make_room(folder)
+    rank = subprocess.Popen([sys.executable, "-c", GIVEN_UP, str(folder)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    until(lambda: (beat := read_beat(folder, 0)) and beat.written > 1)
+    given_up(folder)
+    assert rank.wait(20) == 1
+    assert given_up is stop or not list(folder.iterdir())
+
+
+def test_ranks_see_what_their_parent_was_told_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner over a hostfile hands on next to nothing of its environment."""
+    monkeypatch.setenv("HF_HOME", "/shared/models")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setattr(launch, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(1)"])
+    spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
+    with pytest.raises(RankFailure):
+        launch.run_ranks(spec, tmp_path, "train")
+    carried = read_json(Paths(tmp_path, spec).ranks / "train" / launch.ENVIRONMENT)
+    assert carried["HF_HOME"] == "/shared/models" and carried["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in carried
 
 
 def test_logs_of_the_try_before_are_kept(tmp_path: Path) -> None:

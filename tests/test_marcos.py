@@ -166,6 +166,7 @@ VARIANTS = [
     {"sparsity": {"weight": 0.0, "adaptive": False}},
     {"speaking": "one_shot", "max_step_tokens": 6},
     {"speaking": "one_shot", "max_step_tokens": 6, "refinements": 2},
+    {"steps": 1},  # the answer alone
 ]
 
 
@@ -179,7 +180,7 @@ def test_variants_train_and_answer(options: dict) -> None:
     with torch.no_grad():
         questions = [example.question for example in EXAMPLES]
         generation = method.generate(questions, Decoding(max_new_tokens=4, answer_only=False))
-    assert generation.steps is not None and generation.steps.shape[:2] == (3, 3)
+    assert generation.steps is not None and generation.steps.shape[:2] == (3, options.get("steps", 3))
 
 
 def test_noise_of_the_posterior_changes_with_the_step_and_spares_the_l1_norm() -> None:

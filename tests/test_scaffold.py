@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from benchmarks.scaffold import ScaffoldError, new_method
 from conftest import ROOT
+from methods.base import copy_weights
 from plugins import install
 
 
@@ -63,3 +66,10 @@ def test_bad_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScaffoldError, match=r"no folder .*nowhere.*--folder"):
         new_method("fine", tmp_path / "nowhere")
+
+
+def test_a_warm_start_from_other_names_says_what_it_lacks() -> None:
+    """As a plugin that starts from CoT-SFT and calls its model something else."""
+    theirs, own = {"lm.weight": torch.zeros(2, 2), "lm.bias": torch.zeros(2)}, nn.ModuleDict({"model": nn.Linear(2, 2)})
+    with pytest.raises(ValueError, match=r"have 'lm\.bias' and 1 more tensors that ModuleDict has not"):
+        copy_weights(theirs, own)

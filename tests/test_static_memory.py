@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from methods import static_memory
+from methods import _static_memory
+from methods._static_memory import Static
 from methods.backbone import load_backbone
 from methods.base import CachePolicy, Decoding
 from methods.decoding import Prefix, decode, extend, make_memory, prefill, read
 from methods.memory import Growing
-from methods.static_memory import Static
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured where there is a GPU
 
@@ -66,7 +66,7 @@ def test_hidden_states_are_those_of_a_growing_cache(lm, rows: int, length: int) 
 
 def test_buffers_are_used_again_whatever_is_in_them(lm) -> None:
     states(lm, "static", 6, 9, 12)
-    buffers = static_memory._BUFFERS[lm.base_model]
+    buffers = _static_memory._BUFFERS[lm.base_model]
     kept = [tensor.data_ptr() for own in buffers.layers for tensor in own]
     for own in buffers.layers:
         for tensor in own:
@@ -120,5 +120,5 @@ def test_precision_follows_autocast(lm) -> None:
     with torch.autocast(DEVICE, torch.bfloat16):
         ours, expected = (states(lm, cache, 5, 7, 3) for cache in ("static", "dynamic"))
     torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.05)
-    assert static_memory._BUFFERS[lm.base_model].layers[0][0].dtype == torch.bfloat16
+    assert _static_memory._BUFFERS[lm.base_model].layers[0][0].dtype == torch.bfloat16
     torch.testing.assert_close(states(lm, "static", 5, 7, 3), states(lm, "dynamic", 5, 7, 3), rtol=1e-4, atol=1e-4)

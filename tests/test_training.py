@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,9 @@ from benchmarks.paths import Paths
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from methods.backbone import load_backbone
-from methods.base import Stage
+from methods.base import Batch, Context, Example, Stage
+from methods.cot_sft import CoTSFT
+from methods.marcos import MarCos
 from small import MARCOS, fresh, small_study
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
@@ -165,11 +168,80 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
         torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-4)
 
 
+class Beating(Ranks):
+    """One of two ranks of a node, which counts how far it has come."""
+
+    def __init__(self, local_rank: int) -> None:
+        self.local_rank, self.local_world, self.count = local_rank, 2, 0
+
+    def beat(self, where: str) -> None:
+        self.count += 1
+
+
+def test_ranks_with_unequal_numbers_of_batches_come_equally_far(prepared: Path, tmp_path: Path) -> None:
+    """Else whoever had a batch less would be taken for the one that hangs, for the rest of the run."""
+    trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), prepared)
+    ranks = [Beating(0), Beating(1)]
+    for each in ranks:  # five batches
+        store = FeatureStore(tmp_path / "features", "test", each)
+        store.fill(trainer.method, "float32", trainer.train, np.arange(40), data.context(0, 0), 8)
+    assert ranks[0].count == ranks[1].count == 3
+
+
 def test_a_loss_that_is_not_finite_stops_with_place_and_examples(prepared: Path) -> None:
     trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     with pytest.raises(steps.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
         steps.optimizer_step(engine, data, np.arange(4), data.context(0, 0), 0)
+
+
+def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> None:
+    """Nothing would ever be below it, and no record can hold it."""
+    trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
+    next(trainer.method.parameters()).data.fill_(float("nan"))
+    context = data.context(0, 4, training=False)
+    with pytest.raises(steps.NonFiniteLoss, match=r"step 4 \(chain\): cross_entropy is not finite over the validation"):
+        steps.validation_terms(engine, data, context, 32)
+
+
+def test_no_more_rows_at_once_than_a_micro_batch(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in training, nor in validation, nor where features are computed."""
+    sizes: set[int] = set()
+    collate = MarCos.collate
+
+    def counted(method: MarCos, examples: Sequence[Example], context: Context) -> Batch:
+        sizes.add(len(examples))
+        return collate(method, examples, context)
+
+    monkeypatch.setattr(MarCos, "collate", counted)
+    spec = run_of(small_study(ROWS, engine={"micro_batch": 8}), "marcos")
+    launch.train(spec, fresh(prepared, tmp_path))
+    assert max(sizes) == 8
+
+
+def test_every_stage_selects_weights_of_its_own(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an earlier stage stay: a run that is killed in this one may have to end that one again. The record has
+    the losses of the weights that it names."""
+    selecting = [Stage(name, 0.5, select_on=("loss",)) for name in ("first", "second")]
+    monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
+    losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage is the best
+    monkeypatch.setattr(training, "validation_terms", lambda engine, data, at, rows: {"loss": losses[at.step]})
+    spec = run_of(small_study(ROWS), "cot_sft")
+    trainer = training.Trainer(spec, fresh(prepared, tmp_path))
+    trainer.paths.run.mkdir(parents=True)
+    trainer._run_stage(selecting[0])
+    selected = checkpoints.best(trainer.paths.checkpoints, 0)
+    first = load_file(selected)
+    trainer._end_stage()
+    trainer._run_stage(selecting[1])
+    assert all(torch.equal(load_file(selected)[name], tensor) for name, tensor in first.items())
+    trainer._end_stage()
+    chosen = [(stage["selected_step"], stage["validation"]) for stage in trainer.position.stages]
+    assert chosen == [(3, {"loss": 1.0}), (8, {"loss": 3.0})]
 
 
 def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_path: Path) -> None:

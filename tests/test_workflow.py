@@ -205,12 +205,13 @@ def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments:
 def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
     """Other than one that was told to go or was killed, which tests/test_ended.py tries."""
     folder = copy_suite(tmp_path)
-    failing = "if verb == 'train':\n    open('trained', 'a').write('x')\n    sys.exit(2)\n"
+    failing = "if verb == 'train':\n    open('trained', 'a').write('x')\n    print('what was wrong')\n    sys.exit(2)\n"
     (folder / "benchmarks/cli/__main__.py").write_text(f"{STAND_IN}{failing}")
     run = "results/smoke/runs/equation/cot_sft/s0"
     for tries in (1, 2):  # whoever asks anew gets a try
         output = snakemake(folder, "--config", "study=smoke", "--", f"{run}/train.json", fails=True)
-        assert "Not tried again: the error is in results/smoke/logs/train/equation/cot_sft/s0.log" in output
+        assert "Not tried again: the error is in results/smoke/logs/train/equation/cot_sft/s0.log.error" in output
+        assert (folder / "results/smoke/logs/train/equation/cot_sft/s0.log.error").read_text() == "what was wrong\n"
         assert (folder / "trained").read_text() == "x" * tries
 
 
@@ -257,9 +258,9 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
 
 
 def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
-    """Neither reading records nor rendering them, nor starting ranks: importing it takes seconds each time."""
-    modules = ("data", "results", "tracking", "tables.render", "figures.render", "launch", "devices")
+    """Neither reading studies and records nor rendering them, nor starting ranks: importing it takes seconds."""
+    modules = ("study", "data", "results", "tracking", "tables.render", "figures.render", "launch", "devices")
     imports = ", ".join(f"benchmarks.{module}" for module in modules)
-    code = f"import sys, {imports}; print('transformers' in sys.modules)"
+    code = f"import sys, {imports}; benchmarks.study.load_study('quick').runs; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), text=True, capture_output=True)
     assert done.stdout == "False\n", done.stderr

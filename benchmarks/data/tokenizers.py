@@ -109,10 +109,14 @@ def published(name: str) -> PreTrainedTokenizerFast:
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-    """What methods build their layouts from."""
+    """What methods build their layouts from; a text of theirs that it has no tokens for is a :class:`DataError`."""
 
     def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False)
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
+            raise DataError(f"the tokenizer has no tokens for {text!r}, which the method writes; a BPE has: "
+                            "`tokenizer: {trained: 2048}`")  # fmt: skip
+        return ids
 
     return Vocabulary(size=len(tokenizer), eos=cast(int, tokenizer.eos_token_id), encode=encode)
 

@@ -59,11 +59,11 @@ def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str
 def rendered(study: Study, collected: Collected, results: Path, table: Table) -> dict[str, str]:
     """The same from records at hand; the predictions are read from ``results``."""
     kind = MAKERS[table]
-    others = dict(_beside(study, results)) if kind.reads_beside else {}
-    beside = tuple((other, _summary(other, found, results, kind)) for other, found in others.items())
+    others = tuple(_beside(study, results)) if kind.reads_beside else ()
+    beside = tuple((other, _summary(other, found, results, kind)) for other, found in others)
     summary = _summary(study, collected, results, kind)
     maker = kind(study, summary, titles(collected), beside, collected.runs, results=results)
-    made = {f"Beside, {other.name}": in_short(other, found) for other, found in others.items()}
+    made = {f"Beside, {other.name}": in_short(other, found) for other, found in others}
     document = maker.document(provenance(study, collected) | made)
     content = {
         "study": study.name,

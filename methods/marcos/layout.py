@@ -12,12 +12,13 @@ from methods.draws import key
 def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:
     """Contiguous, even groups. With fewer steps than groups the empty ones come last, just before the answer.
 
-    The published code instead moves a short answer to an earlier step.
+    Without any group, K = 1, only the answer is said. The published code instead moves a short answer to an earlier
+    step.
     """
-    if len(steps) <= groups:
-        return [[step] for step in steps] + [[] for _ in range(groups - len(steps))]
-    bounds = [round(i * len(steps) / groups) for i in range(groups + 1)]
-    return [list(steps[start:end]) for start, end in pairwise(bounds)]
+    if groups and len(steps) > groups:
+        bounds = [round(i * len(steps) / groups) for i in range(groups + 1)]
+        return [list(steps[start:end]) for start, end in pairwise(bounds)]
+    return [[step] for step in steps[:groups]] + [[] for _ in range(groups - len(steps))]
 
 
 def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0) -> list[list[int]]:

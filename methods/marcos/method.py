@@ -97,17 +97,18 @@ class MarCos(Method):
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
         lengths = written.sum(1)
         active = lengths > 1
+        read = lengths - active.long()  # nobody reads the last end-of-text
         return Batch(
             {
                 "question": question,
                 "question_real": real,
                 "targets": ids[:, :-1],
-                "lengths": lengths - active.long(),
+                "lengths": read,
                 "labels": labels,
                 "active": active.nonzero().squeeze(1),
             },
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
-            tokens=self._positions(int(real.sum()), len(examples), int(lengths.sum()), int(active.sum())),
+            tokens=self._positions(int(real.sum()), len(examples), read, active),
             keys=torch.tensor([key(context.seed, context.epoch, example.id) for example in examples]),
         )
 
@@ -118,12 +119,14 @@ class MarCos(Method):
         split = [targets(example, *shape) for example in examples]
         return pad([row for step in zip(*split, strict=True) for row in step], self.vocabulary.eos)
 
-    def _positions(self, question: int, examples: int, spoken: int, active: int) -> int:
-        """Positions that the four transformers process in one training pass."""
+    def _positions(self, question: int, examples: int, read: Tensor, active: Tensor) -> int:
+        """Positions that the four transformers process in one training pass: rows of K B targets are ``read``, those
+        that say something are spoken."""
         options = self.options
         neurons = options.deep + options.shallow + (options.tau if options.randomness else 0)
         thinking = options.steps * (question + examples * neurons)
-        return question + thinking + active * options.shallow + spoken * (2 if options.randomness else 1)
+        spoken = int(read[active].sum()) + int(active.sum()) * options.shallow
+        return question + thinking + spoken + (int(read.sum()) if options.randomness else 0)
 
     def forward(self, batch: Batch, context: Context) -> Output:
         if context.stage.cached:

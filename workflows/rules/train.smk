@@ -9,7 +9,7 @@ rule train:
         study=file_of,
         digest=run_digest("train"),
         version=training_data,
-        code=run_code(*TRAINING),
+        code=training_code,
     log:
         "results/{study}/logs/train/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads * run_of(wildcards).engine.gpus
@@ -24,8 +24,10 @@ rule train:
     priority: later_rows_first
     retries: 3  # a run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
     shell:  # a scheduler tells all processes of a job: the shell and tee wait for the one that saves
-        "if [ {resources.attempt} -gt 1 ] && [ -e {log}.error ]; then "  # and another try would end with it again
-        "echo 'Not tried again: the error is in {log}'; exit 2; fi; rm -f {log}.error; "
+        # Each try's log is removed by the next: of one that fails, a copy stays, with the number of the try behind its
+        # name, or `error` where another try would end with it again
+        "if [ {resources.attempt} -eq 1 ]; then rm -f {log}.*; "
+        "elif [ -e {log}.error ]; then echo 'Not tried again: the error is in {log}.error'; exit 2; fi; "
         "trap : TERM; python -m benchmarks.cli train {params.study:q} {wildcards.run} 2>&1 "
         "| (trap '' TERM; exec tee {log}) "
-        "|| {{ code=$?; [ $code -ne 2 ] || touch {log}.error; exit $code; }}"
+        "|| {{ code=$?; kept={resources.attempt}; [ $code -ne 2 ] || kept=error; cp {log} {log}.$kept; exit $code; }}"
