@@ -26,6 +26,7 @@ from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards,
 from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
+from benchmarks.rank import ENVIRONMENT
 from benchmarks.specs import EngineSpec, RunSpec
 
 HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
@@ -33,8 +34,7 @@ POLL = 0.1  # seconds
 GRACE = 10.0  # seconds that a launcher has to end all ranks after one has ended
 STARTUP = 600.0  # seconds that ranks have to begin
 MODULE = "benchmarks.rank"
-ENVIRONMENT = "environment.json"
-# What a rank must see as its parent does. A runner over a hostfile hands on little of it. No token: a file is no secret
+# Variables that ranks get by a file: a runner over a hostfile hands on next to none. No token: others can read files
 CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "HF_HOME", "HF_HUB_", "HF_DATASETS_")
 Task = Literal["train", "time"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import logging
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from benchmarks.heartbeat import Heartbeat
 from benchmarks.locks import die_with
+
+ENVIRONMENT = "environment.json"  # in the ranks' folder: what they must see as their parent does
 
 
 def arguments() -> argparse.Namespace:
@@ -46,11 +49,10 @@ def log_to(path: Path) -> None:
 
 def main() -> int:
     given = arguments()
+    os.environ.update(json.loads((given.folder / ENVIRONMENT).read_text()))  # before torch is imported, which reads it
     from benchmarks.files import read_json
-    from benchmarks.launch import ENVIRONMENT
     from benchmarks.specs import RunSpec
 
-    os.environ.update(read_json(given.folder / ENVIRONMENT))  # before what reads it is imported
     spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
     rank = place(spec.engine.gpus, given.rendezvous)
     log_to(given.folder / f"rank-{rank}.log")

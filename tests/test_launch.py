@@ -199,7 +199,7 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Its neighbours follow it: that it was no signal tells which of them was the first to go."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
-    (tmp_path / launch.ENVIRONMENT).write_text(json.dumps({"MARCOS_BENCH_CARRIED": "so"}))
+    (tmp_path / rank.ENVIRONMENT).write_text(json.dumps({"MARCOS_BENCH_CARRIED": "so"}))
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
     ended = subprocess.run(
@@ -282,7 +282,7 @@ def test_ranks_see_what_their_parent_was_told_and_no_secret(tmp_path: Path, monk
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     with pytest.raises(RankFailure):
         launch.run_ranks(spec, tmp_path, "train")
-    carried = read_json(Paths(tmp_path, spec).ranks / "train" / launch.ENVIRONMENT)
+    carried = read_json(Paths(tmp_path, spec).ranks / "train" / rank.ENVIRONMENT)
     assert carried["HF_HOME"] == "/shared/models" and carried["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in carried
 
 
