@@ -96,7 +96,7 @@ def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
     assert list(dict.fromkeys(effect["setting"])) == ["as it is", "0", "0.1", "0.5"]
     assert values.loc["0.5", "longer"] == pytest.approx(1 / 8) and values.loc["0.5", "marked"] == 0
     text = files[Figure.intervention]["md"].read_text()
-    assert "clique 4, 9, 17. At 0.5, outputs are +12.5 % longer, 0.0 % of answers have the marker" in text
+    assert "clique 4, 9, 17. At 0.5, outputs are +12.5 % longer and 0.0 % of answers have the marker" in text
 
 
 def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:
