@@ -2,10 +2,10 @@
 
 FLOPs are 2 per weight of a linear layer and row, 4 per pair of positions and dimension of attention, padding included;
 the backward pass of the former is twice the forward pass, of the latter 2.5 times. Hours are FLOPs / (GPUs x peak x
-utilisation): training alone, at a utilisation that nothing here can know. Memory is float32 weights, gradients and
-AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what the longest micro-batch keeps for its
-backward pass, with the logits' gradient, and what ZeRO adds to its split: at stages 1 and 2 the weights that a rank
-updates a second time, at stage 3 those that are gathered.
+utilisation): training alone, at a utilisation that nothing here can know, of GPUs that have a micro-batch to compute.
+Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
+the longest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
+stages 1 and 2 the weights that a rank updates a second time, at stage 3 those that are gathered.
 """
 
 from __future__ import annotations
@@ -85,8 +85,19 @@ class RunPlan:
         engine = self.run.engine
         return self.memory.on(self.ranks, engine.zero_stage, engine.offload)
 
+    @property
+    def parts(self) -> int:
+        """Micro-batches of a step, which :meth:`Engine.share` deals to the ranks."""
+        return math.ceil(self.run.training.batch_size / self.micro_batch)
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the ranks' passes that count: a rank that has one part fewer than others waits for them."""
+        return self.parts / (math.ceil(self.parts / self.ranks) * self.ranks)
+
     def hours(self, gpu: GPU, utilisation: float) -> float:
-        return self.flops / (self.ranks * gpu.peak(self.run.engine.precision) * utilisation) / 3600
+        busy = self.ranks * self.occupancy
+        return self.flops / (busy * gpu.peak(self.run.engine.precision) * utilisation) / 3600
 
     def fits(self, gpu: GPU) -> bool:
         return self.needed <= USABLE * gpu.memory
@@ -125,7 +136,8 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     flops, features = _costs(run, stages, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    micro = run.engine.micro_batch or math.ceil(run.training.batch_size / run.engine.ranks)
+    batch = run.training.batch_size
+    micro = min(batch, run.engine.micro_batch or math.ceil(batch / run.engine.ranks))
     mixed = run.engine.precision == "bfloat16"
     kept = max(_activations(run, stage, lengths, whole, dimensions, micro) for stage in _extremes(stages))
     memory = Memory(FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept)
@@ -209,9 +221,23 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"Disk: GB of a run while it trains; {kept / 1e9:,.0f} GB for all, one after the other, and "
         f"{free.free / 1e9:,.0f} GB are free in {results}{': TOO LITTLE' * (kept > free.free)}.",
     ]
+    notes += _idle(plans)
     if shared := [id for id, source in study.sources.items() if source.study != study.name]:
         notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")
     return "\n".join([table, "", *notes])
+
+
+def _idle(plans: Sequence[RunPlan]) -> list[str]:
+    """Warnings of ranks that wait for others, one for all runs that are dealt alike."""
+    waiting: dict[tuple[int, int], list[RunPlan]] = {}
+    for made in plans:
+        if made.occupancy < 1:
+            waiting.setdefault((made.parts, made.ranks), []).append(made)
+    return [
+        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {parts} micro-batches of a step on "
+        f"{ranks} ranks ({', '.join(made.run.id for made in alike)}): set a smaller micro_batch, or fewer ranks."
+        for (parts, ranks), alike in waiting.items()
+    ]
 
 
 def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:

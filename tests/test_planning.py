@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typer.testing import CliRunner
@@ -17,17 +18,19 @@ from benchmarks import launch, timing
 from benchmarks.cli import app
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import open_corpus, prepare
-from benchmarks.engine import Ranks
+from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.base import checkpoint_activations
+from benchmarks.engine.process import ProcessEngine
 from benchmarks.hardware import GPU, GPUS
 from benchmarks.lengths import lengths_of, total_length
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run
+from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, render
 from benchmarks.specs import EngineSpec, RunSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
 from small import MARCOS, small_study
+from tiny import make
 
 ROWS = [
     {"id": "cot_sft", "method": "cot_sft"},
@@ -170,6 +173,41 @@ def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) ->
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and advice in made.advice(gpu)
+
+
+class OneOf(Ranks):
+    """A rank of some, as the engine deals micro-batches to it."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "ranks", "occupancy"),
+    [(256, 32, 16, 8 / 16), (256, 14, 8, 19 / 24), (10, None, 8, 5 / 8), (16, 64, 2, 1 / 2), (32, 4, 8, 1)],
+)
+def test_hours_know_of_ranks_that_wait(
+    prepared: tuple[Study, Path], batch: int, micro: int | None, ranks: int, occupancy: float
+) -> None:
+    """The share of the passes that count is that of the engine's own parts."""
+    _, folder = prepared
+    engine = {"kind": "deepspeed", "gpus": ranks, "micro_batch": micro}
+    study = small_study(ROWS[:1], engine=engine, training={"batch_size": batch})
+    (made,) = plan(study, folder)
+    method = make("cot_sft")
+    (stage,) = method.stages(Budget(1.0, 1, (9,)))
+    of_ranks = [
+        ProcessEngine(method, stage, made.run.training, made.run.engine, Phase(0, 1), OneOf(rank, ranks))
+        for rank in range(ranks)
+    ]
+    shares = [engine.share(np.arange(batch)) for engine in of_ranks]
+    assert sum(counts for share in shares for _, counts in share) == made.parts
+    assert made.parts / sum(len(share.rows) for share in shares) == made.occupancy == occupancy
+    gpu = GPU("made up", 100e9, 1e12, 1e12)
+    assert made.hours(gpu, 0.5) == pytest.approx(made.flops / (ranks * occupancy * 0.5e12) / 3600)
+    text = render(study, [made], gpu, 0.5, folder)
+    assert ("WARNING: ranks are idle" in text) == (occupancy < 1)
+    assert f"idle for {1 - occupancy:.0%} " in text or occupancy == 1
 
 
 # -- the command
