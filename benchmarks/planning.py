@@ -22,6 +22,7 @@ from torch import nn
 
 from benchmarks.checkpoints import KEPT
 from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, small_method, whole_method
+from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
 from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
 from benchmarks.specs import RunSpec
@@ -195,6 +196,34 @@ def _extremes(stages: Sequence[Stage]) -> list[Stage]:
     return list({stage.name: stage for stage in (reading[0], reading[-1])}.values())
 
 
+# -- whether it can run
+
+
+def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
+    """Why the study cannot run as it is, with the mends; nothing where it can."""
+    found = []
+    if large := [made.run.id for made in plans if not made.fits(gpu)]:
+        found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table names the mends")
+    needed, free = _disk(plans), _free(results)
+    if needed > free:
+        found.append(
+            f"TOO LITTLE DISK: all runs, one after the other, take {gigabytes(needed)} in {results}, and "
+            f"{gigabytes(free)} are free: make room there, or name another folder with --results"
+        )
+    return found
+
+
+def _disk(plans: Sequence[RunPlan]) -> float:
+    """Bytes of all runs, one after the other: the largest while it trains, and the final weights of each."""
+    return max((made.disk for made in plans), default=0.0) + sum(2 * made.memory.weights for made in plans)
+
+
+def _free(results: Path) -> int:
+    """Bytes that are free where the folder is, or will be."""
+    folder = next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
+    return shutil.disk_usage(folder).free
+
+
 # -- as text
 
 
@@ -207,10 +236,6 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
     )
     total = sum(made.hours(gpu, utilisation) * made.ranks for made in plans)
-    kept = max(made.disk for made in plans) + sum(2 * made.memory.weights for made in plans)
-    free = shutil.disk_usage(
-        next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
-    )
     speed = gpu.peak(study.engine.precision) / 1e12
     notes = [
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
@@ -218,8 +243,8 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
         "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * as the study asks. Hours: "
         "training alone; a warm start has a line of its own.",
-        f"Disk: GB of a run while it trains; {kept / 1e9:,.0f} GB for all, one after the other, and "
-        f"{free.free / 1e9:,.0f} GB are free in {results}{': TOO LITTLE' * (kept > free.free)}.",
+        f"Disk: GB of a run while it trains; {_disk(plans) / 1e9:,.0f} GB for all, one after the other, and "
+        f"{_free(results) / 1e9:,.0f} GB are free in {results}.",
     ]
     notes += _idle(plans)
     if shared := [id for id, source in study.sources.items() if source.study != study.name]:

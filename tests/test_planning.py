@@ -7,6 +7,7 @@ import multiprocessing
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typer.testing import CliRunner
 
-from benchmarks import launch, timing
+from benchmarks import launch, planning, timing
 from benchmarks.cli import app
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import open_corpus, prepare
@@ -25,7 +26,7 @@ from benchmarks.hardware import GPU, GPUS
 from benchmarks.lengths import lengths_of, total_length
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, render
+from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, refusals, render
 from benchmarks.specs import EngineSpec, RunSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
@@ -228,6 +229,11 @@ def test_memory_is_for_the_longest_rows_of_all(prepared: tuple[Study, Path], tmp
     assert large.memory.activations > 1.5 * usual.memory.activations and large.flops == usual.flops
 
 
+def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
+    """As if so many bytes were free everywhere."""
+    monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+
+
 def planned(*arguments: str) -> tuple[int, str]:
     done = CliRunner().invoke(app, ["plan", *arguments])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -238,6 +244,7 @@ def planned(*arguments: str) -> tuple[int, str]:
 def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
         monkeypatch.delenv(variable, raising=False)
+    with_free_disk(monkeypatch, 10e12)
     code, output = planned(name, "--results", str(tmp_path))
     study = load_study(name)
     assert code == 0 and "DOES NOT FIT" not in output
@@ -265,5 +272,24 @@ def _only(name: str, *rows: str) -> Study:
 def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
     code, output = planned("paper_3b_text", "--gpu", "RTX-4090", "--results", str(tmp_path))
     assert code == 1 and "DOES NOT FIT: " in output
+    assert "cot_sft" in output.rpartition("DOES NOT FIT into the memory of RTX-4090: ")[2]
     code, output = planned("smoke", "--gpu", "H300", "--results", str(tmp_path))
     assert code == 2 and all(name in output for name in GPUS)
+
+
+def test_too_little_disk_is_refused_with_the_mend(
+    prepared: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the folder of results is not there yet, too."""
+    made = plan(*prepared)
+    needed = max(one.disk for one in made) + sum(2 * one.memory.weights for one in made)
+    with_free_disk(monkeypatch, needed)
+    assert refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
+    with_free_disk(monkeypatch, needed - 1)
+    (refusal,) = refusals(made, GPUS["H200"], tmp_path / "new" / "results")
+    assert refusal.startswith("TOO LITTLE DISK: ") and "make room there, or name another folder" in refusal
+    code, output = planned("smoke", "--results", str(tmp_path))
+    assert code == 0 and "TOO LITTLE" not in output
+    with_free_disk(monkeypatch, 1000)
+    code, output = planned("smoke", "--results", str(tmp_path))
+    assert code == 1 and "TOO LITTLE DISK: " in output
