@@ -26,7 +26,8 @@ from benchmarks.hardware import GPU, GPUS
 from benchmarks.lengths import lengths_of, total_length
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, refusals, render
+from benchmarks.plan_text import render
+from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, refusals
 from benchmarks.specs import EngineSpec, RunSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
@@ -147,11 +148,11 @@ def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
 
 def test_zero_splits_moments_then_gradients_then_weights() -> None:
     """And adds a second copy of the weights that a rank updates, or the weights that are gathered."""
-    memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0)
+    memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0, validation=0.5)
     assert [memory.on(1, stage) for stage in range(4)] == [19.0, 23.0, 23.0, 23.0]
     assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.5, 9.0, 9.0]
     assert [memory.on(8, 2, "optimizer"), memory.on(8, 3, "weights")] == [7.5, 7.5]
-    assert Memory(80e9, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
+    assert Memory(80e9, 0.0, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
 
 
 @pytest.mark.parametrize(
@@ -168,12 +169,31 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
 def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) -> None:
     """``weights`` in GB with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
     part = weights * 1e9 / 4
-    memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
+    memory = Memory(part, 0.0, part, 2 * part, activations * 1e9, 0.0)
     engine = {"kind": "deepspeed", "gpus": ranks}
     run = small_study(ROWS, engine=engine).runs["equation/cot_sft/s0"]
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and advice in made.advice(gpu)
+
+
+def test_a_validation_of_more_rows_than_a_rank_trains_on_is_in_the_plan(prepared: tuple[Study, Path]) -> None:
+    """And asking for micro-batches of what a rank has anyway is what mends that it does not fit."""
+    _, folder = prepared
+    engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 3}
+    for whole, cut in zip(
+        plan(small_study(ROWS, engine=engine), folder),
+        plan(small_study(ROWS, engine={**engine, "micro_batch": 4}), folder),
+        strict=True,
+    ):
+        assert whole.micro_batch == cut.micro_batch == 4 and whole.memory.activations == cut.memory.activations
+        assert cut.memory.validation < cut.memory.activations, "of as many rows, and without gradients"
+        assert whole.memory.validation == pytest.approx(8 * cut.memory.validation, rel=0.3), "the longest of more rows"
+        assert whole.needed - cut.needed == max(whole.memory.validation - cut.memory.activations, 0)
+    memory = Memory(1e9, 0.0, 1e9, 2e9, 20e9, 150e9)
+    made = replace(whole, memory=memory, micro_batch=16)
+    gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
+    assert made.advice(gpu).endswith("set the micro-batch to 16")
 
 
 class OneOf(Ranks):

@@ -23,12 +23,12 @@ def plan(
     """Say what a study will take, before anything runs; exit code 1 where memory or disk is too little."""
     with clear_errors():
         loaded = load_study(study)
-        from benchmarks import planning
+        from benchmarks import plan_text, planning
         from benchmarks.hardware import get_gpu
 
         device = get_gpu(gpu)
         plans = planning.plan(loaded, results)
-        typer.echo(planning.render(loaded, plans, device, utilisation, results))
+        typer.echo(plan_text.render(loaded, plans, device, utilisation, results))
         refusals = planning.refusals(plans, device, results)
     for refusal in refusals:
         typer.echo(refusal, err=True)
