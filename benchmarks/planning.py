@@ -2,10 +2,12 @@
 
 FLOPs are 2 per weight of a linear layer and row, 4 per pair of positions and dimension of attention, padding included;
 the backward pass of the former is twice the forward pass, of the latter 2.5 times. Hours are FLOPs / (GPUs x peak x
-utilisation): training alone, at a utilisation that nothing here can know. Memory is float32 weights, gradients and
-AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what the longest micro-batch keeps for its
-backward pass, with the logits' gradient, and what ZeRO adds to its split: at stages 1 and 2 the weights that a rank
-updates a second time, at stage 3 those that are gathered.
+utilisation): training alone, at a utilisation that nothing here can know, of GPUs that have a micro-batch to compute.
+Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
+the longest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
+stages 1 and 2 the weights that a rank updates a second time, at stage 3 those that are gathered. Where no `micro_batch`
+is set, a rank trains on its share of a batch and validates a whole one: the logits of that may be what is largest. At
+the same number of rows, training takes more, and the features of a cached stage, which need no logits, take less.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tabulate import tabulate
 from torch import nn
 
 from benchmarks.checkpoints import KEPT
 from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, small_method, whole_method
+from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
 from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
 from benchmarks.specs import RunSpec
 from benchmarks.study import Study
 from methods.backbone import Backbone, load_backbone
-from methods.base import Budget, Stage
+from methods.base import Budget, Example, Stage
 
 USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies between tensors
 ROWS = 16  # of a counted batch
@@ -40,13 +42,20 @@ Offload = Literal["none", "optimizer", "weights"]
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU that has everything."""
+    """Bytes on one GPU that has everything. ``activations``: of a training pass; ``validation``: of a pass without
+    gradients, which may have more rows."""
 
     weights: float
     copy: float
     gradients: float
     moments: float
     activations: float
+    validation: float
+
+    @property
+    def passing(self) -> float:
+        """Of the larger of the two passes."""
+        return max(self.activations, self.validation)
 
     def on(self, ranks: int, stage: int, offload: Offload = "none") -> float:
         """On each of some GPUs at a stage of ZeRO, which splits moments, then gradients, then weights too. The copy is
@@ -58,7 +67,7 @@ class Memory:
         updated = self.gradients / ranks if stage in (1, 2) else 0.0  # as many weights as there are gradients
         gathered = min(self.weights, FLOAT32 * GATHERED) if stage == 3 else 0.0
         lasting = {"none": weights + updated + moments, "optimizer": weights, "weights": 0.0}[offload]
-        return lasting + gathered + self.copy + gradients + self.activations
+        return lasting + gathered + self.copy + gradients + self.passing
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,19 @@ class RunPlan:
         engine = self.run.engine
         return self.memory.on(self.ranks, engine.zero_stage, engine.offload)
 
+    @property
+    def parts(self) -> int:
+        """Micro-batches of a step, which :meth:`Engine.share` deals to the ranks."""
+        return math.ceil(self.run.training.batch_size / self.micro_batch)
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the ranks' passes that count: a rank that has one part fewer than others waits for them."""
+        return self.parts / (math.ceil(self.parts / self.ranks) * self.ranks)
+
     def hours(self, gpu: GPU, utilisation: float) -> float:
-        return self.flops / (self.ranks * gpu.peak(self.run.engine.precision) * utilisation) / 3600
+        busy = self.ranks * self.occupancy
+        return self.flops / (busy * gpu.peak(self.run.engine.precision) * utilisation) / 3600
 
     def fits(self, gpu: GPU) -> bool:
         return self.needed <= USABLE * gpu.memory
@@ -99,8 +119,9 @@ class RunPlan:
             if self.memory.on(self.ranks, stage) <= room:
                 return f"DOES NOT FIT: set zero_stage to {stage}"
         for stage in dict.fromkeys((own, ZERO[-1])):
-            left = room - self.memory.on(self.ranks, stage) + self.memory.activations
-            if (micro := math.floor(self.micro_batch * left / self.memory.activations)) >= 1:
+            left = room - self.memory.on(self.ranks, stage) + self.memory.passing
+            micro = min(self.micro_batch, math.floor(self.micro_batch * left / self.memory.activations))
+            if micro >= 1:  # once it is set, validation has no more rows
                 more = "" if stage == own else f"zero_stage to {stage} and "
                 return f"DOES NOT FIT: set {more}the micro-batch to {micro}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
@@ -125,10 +146,16 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     flops, features = _costs(run, stages, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    micro = run.engine.micro_batch or math.ceil(run.training.batch_size / run.engine.ranks)
+    batch = run.training.batch_size
+    micro = min(batch, run.engine.micro_batch or math.ceil(batch / run.engine.ranks))
     mixed = run.engine.precision == "bfloat16"
     kept = max(_activations(run, stage, lengths, whole, dimensions, micro) for stage in _extremes(stages))
-    memory = Memory(FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept)
+    rows = min(batch, run.engine.micro_batch or batch)
+    validating = [stage for stage in _extremes(stages) if stage.select_on]
+    validated = max((_logits(run, stage, lengths, whole, rows) for stage in validating), default=0.0)
+    memory = Memory(
+        FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept, validated
+    )
     # checkpoints that are kept and the one being written; the best and the final weights; features
     disk = (KEPT + 1) * (memory.weights + memory.moments) + 2 * memory.weights + FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
@@ -168,13 +195,23 @@ def _costs(
 def _activations(
     run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, dimensions: Dimensions, micro: int
 ) -> float:
-    """Bytes that a micro-batch of the longest examples takes at most: what is kept, and twice the widest output in
-    float32, which is that of the logits: their gradient is there while they still are."""
+    """Bytes that a micro-batch of the longest examples takes at most: what is kept, and logits with their gradient."""
     rows = min(micro, ROWS)
-    longest = sorted(lengths.longest, key=total_length)[-rows:]
-    kept = kept_bytes(run, stage, longest, dimensions, run.engine.precision, lengths.length)
-    widest = passed_in_stage(small_method(run, length=lengths.length), stage, [longest])[0].widest(whole)
-    return (kept + 2 * FLOAT32 * widest) * micro / rows
+    kept = kept_bytes(run, stage, _longest(lengths, rows), dimensions, run.engine.precision, lengths.length)
+    return kept * micro / rows + _logits(run, stage, lengths, whole, micro)
+
+
+def _logits(run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, rows: int) -> float:
+    """Bytes of twice the widest output of a pass over the longest examples, in float32: that is the logits, and either
+    their gradient, which is there while they still are, or their logarithms of softmax."""
+    counted = min(rows, ROWS)
+    small = small_method(run, length=lengths.length)
+    passed, *_ = passed_in_stage(small, stage, [_longest(lengths, counted)])
+    return 2 * FLOAT32 * passed.widest(whole) * rows / counted
+
+
+def _longest(lengths: Lengths, count: int) -> list[Example]:
+    return sorted(lengths.longest, key=total_length)[-count:]
 
 
 def _extremes(stages: Sequence[Stage]) -> list[Stage]:
@@ -183,55 +220,26 @@ def _extremes(stages: Sequence[Stage]) -> list[Stage]:
     return list({stage.name: stage for stage in (reading[0], reading[-1])}.values())
 
 
-# -- as text
+# -- whether it can run
 
 
-def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
-    """The plan as a Markdown table, with what it assumes."""
-    header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
-    header += ["Hours", "GPU-hours", "Disk", ""]
-    lines = [_line(made, gpu, utilisation) for made in plans]
-    table = tabulate(
-        lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
-    )
-    total = sum(made.hours(gpu, utilisation) * made.ranks for made in plans)
-    kept = max(made.disk for made in plans) + sum(2 * made.memory.weights for made in plans)
-    free = shutil.disk_usage(
-        next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
-    )
-    speed = gpu.peak(study.engine.precision) / 1e12
-    notes = [
-        f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
-        f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
-        f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
-        "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * as the study asks. Hours: "
-        "training alone; a warm start has a line of its own.",
-        f"Disk: GB of a run while it trains; {kept / 1e9:,.0f} GB for all, one after the other, and "
-        f"{free.free / 1e9:,.0f} GB are free in {results}{': TOO LITTLE' * (kept > free.free)}.",
-    ]
-    if shared := [id for id, source in study.sources.items() if source.study != study.name]:
-        notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")
-    return "\n".join([table, "", *notes])
+def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
+    """Why the study cannot run as it is, with the mends; nothing where it can."""
+    found = []
+    if large := [made.run.id for made in plans if not made.fits(gpu)]:
+        found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table names the mends")
+    needed, free = disk_space(plans, results)
+    if needed > free:
+        found.append(
+            f"TOO LITTLE DISK: all runs, one after the other, take {gigabytes(needed)} in {results}, and "
+            f"{gigabytes(free)} are free: make room there, or name another folder with --results"
+        )
+    return found
 
 
-def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
-    hours = made.hours(gpu, utilisation)
-    memory = [_gigabytes(made.memory.on(made.ranks, stage)) for stage in ZERO]
-    memory[made.run.engine.zero_stage] = f"{_gigabytes(made.needed)} *"
-    return [
-        made.run.id,
-        f"{made.parameters / 1e6:,.2f}M",
-        f"{made.tokens_per_epoch / 1e6:,.2f}M",
-        f"{made.epochs:g}",
-        f"{made.flops:.2e}".replace("e+", "e"),
-        *memory,
-        _gigabytes(made.memory.activations),
-        f"{hours:,.2f}",
-        f"{hours * made.ranks:,.2f}",
-        _gigabytes(made.disk),
-        "" if made.fits(gpu) else made.advice(gpu),
-    ]
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:,.1f}" if size >= 1e9 else f"{size / 1e9:.2g}"
+def disk_space(plans: Sequence[RunPlan], results: Path) -> tuple[float, int]:
+    """Bytes that all runs take, one after the other: the largest while it trains, and the final weights of each; and
+    those that are free where the folder is, or will be."""
+    needed = max((made.disk for made in plans), default=0.0) + sum(2 * made.memory.weights for made in plans)
+    folder = next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
+    return needed, shutil.disk_usage(folder).free

@@ -1,7 +1,8 @@
 """Run records into MLflow.
 
 One process writes at a time. What is there already, by the digest of its record, is left alone. A server that is down
-never fails a study: ``track.json`` then says ``pending``, and the next call catches up.
+never fails a study: ``track.json`` then says ``pending``, and the next call catches up. The workflow makes that call as
+long as :func:`tries` counts on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from benchmarks.study import Study
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Metric
+    from mlflow.entities import DatasetInput, Metric, Run
 
 KINDS = {"step": "train", "validation": "validation"}  # of logged lines: where their numbers are shown
 PER_TEST = {  # metrics of each test set, and the columns of the frame that they are
@@ -60,19 +61,24 @@ def track(study: Study, results: Path) -> dict[str, Any]:
     collected = load_collected(study, results)
     path = results / study.name / "track.json"
     with _one_writer(results) as origin:
-        old = _state(path)
-        state: dict[str, Any] = {"uri": _public(tracking_uri(results))}
+        state: dict[str, Any] = {"uri": _public(tracking_uri(results)), "tries": tries(path)}
         try:
             with _session(results) as client:
                 parent, runs = _import(client, study, collected, results, origin)
-                if old.get("status") == "pending":
-                    _attach(client, parent, sorted(path.parent.glob("table_*")))
+                _attach(client, parent, sorted(path.parent.glob("table_*")))  # rendered while the server was down
             state |= {"status": "done", "reason": None, "parent": parent, "runs": runs}
         except _Down as error:
             state |= {"status": "pending", "reason": str(error)}
             log.warning("MLflow at %s is not to be had, `track` will catch up: %s", state["uri"], error)
         write_json(path, state)
     return state
+
+
+def tries(path: Path) -> int:
+    """The number of the next try to import, by the record of the last: one more while that says ``pending``, the same
+    once all is there. The record holds it, and Snakemake what it was when the rule ran: where they differ, it runs."""
+    state = _state(path)
+    return state.get("tries", 1) + (state.get("status") == "pending")
 
 
 def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
@@ -149,8 +155,11 @@ def _import(
     """The parent run's id, and the run ids by run; imports what is new, drops what this folder's records replaced."""
     experiment = experiment_id(client, results)
     known = find_runs(client, experiment, f"tags.study = '{study.name}'")
-    parents = [run.info.run_id for run in known if run.data.tags.get("kind") == "study"]
-    parent = parents[-1] if parents else _create_parent(client, experiment, study)
+    parents = [run for run in known if run.data.tags.get("kind") == "study"]
+    made = parents[-1] if parents else _create_parent(client, experiment, study)
+    if made.info.status != "FINISHED":  # new, or the server went away when it was
+        client.set_terminated(made.info.run_id)
+    parent = made.info.run_id
     by_digest = {run.data.tags.get("record_digest"): run.info.run_id for run in known}
     importer = _Importer(client, experiment, parent, study, collected, results, origin)
     runs: dict[str, str] = {}
@@ -165,11 +174,9 @@ def _import(
     return parent, runs
 
 
-def _create_parent(client: MlflowClient, experiment: str, study: Study) -> str:
+def _create_parent(client: MlflowClient, experiment: str, study: Study) -> Run:
     tags = {"study": study.name, "kind": "study", "mlflow.note.content": f"{study.title}. {study.description}"}
-    run = client.create_run(experiment, tags=tags, run_name=study.name)
-    client.set_terminated(run.info.run_id)
-    return run.info.run_id
+    return client.create_run(experiment, tags=tags, run_name=study.name)
 
 
 def _digest(id: str, records: RunRecords) -> str:
@@ -208,8 +215,8 @@ class _Importer:
                 self.client.log_artifact(run, str(folder / f"{stage}.json"))
         if records.evaluate:
             self.client.log_artifacts(run, str(folder / "predictions"), "predictions")
-        self.client.set_tag(run, "record_digest", digest)
         self.client.set_terminated(run, end_time=end)
+        self.client.set_tag(run, "record_digest", digest)
         return run
 
     def _tags(self, spec: RunSpec, environment: dict[str, Any]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from benchmarks import devices, launch, measuring, rank, speed
 from benchmarks import heartbeat as heartbeat_module
+from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine
@@ -336,6 +337,8 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
         (analysis, "analyse", ["analyse", "smoke", "equation/marcos/s0"]),
         (measuring, "measure", ["measure", "smoke", "--name", "here"]),
         (speed, "measure_speed", ["speed", "smoke"]),
+        (explaining, "explain", ["explain", "smoke", "--question", "1"]),
+        (by_hand, "intervene", ["intervene", "smoke", "equation/marcos/s0", "--dims", "3", "--value", "0"]),
     ],
 )
 def test_a_command_that_computes_takes_a_gpu_first(

@@ -7,27 +7,32 @@ import multiprocessing
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typer.testing import CliRunner
 
-from benchmarks import launch, timing
+from benchmarks import launch, planning, timing
 from benchmarks.cli import app
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import open_corpus, prepare
-from benchmarks.engine import Ranks
+from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.base import checkpoint_activations
+from benchmarks.engine.process import ProcessEngine
 from benchmarks.hardware import GPU, GPUS
 from benchmarks.lengths import lengths_of, total_length
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run
+from benchmarks.plan_text import render
+from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, refusals
 from benchmarks.specs import EngineSpec, RunSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
 from small import MARCOS, small_study
+from tiny import make
 
 ROWS = [
     {"id": "cot_sft", "method": "cot_sft"},
@@ -143,11 +148,11 @@ def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
 
 def test_zero_splits_moments_then_gradients_then_weights() -> None:
     """And adds a second copy of the weights that a rank updates, or the weights that are gathered."""
-    memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0)
+    memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0, validation=0.5)
     assert [memory.on(1, stage) for stage in range(4)] == [19.0, 23.0, 23.0, 23.0]
     assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.5, 9.0, 9.0]
     assert [memory.on(8, 2, "optimizer"), memory.on(8, 3, "weights")] == [7.5, 7.5]
-    assert Memory(80e9, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
+    assert Memory(80e9, 0.0, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
 
 
 @pytest.mark.parametrize(
@@ -164,12 +169,66 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
 def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) -> None:
     """``weights`` in GB with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
     part = weights * 1e9 / 4
-    memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
+    memory = Memory(part, 0.0, part, 2 * part, activations * 1e9, 0.0)
     engine = {"kind": "deepspeed", "gpus": ranks}
     run = small_study(ROWS, engine=engine).runs["equation/cot_sft/s0"]
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and advice in made.advice(gpu)
+
+
+def test_a_validation_of_more_rows_than_a_rank_trains_on_is_in_the_plan(prepared: tuple[Study, Path]) -> None:
+    """And asking for micro-batches of what a rank has anyway is what mends that it does not fit."""
+    _, folder = prepared
+    engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 3}
+    for whole, cut in zip(
+        plan(small_study(ROWS, engine=engine), folder),
+        plan(small_study(ROWS, engine={**engine, "micro_batch": 4}), folder),
+        strict=True,
+    ):
+        assert whole.micro_batch == cut.micro_batch == 4 and whole.memory.activations == cut.memory.activations
+        assert cut.memory.validation < cut.memory.activations, "of as many rows, and without gradients"
+        assert whole.memory.validation == pytest.approx(8 * cut.memory.validation, rel=0.3), "the longest of more rows"
+        assert whole.needed - cut.needed == max(whole.memory.validation - cut.memory.activations, 0)
+    memory = Memory(1e9, 0.0, 1e9, 2e9, 20e9, 150e9)
+    made = replace(whole, memory=memory, micro_batch=16)
+    gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
+    assert made.advice(gpu).endswith("set the micro-batch to 16")
+
+
+class OneOf(Ranks):
+    """A rank of some, as the engine deals micro-batches to it."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "ranks", "occupancy"),
+    [(256, 32, 16, 8 / 16), (256, 14, 8, 19 / 24), (10, None, 8, 5 / 8), (16, 64, 2, 1 / 2), (32, 4, 8, 1)],
+)
+def test_hours_know_of_ranks_that_wait(
+    prepared: tuple[Study, Path], batch: int, micro: int | None, ranks: int, occupancy: float
+) -> None:
+    """The share of the passes that count is that of the engine's own parts."""
+    _, folder = prepared
+    engine = {"kind": "deepspeed", "gpus": ranks, "micro_batch": micro}
+    study = small_study(ROWS[:1], engine=engine, training={"batch_size": batch})
+    (made,) = plan(study, folder)
+    method = make("cot_sft")
+    (stage,) = method.stages(Budget(1.0, 1, (9,)))
+    of_ranks = [
+        ProcessEngine(method, stage, made.run.training, made.run.engine, Phase(0, 1), OneOf(rank, ranks))
+        for rank in range(ranks)
+    ]
+    shares = [engine.share(np.arange(batch)) for engine in of_ranks]
+    assert sum(counts for share in shares for _, counts in share) == made.parts
+    assert made.parts / sum(len(share.rows) for share in shares) == made.occupancy == occupancy
+    gpu = GPU("made up", 100e9, 1e12, 1e12)
+    assert made.hours(gpu, 0.5) == pytest.approx(made.flops / (ranks * occupancy * 0.5e12) / 3600)
+    text = render(study, [made], gpu, 0.5, folder)
+    assert ("WARNING: ranks are idle" in text) == (occupancy < 1)
+    assert f"idle for {1 - occupancy:.0%} " in text or occupancy == 1
 
 
 # -- the command
@@ -190,6 +249,11 @@ def test_memory_is_for_the_longest_rows_of_all(prepared: tuple[Study, Path], tmp
     assert large.memory.activations > 1.5 * usual.memory.activations and large.flops == usual.flops
 
 
+def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
+    """As if so many bytes were free everywhere."""
+    monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+
+
 def planned(*arguments: str) -> tuple[int, str]:
     done = CliRunner().invoke(app, ["plan", *arguments])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -200,6 +264,7 @@ def planned(*arguments: str) -> tuple[int, str]:
 def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
         monkeypatch.delenv(variable, raising=False)
+    with_free_disk(monkeypatch, 10e12)
     code, output = planned(name, "--results", str(tmp_path))
     study = load_study(name)
     assert code == 0 and "DOES NOT FIT" not in output
@@ -227,5 +292,24 @@ def _only(name: str, *rows: str) -> Study:
 def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
     code, output = planned("paper_3b_text", "--gpu", "RTX-4090", "--results", str(tmp_path))
     assert code == 1 and "DOES NOT FIT: " in output
+    assert "cot_sft" in output.rpartition("DOES NOT FIT into the memory of RTX-4090: ")[2]
     code, output = planned("smoke", "--gpu", "H300", "--results", str(tmp_path))
     assert code == 2 and all(name in output for name in GPUS)
+
+
+def test_too_little_disk_is_refused_with_the_mend(
+    prepared: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the folder of results is not there yet, too."""
+    made = plan(*prepared)
+    needed = max(one.disk for one in made) + sum(2 * one.memory.weights for one in made)
+    with_free_disk(monkeypatch, needed)
+    assert refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
+    with_free_disk(monkeypatch, needed - 1)
+    (refusal,) = refusals(made, GPUS["H200"], tmp_path / "new" / "results")
+    assert refusal.startswith("TOO LITTLE DISK: ") and "make room there, or name another folder" in refusal
+    code, output = planned("smoke", "--results", str(tmp_path))
+    assert code == 0 and "TOO LITTLE" not in output
+    with_free_disk(monkeypatch, 1000)
+    code, output = planned("smoke", "--results", str(tmp_path))
+    assert code == 1 and "TOO LITTLE DISK: " in output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import resource
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from mlflow import MlflowClient
 from requests import RequestException
 
 from benchmarks import results, tracking
@@ -40,11 +42,15 @@ def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-def all_runs(folder: Path) -> dict[str, Any]:
+def all_runs(folder: Path, name: str = "fake") -> dict[str, Any]:
     client = connect(folder)
-    found = find_runs(client, experiment_id(client, folder), "tags.study = 'fake'")
+    found = find_runs(client, experiment_id(client, folder), f"tags.study = '{name}'")
     assert len({run.info.run_name for run in found}) == len(found)
     return {str(run.info.run_name): run for run in found}
+
+
+def tables(folder: Path, parent: str) -> set[str]:
+    return {file.path for file in connect(folder).list_artifacts(parent, "tables")}
 
 
 def test_one_parent_and_one_child_per_run(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -102,7 +108,6 @@ def test_a_changed_record_replaces_its_run(tracked: tuple[Path, dict[str, Any]])
     path = folder / "fake/runs/text/cot/s0/train.json"
     write_json(path, read_json(path) | {"wall_seconds": 61.0})
     results.collect(study(), folder)
-    (folder / "fake" / "track.json").unlink()  # as Snakemake does before it runs the rule again
     after = tracking.track(study(), folder)
     changed = {name for name in after["runs"] if after["runs"][name] != before["runs"][name]}
     assert changed == {"text/cot/s0"}
@@ -125,8 +130,7 @@ def test_tables_are_attached_to_the_parent(tracked: tuple[Path, dict[str, Any]])
     folder, state = tracked
     write_text(folder / "fake" / "table_main.md", "# a table\n")
     tracking.attach_table(study(), folder, [folder / "fake" / "table_main.md"])
-    files = connect(folder).list_artifacts(state["parent"], "tables")
-    assert [file.path for file in files] == ["tables/table_main.md"]
+    assert tables(folder, state["parent"]) == {"tables/table_main.md"}
 
 
 def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -150,6 +154,7 @@ def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytes
     state = tracking.track(made, tmp_path)
     assert state["status"] == "pending" and "127.0.0.1" in state["reason"]
     assert read_json(tmp_path / "patient" / "track.json") == state and "secret" not in str(state)
+    assert tracking.track(made, tmp_path) == state | {"tries": 2}, "so that the workflow sees that it is not over"
     tracking.attach_table(made, tmp_path, [])  # nothing to attach to yet, and no error
 
 
@@ -162,10 +167,48 @@ def test_the_next_call_catches_up(
     with monkeypatch.context() as patch:
         patch.setattr("mlflow.MlflowClient.log_artifact", Mock(side_effect=RequestException("the server went away")))
         tracking.attach_table(study(), folder, [table])
-    assert read_json(folder / "fake" / "track.json")["status"] == "pending" and "catch up" in caplog.text
+    waiting = read_json(folder / "fake" / "track.json")
+    assert waiting["status"] == "pending" and "catch up" in caplog.text
     state = tracking.track(study(), folder)
-    files = {file.path for file in connect(folder).list_artifacts(state["parent"], "tables")}
-    assert state["status"] == "done" and "tables/table_late.md" in files
+    assert state["status"] == "done" and state["tries"] == waiting["tries"] + 1
+    assert "tables/table_late.md" in tables(folder, state["parent"])
+    assert tracking.track(study(), folder) == state, "the number of tries stands still once all is there"
+
+
+def test_what_was_rendered_while_the_server_was_down_is_attached_once_it_is_up(
+    tracked: tuple[Path, dict[str, Any]],
+) -> None:
+    """Also where the record of what waits is lost."""
+    folder, _ = tracked
+    write_text(folder / "fake" / "table_unseen.md", "# unseen\n")
+    (folder / "fake" / "track.json").unlink()
+    state = tracking.track(study(), folder)
+    assert "tables/table_unseen.md" in tables(folder, state["parent"]) and state["tries"] == 1
+
+
+@pytest.mark.parametrize("call", ["create_run", "log_batch", "log_artifact", "set_tag", "set_terminated"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_import_that_breaks_off_anywhere_is_made_whole(
+    behind: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    """Of a study that was never imported: its parent, and one run."""
+    made = study(name="new", blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
+    fabricate(made, behind)
+    results.collect(made, behind)
+    whole, calls = getattr(MlflowClient, call), itertools.count(1)
+
+    def once(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == number:
+            raise RequestException("the server went away")
+        return whole(*arguments, **named)
+
+    monkeypatch.setattr(MlflowClient, call, once)
+    assert tracking.track(made, behind)["status"] == "pending"
+    state = tracking.track(made, behind)
+    runs = all_runs(behind, "new")
+    assert state["status"] == "done" and set(runs) == {"new", *made.runs}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert {name: run.info.run_id for name, run in runs.items() if name != "new"} == state["runs"]
 
 
 @pytest.fixture

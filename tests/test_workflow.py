@@ -22,7 +22,7 @@ SMOKE = list(load_study("smoke").runs)
 TARGET = "results/table_main.md"
 # A stage that only writes the file it is asked for, at once
 STAND_IN = """
-import os, sys
+import json, os, sys
 from pathlib import Path
 
 verb, study, *rest = sys.argv[1:]
@@ -33,9 +33,15 @@ names = {
     "track": ["track.json"],
     "table": [f"table_{''.join(rest[-1:])}.{kind}" for kind in ("md", "tex", "csv", "json")],
 }
+text = f"{verb} {rest}"
+if verb == "track":
+    from benchmarks.tracking import tries
+
+    status = "pending" if Path("server_is_down").exists() else "done"
+    text = json.dumps({"status": status, "tries": tries(results / "track.json")})
 for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
     (results / name).parent.mkdir(parents=True, exist_ok=True)
-    (results / name).write_text(f"{verb} {rest}")
+    (results / name).write_text(text)
 """
 # In the place of SLURM's plugin: says what a job asks for, and leaves what it is to write
 CLUSTER = """
@@ -130,6 +136,19 @@ def test_dry_run_of_the_default_study_says_what_would_run_and_why(tmp_path: Path
 
 def test_second_call_does_nothing_however_the_study_is_named(finished: Path) -> None:
     assert "Nothing to be done" in snakemake(finished, "--configfile", "workflows/config/smoke.yaml", "--", TARGET)
+
+
+def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
+    """By the same command, and alone: tables do not wait for it, nor are they rendered again."""
+    asked = ("--config", "study=smoke", "--", TARGET)
+    record, down = finished / "results/smoke/track.json", finished / "server_is_down"
+    record.write_text(json.dumps({"status": "pending", "tries": 1}))
+    down.touch()
+    for tries, status in ((2, "pending"), (3, "done")):
+        assert planned(snakemake(finished, *asked)) == {"track": 1}
+        assert json.loads(record.read_text()) == {"status": status, "tries": tries}
+        down.unlink(missing_ok=True)
+    assert "Nothing to be done" in snakemake(finished, *asked)
 
 
 def test_all_tables_are_made_when_none_is_named(finished: Path) -> None:

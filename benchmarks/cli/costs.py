@@ -20,17 +20,19 @@ def plan(
     gpu: Annotated[str, typer.Option(help="What it is to run on: H200, H100, A100-80, A100-40 or RTX-4090.")] = "H200",
     utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of its peak that is reached.")] = 0.4,
 ) -> None:
-    """Say what a study will take, before anything runs; exit code 1 where a run does not fit into memory."""
+    """Say what a study will take, before anything runs; exit code 1 where memory or disk is too little."""
     with clear_errors():
         loaded = load_study(study)
-        from benchmarks import planning
+        from benchmarks import plan_text, planning
         from benchmarks.hardware import get_gpu
 
         device = get_gpu(gpu)
         plans = planning.plan(loaded, results)
-        typer.echo(planning.render(loaded, plans, device, utilisation, results))
-    if not all(made.fits(device) for made in plans):
-        raise typer.Exit(1)
+        typer.echo(plan_text.render(loaded, plans, device, utilisation, results))
+        refusals = planning.refusals(plans, device, results)
+    for refusal in refusals:
+        typer.echo(refusal, err=True)
+    raise typer.Exit(bool(refusals))
 
 
 @app.command()

@@ -38,8 +38,10 @@ def explain(
     """All trained runs on one question, side by side: steps, latents as nearest tokens, active dimensions."""
     with clear_errors():
         loaded = load_study(study)
+        from benchmarks import devices
         from benchmarks.analysis import explaining
 
+        devices.pin(1)
         explaining.explain(loaded, results, question, test)
 
 
@@ -59,8 +61,10 @@ def intervene(
     their format and their accuracy."""
     with clear_errors():
         spec = run_of(study, run)
+        from benchmarks import devices
         from benchmarks.analysis import by_hand
 
+        devices.pin(1)
         by_hand.intervene(spec, results, dims, value, step, test, questions, show)
 
 

@@ -111,6 +111,13 @@ def needs_of(figure, study):
     return DRAWINGS[figure].needs(study, Path("results"))
 
 
+def tries(wildcards):
+    """How often the import into MLflow has been tried, with the next: another number while it is pending."""
+    from benchmarks.tracking import tries  # pandas takes its time
+
+    return tries(Path(f"results/{wildcards.study}/track.json"))
+
+
 def run_of(wildcards):
     return study(wildcards.study).runs[wildcards.run]
 

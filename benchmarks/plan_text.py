@@ -1,0 +1,74 @@
+"""A plan as text: what every run takes, as a Markdown table, with what it assumes and where ranks would wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from benchmarks.hardware import GPU
+from benchmarks.planning import USABLE, ZERO, RunPlan, disk_space
+from benchmarks.study import Study
+
+
+def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
+    """The plan as a Markdown table, with what it assumes."""
+    header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
+    header += ["Hours", "GPU-hours", "Disk", ""]
+    lines = [_line(made, gpu, utilisation) for made in plans]
+    table = tabulate(
+        lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
+    )
+    total = sum(made.hours(gpu, utilisation) * made.ranks for made in plans)
+    needed, free = disk_space(plans, results)
+    speed = gpu.peak(study.engine.precision) / 1e12
+    notes = [
+        f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
+        f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
+        f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
+        "ZeRO 0 to 3: GB on each GPU, activations included, of the longest micro-batch or of a validation that takes "
+        "more; * as the study asks. Hours: training alone; a warm start has a line of its own.",
+        f"Disk: GB of a run while it trains; {needed / 1e9:,.0f} GB for all, one after the other, and "
+        f"{free / 1e9:,.0f} GB are free in {results}.",
+    ]
+    notes += _idle(plans)
+    if shared := [id for id, source in study.sources.items() if source.study != study.name]:
+        notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")
+    return "\n".join([table, "", *notes])
+
+
+def _idle(plans: Sequence[RunPlan]) -> list[str]:
+    """Warnings of ranks that wait for others, one for all runs that are dealt alike."""
+    waiting: dict[tuple[int, int], list[RunPlan]] = {}
+    for made in plans:
+        if made.occupancy < 1:
+            waiting.setdefault((made.parts, made.ranks), []).append(made)
+    return [
+        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {parts} micro-batches of a step on "
+        f"{ranks} ranks ({', '.join(made.run.id for made in alike)}): set a smaller micro_batch, or fewer ranks."
+        for (parts, ranks), alike in waiting.items()
+    ]
+
+
+def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
+    hours = made.hours(gpu, utilisation)
+    memory = [_gigabytes(made.memory.on(made.ranks, stage)) for stage in ZERO]
+    memory[made.run.engine.zero_stage] = f"{_gigabytes(made.needed)} *"
+    return [
+        made.run.id,
+        f"{made.parameters / 1e6:,.2f}M",
+        f"{made.tokens_per_epoch / 1e6:,.2f}M",
+        f"{made.epochs:g}",
+        f"{made.flops:.2e}".replace("e+", "e"),
+        *memory,
+        _gigabytes(made.memory.passing),
+        f"{hours:,.2f}",
+        f"{hours * made.ranks:,.2f}",
+        _gigabytes(made.disk),
+        "" if made.fits(gpu) else made.advice(gpu),
+    ]
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.1f}" if size >= 1e9 else f"{size / 1e9:.2g}"
