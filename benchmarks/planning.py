@@ -156,8 +156,10 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     memory = Memory(
         FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept, validated
     )
-    # checkpoints that are kept and the one being written; the best and the final weights; features
-    disk = (KEPT + 1) * (memory.weights + memory.moments) + 2 * memory.weights + FLOAT32 * features * lengths.rows
+    # checkpoints that are kept and the one being written; selected weights of each stage, and the final ones; features
+    selected = sum(bool(stage.select_on) for stage in stages)
+    disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
+    disk += FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
     return RunPlan(run, parameters, lengths.tokens, ran, flops, memory, disk, micro, lengths.basis)
 
@@ -240,6 +242,6 @@ def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
 def disk_space(plans: Sequence[RunPlan], results: Path) -> tuple[float, int]:
     """Bytes that all runs take, one after the other: the largest while it trains, and the final weights of each; and
     those that are free where the folder is, or will be."""
-    needed = max((made.disk for made in plans), default=0.0) + sum(2 * made.memory.weights for made in plans)
+    needed = max((made.disk for made in plans), default=0.0) + sum(made.memory.weights for made in plans)
     folder = next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
     return needed, shutil.disk_usage(folder).free

@@ -50,7 +50,12 @@ def before_the_record(_: int) -> None:
 
 def after_the_record(_: int) -> None:
     """Where nothing is left to resume from."""
-    nth_call(shutil, "rmtree", 1, lambda path, **_: (os.rename(path, f"{path}-gone"), die()), is_folder_of_checkpoints)
+
+    def gone(path: Path, **_: Any) -> None:
+        path.rename(path.with_name("gone"))
+        die()
+
+    nth_call(shutil, "rmtree", 1, gone, is_folder_of_checkpoints)
 
 
 def is_folder_of_checkpoints(path: Any, **_: Any) -> bool:
