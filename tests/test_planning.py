@@ -302,7 +302,7 @@ def test_too_little_disk_is_refused_with_the_mend(
 ) -> None:
     """Where the folder of results is not there yet, too."""
     made = plan(*prepared)
-    needed = max(one.disk for one in made) + sum(2 * one.memory.weights for one in made)
+    needed = max(one.disk for one in made) + sum(one.memory.weights for one in made)
     with_free_disk(monkeypatch, needed)
     assert refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
     with_free_disk(monkeypatch, needed - 1)
