@@ -31,6 +31,8 @@ BATCHES = [np.arange(6), np.arange(6, 11), np.array([11])]  # the last two are n
 TRAINING = TrainingSpec(epochs=4, batch_size=6, learning_rate=1e-3, schedule="cosine", warmup_steps=2)
 BUDGET = Budget(epochs=8.0, steps_per_epoch=3, chain_lengths=(9,) * 12)
 FULL_GRID = ("cot_sft", "marcos")
+Precision = Literal["float32", "bfloat16"]
+Offload = Literal["none", "optimizer", "weights"]
 
 
 @dataclass(frozen=True)
@@ -40,20 +42,30 @@ class Case:
     method: str
     zero_stage: Literal[0, 1, 2, 3]
     micro: int | None
+    precision: Precision = "float32"
+    offload: Offload = "none"
 
     @property
     def name(self) -> str:
-        return f"{self.method}-zero{self.zero_stage}" + ("-accumulated" if self.micro else "")
+        parts = [self.method, f"zero{self.zero_stage}", "accumulated" if self.micro else ""]
+        parts += ["" if self.precision == "float32" else self.precision]
+        parts += ["" if self.offload == "none" else f"{self.offload}_offloaded"]
+        return "-".join(filter(None, parts))
 
     @property
     def engine(self) -> EngineSpec:
-        return EngineSpec(kind="deepspeed", gpus=2, zero_stage=self.zero_stage, micro_batch=self.micro)
+        settings = {"zero_stage": self.zero_stage, "micro_batch": self.micro}
+        return EngineSpec(kind="deepspeed", gpus=2, precision=self.precision, offload=self.offload, **settings)
 
 
 def cases() -> list[Case]:
-    """Every method with whole and with split weights; some with all stages of ZeRO, and accumulated too."""
+    """Every method with whole and with split weights; some with all stages of ZeRO, accumulated too, offloaded, and in
+    bfloat16, as the paper's studies train."""
     grid = [Case(name, stage, micro) for name in FULL_GRID for stage in (0, 1, 2, 3) for micro in (None, 2)]
-    return grid + [Case(name, stage, 2) for name in available() if name not in FULL_GRID for stage in (0, 3)]
+    grid += [Case(name, stage, 2) for name in available() if name not in FULL_GRID for stage in (0, 3)]
+    grid += [Case(name, stage, 2, "bfloat16") for name in FULL_GRID for stage in (0, 2, 3)]
+    grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
+    return grid + [Case(name, 3, 2, offload="weights") for name in FULL_GRID]
 
 
 class Problems:
@@ -92,7 +104,7 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
     data = steps.StageData(method, problems, stage, 0, None)
     if stage.cached:
         store = FeatureStore(folder / f"features-{ranks.world}", "features", ranks)
-        store.fill(method, "float32", problems, np.arange(len(problems)), data.context(0, 0), 4)
+        store.fill(method, spec.precision, problems, np.arange(len(problems)), data.context(0, 0), 4)
         data = steps.StageData(method, problems, stage, 0, store)
     found: dict[str, Tensor] = {}
     engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
