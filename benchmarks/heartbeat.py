@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -67,8 +68,9 @@ def told_to_go(folder: Path) -> bool:
 
 
 def stop(folder: Path) -> None:
-    """Have every rank that is left end at once, also where no signal reaches it."""
-    (folder / "stopped").touch()
+    """Have every rank that is left end at once, also where no signal reaches it. A full disk keeps it from those."""
+    with suppress(OSError):
+        (folder / "stopped").touch()
 
 
 class Heartbeat:
@@ -103,6 +105,7 @@ class Heartbeat:
         while self.where != DONE:
             time.sleep(PERIOD)
             if self._given_up():
+                print("given up by the parent, or another try has begun", file=sys.stderr, flush=True)
                 os._exit(1)
             self._write()
             if not self.obeyed and told_to_go(self.path.parent):
@@ -110,8 +113,12 @@ class Heartbeat:
                 os.kill(self.pid, signal.SIGTERM)
 
     def _given_up(self) -> bool:
-        folder = self.path.parent
-        return (folder / "stopped").exists() or not folder.exists() or folder.stat().st_ino != self.folder
+        try:
+            return self.path.parent.stat().st_ino != self.folder or "stopped" in os.listdir(self.path.parent)
+        except FileNotFoundError:
+            return True
+        except OSError:  # of a shared file system, for a moment
+            return False
 
     def _write(self) -> None:
         """A beat that cannot be written, on a disk that is full, is left out: the work may well go on without."""

@@ -35,7 +35,7 @@ GRACE = 10.0  # seconds that a launcher has to end all ranks after one has ended
 STARTUP = 600.0  # seconds that ranks have to begin
 MODULE = "benchmarks.rank"
 # Variables that ranks get by a file: a runner over a hostfile hands on next to none. No token: others can read files
-CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "HF_HOME", "HF_HUB_", "HF_DATASETS_")
+CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
 Task = Literal["train", "time"]
 
 
@@ -49,7 +49,7 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     with RunLock(paths.run):
         if spec.engine.kind == "process":
             from benchmarks.engine import Ranks  # who only starts ranks builds no model, and need not wait for imports
-            from benchmarks.training import train_as
+            from benchmarks.train_stage import train_as
 
             return train_as(Ranks(), spec, results)
         run_ranks(spec, results, "train")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,16 +64,17 @@ def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
     rows: dict[str, list[str]] = {}
     for id, spec in study.runs.items():
         record = collected.runs[id].train if id in collected.runs else None
-        if (spec.block, spec.seed) == (block, study.seeds[0]) and record and record.stages:
+        told = record and record.stages and all(stage.epochs for stage in record.stages)
+        if record and told and (spec.block, spec.seed) == (block, study.seeds[0]):
             rows.setdefault(_budget(spec, record), []).append(spec.row)
     for budget, names in rows.items():
         yield f"{', '.join(names)}: {budget}"
 
 
 def _budget(spec: RunSpec, record: TrainRecord) -> str:
-    phases: Counter[str] = Counter()
+    phases: defaultdict[str, float] = defaultdict(float)
     for stage in record.stages:
-        phases[stage.phase] += stage.epochs  # type: ignore[assignment]
+        phases[stage.phase] += stage.epochs or 0.0
     parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
     start = f" after {spec.starts_from.split('/')[1]}" if spec.starts_from else ""
     return f"{', '.join(parts)} in batches of {spec.training.batch_size}{start}"

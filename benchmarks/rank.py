@@ -63,10 +63,10 @@ def main() -> int:
         die_with(int(pid), "the parent of all ranks")
     logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format="%(levelname)s: %(message)s")
 
-    from benchmarks import timing, training
+    from benchmarks import timing, train_stage
     from benchmarks.engine.ranks import join
 
-    task = {"train": training.train_as, "time": timing.time_as}[given.task]
+    task = {"train": train_stage.train_as, "time": timing.time_as}[given.task]
 
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:

@@ -11,19 +11,13 @@ from benchmarks.diversity import DrawStatistics
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.specs import EvaluationSpec, RunSpec, StageName
 
+# Besides the method's own code: what a run's weights depend on, whatever engine trains it, for another may go on with
+# them. What lists data sets is not in it: cards have versions
 TRAINED_BY = (
     *(f"benchmarks.{part}" for part in ("training", "steps", "features", "study", "specs")),
-    *(f"benchmarks.engine.{part}" for part in ("base", "process")),
+    *(f"benchmarks.engine.{part}" for part in ("base", "process", "ranks", "sharded")),
     *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers", "batching")),
 )
-
-
-def trained_by(spec: RunSpec) -> tuple[str, ...]:
-    """Besides the method's own code, the modules that a run's weights depend on. What lists data sets is not among
-    them: cards have versions."""
-    if spec.engine.kind == "process":
-        return TRAINED_BY
-    return (*TRAINED_BY, "benchmarks.engine.ranks", "benchmarks.engine.sharded")
 
 
 class Record(BaseModel):
@@ -40,7 +34,7 @@ class Record(BaseModel):
 
 class StageRecord(BaseModel):
     phase: str = ""
-    epochs: float = 0.0
+    epochs: float | None = None
     warnings: list[str] = []  # that hold at its end
 
 

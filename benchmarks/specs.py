@@ -276,6 +276,11 @@ class RunSpec(Strict):
     starts_from: str | None
 
     @property
+    def rows_at_once(self) -> int:
+        """Examples in one pass of a rank, where none of a step's accumulation decides it."""
+        return min(self.training.batch_size, self.engine.micro_batch or self.training.batch_size)
+
+    @property
     def stages(self) -> tuple[StageName, ...]:
         """The stages that the run goes through."""
         return STAGES if self.timing else STAGES[:-1]

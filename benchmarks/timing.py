@@ -201,7 +201,7 @@ def time_stage(
     chosen = [batches[i] for i in spread_over(len(batches), steps)]
     once = {"once_seconds": 0.0, "once_flops": 0.0}
     if stage.cached:
-        data, once = _cached(method, spec.engine.precision, data, chosen, len(batches), scratch, ranks)
+        data, once = _cached(method, spec, data, chosen, len(batches), scratch, ranks)
         chosen = [np.arange(len(chosen[0]))] * steps
     engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), ranks)  # may take weights apart
     method.train()
@@ -240,17 +240,17 @@ def flops(counter: FlopCounterMode, ranks: Ranks) -> float:
 
 
 def _cached(
-    method: Method, precision: str, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path, ranks: Ranks
+    method: Method, spec: RunSpec, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path, ranks: Ranks
 ) -> tuple[StageData, dict[str, float]]:
     """Features of the chosen batches, and what the pass over all batches takes at their rate."""
-    rows, size = np.concatenate(chosen), len(chosen[0])
+    rows, size = np.concatenate(chosen), spec.rows_at_once
     store = FeatureStore(scratch / "features-timing", "features", ranks)
     context = data.context(0, 0)
     with FlopCounterMode(display=False) as counter:  # warms up too; counting slows down, so it is not timed
-        store.fill(method, precision, data.corpus, rows, context, size)
+        store.fill(method, spec.engine.precision, data.corpus, rows, context, size)
     synchronize(method.device)
     began = time.perf_counter()
-    store.fill(method, precision, data.corpus, rows, context, size)
+    store.fill(method, spec.engine.precision, data.corpus, rows, context, size)
     synchronize(method.device)
     seconds = time.perf_counter() - began
     scale = batches / len(chosen)

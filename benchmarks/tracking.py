@@ -278,7 +278,9 @@ def _logged(path: Path, start: int) -> Iterator[Metric]:
         try:
             entry = json.loads(line)
         except json.JSONDecodeError as error:
-            raise BrokenRecord(f"{path}, line {number}: broken JSON ({error.msg}): train this run again") from error
+            raise BrokenRecord(
+                f"{path}, line {number}: broken JSON ({error.msg}): remove the folder, and train this run again"
+            ) from error
         if entry["kind"] in KINDS:
             numbers = {k: v for k, v in entry.items() if isinstance(v, (int, float)) and k != "step"}
             named = {f"{KINDS[entry['kind']]}/{name}": value for name, value in numbers.items()}

@@ -1,4 +1,4 @@
-"""The train stage: one loop for all methods, resumable at any moment with the same result.
+"""One training: one loop for all methods, resumable at any moment with the same result.
 
 Everything that happens at a step is a function of the specification and the step's number: the batch, the learning
 rate, every random draw. A checkpoint therefore needs weights, optimizer and counters only.
@@ -20,24 +20,22 @@ import numpy as np
 import torch
 
 from benchmarks import checkpoints
-from benchmarks.checkpoints import DIGEST, read_weights
+from benchmarks.checkpoints import read_weights
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
-from benchmarks.files import BrokenRecord, read_json, space_in, sync, write_json, write_text
+from benchmarks.files import read_json, space_in, sync, write_json, write_text
 from benchmarks.models import build_method, export
 from benchmarks.paths import Paths
 from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
-from benchmarks.records import trained_by
+from benchmarks.records import TRAINED_BY
 from benchmarks.specs import RunSpec
 from benchmarks.steps import StageData, Sums, budget_of, optimizer_step, phase_of, steps_of, validation_terms
 from methods.base import Context, Stage
 from methods.registry import code_digest
-
-RECORD = "train.json"  # in a run's folder, and beside its weights
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +79,12 @@ class Trainer:
         self.epoch, self.batches = -1, []
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
-        self.rows_at_once = min(self.training.batch_size, spec.engine.micro_batch or self.training.batch_size)
 
     def _key(self) -> str:
         """What a checkpoint must have been made from to be resumed."""
         parent = checkpoints.digest(self.parent) if self.parent else None
         data = read_json(self.paths.data / "done.json")["digests"][f"{self.spec.data.train}/train"]
-        parts = [self.spec.digest("train"), code_digest(self.spec.method, *trained_by(self.spec)), data, parent]
+        parts = [self.spec.digest("train"), code_digest(self.spec.method, *TRAINED_BY), data, parent]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> dict[str, Any]:
@@ -156,7 +153,7 @@ class Trainer:
         rows = np.arange(len(corpus))
         context, precision = plain.context(0, 0), self.spec.engine.precision
         with self.notice.obeyed():
-            store.fill(self.method, precision, corpus, rows, context, self.rows_at_once)
+            store.fill(self.method, precision, corpus, rows, context, self.spec.rows_at_once)
         if self.position.stage_step == 0:  # a resumed stage computes them again, and does not count them twice
             self.position.seconds += time.perf_counter() - began
         return StageData(self.method, corpus, stage, self.spec.seed, store)
@@ -189,7 +186,7 @@ class Trainer:
         at = self.position
         context = data.context(self.position.step // self.budget.steps_per_epoch, at.step, training=False)
         self.method.eval()
-        terms = validation_terms(engine, data, context, self.rows_at_once)
+        terms = validation_terms(engine, data, context, self.spec.rows_at_once)
         self.method.train()
         score = sum(terms[name] for name in stage.select_on)
         if at.best is None or score < at.best:
@@ -275,8 +272,9 @@ class Trainer:
 
     def _record(self, started: str) -> dict[str, Any]:
         at, spec = self.position, self.spec
-        for half_written in self.paths.model.glob(".*") if self.ranks.first else ():
-            half_written.unlink()  # by a try that was killed
+        for half_written in self.paths.model.glob(".*.*") if self.ranks.first else ():
+            if half_written.is_file():  # by a try that was killed
+                half_written.unlink()
         weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
         if self.ranks.first:
             export(spec, self.paths)
@@ -299,38 +297,3 @@ class Trainer:
             "data": read_json(self.paths.data / "done.json"),
             "environment": environment(started),
         }
-
-
-def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Train a run unless it is trained already, as one of some ranks; who calls it holds the run's lock."""
-    torch.set_num_threads(spec.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a check for bugs that costs a pass over memory
-    paths = Paths(results, spec)
-    trainer = Trainer(spec, results, ranks)
-    record = finished(paths, trainer.key) if ranks.first else None
-    if ranks.any(record is not None):
-        log.warning("%s is trained already; remove %s to train it again", spec.id, paths.model)
-    else:
-        record = trainer.run()
-        if ranks.first:
-            write_json(paths.model / RECORD, record)
-            checkpoints.discard(paths.checkpoints)
-    if ranks.first:
-        write_json(paths.run / RECORD, record)
-    ranks.wait("the record")
-    return record or read_json(paths.run / RECORD)
-
-
-def finished(paths: Paths, key: str) -> dict[str, Any] | None:
-    """The record of a training under this key whose weights are whole.
-
-    Snakemake removes ``train.json`` of a job that fails or is cut off after its last word, and of one that it is about
-    to run: what proves that a run has ended lies beside its weights.
-    """
-    try:
-        record = read_json(paths.model / RECORD)
-        whole = record["key"] == key and read_weights(paths.weights).metadata[DIGEST] == record["weights_sha256"]
-    except (BrokenRecord, FileNotFoundError):
-        return None
-    return record if whole else None

@@ -49,13 +49,7 @@ def before_the_record(_: int) -> None:
 
 
 def after_the_record(_: int) -> None:
-    """Where nothing is left to resume from."""
-
-    def gone(path: Path, **_: Any) -> None:
-        path.rename(path.with_name("gone"))
-        die()
-
-    nth_call(shutil, "rmtree", 1, gone, is_folder_of_checkpoints)
+    nth_call(shutil, "rmtree", 1, die, is_folder_of_checkpoints)
 
 
 def is_folder_of_checkpoints(path: Any, **_: Any) -> bool:
@@ -104,9 +98,10 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
     spec = run_of("cot_sft")
     paths = Paths(results, spec)
     assert exit_code(after_the_record, 1, spec, results) == -signal.SIGKILL
-    assert not paths.checkpoints.exists() and not (paths.run / "train.json").exists()
+    assert saved(spec, results) and not (paths.run / "train.json").exists()
     assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert "is trained already" in caplog.text and (paths.run / "train.json").exists()
+    assert not paths.checkpoints.exists()
     damaged = bytearray(paths.weights.read_bytes())
     damaged[-1] ^= 1
     paths.weights.write_bytes(damaged)

@@ -225,11 +225,12 @@ def test_a_damaged_shard_sends_all_ranks_to_the_checkpoint_before(
 
 
 def test_one_process_goes_on_with_what_two_ranks_left(
-    faults: dict[str, Outcome], place: Place, undisturbed: Paths
+    faults: dict[str, Outcome], place: Place, undisturbed: Paths, caplog: pytest.LogCaptureFixture
 ) -> None:
     newest = place.paths.checkpoints / faults["all"].after[-1]
     assert len(list(newest.glob("model-*-of-00002.safetensors"))) == 2
     launch.train(run_of(study()), place.results)
+    assert f"going on from step {int(newest.name.split('-')[1])}" in caplog.text
     assert_same(place.paths, undisturbed)
 
 

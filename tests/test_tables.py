@@ -17,7 +17,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
 from benchmarks.paper import paper_table, paper_tables
 from benchmarks.provenance import provenance
-from benchmarks.results import Collected
+from benchmarks.results import Collected, load_collected
 from benchmarks.study import Study
 from benchmarks.tables import CODE
 from benchmarks.tables.render import contents, render
@@ -190,6 +190,22 @@ def test_several_training_seeds(tmp_path: Path) -> None:
     lacking = cells(text, "CoT-SFT", "Training data: text")[1]
     assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text
     assert "over the 2 training seeds" in text
+
+
+def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
+    rows = [{"id": "cot", "method": "cot_sft", "training": {"batch_size": 8}}, {"id": "coconut", "method": "coconut"}]
+    made = study(rows=rows)
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    collected = load_collected(made, tmp_path)
+    assert set(provenance(made, collected)["Training, text"].split("; ")) == {
+        "cot: 2.5 epochs in batches of 8",
+        "coconut: 2.5 epochs in batches of 256 after cot",
+    }
+    for run in collected.runs.values():
+        assert run.train
+        run.train.stages[0].epochs = None  # as in older records, which do not say
+    assert "Training, text" not in provenance(made, collected)
 
 
 def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: Path) -> None:

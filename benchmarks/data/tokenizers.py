@@ -114,7 +114,7 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     def encode(text: str) -> list[int]:
         ids = tokenizer.encode(text, add_special_tokens=False)
         if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-            raise DataError(f"the tokenizer has no tokens for {text!r}, which the method writes; a BPE has: "
+            raise DataError(f"the tokenizer has no tokens for {text!r}, which the method uses; a BPE has: "
                             "`tokenizer: {trained: 2048}`")  # fmt: skip
         return ids
 

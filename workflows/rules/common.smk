@@ -15,7 +15,7 @@ from benchmarks.data import get_dataset
 from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paths import Paths
-from benchmarks.records import trained_by
+from benchmarks.records import TRAINED_BY as TRAINING
 from benchmarks.study import STUDIES, load_study, study_path
 from benchmarks.tables import CODE as RENDERING
 from benchmarks.tables import Table
@@ -208,11 +208,6 @@ def run_digest(stage):
 def run_code(*modules):
     """A function from a run to the digest of its method's source and of the stage's own modules."""
     return lambda wildcards: code_digest(run_of(wildcards).method, *modules)
-
-
-def training_code(wildcards):
-    """The same for its training, which depends on its engine."""
-    return code_digest(run_of(wildcards).method, *trained_by(run_of(wildcards)))
 
 
 def digest(*texts):

@@ -9,7 +9,7 @@ rule train:
         study=file_of,
         digest=run_digest("train"),
         version=training_data,
-        code=training_code,
+        code=run_code(*TRAINING),
     log:
         "results/{study}/logs/train/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads * run_of(wildcards).engine.gpus

@@ -1,0 +1,186 @@
+"""What ranks say of themselves, and who is named when one dies or hangs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import heartbeat as heartbeat_module
+from benchmarks import launch, rank
+from benchmarks.files import read_json
+from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
+from benchmarks.launch import Watch, free_port, make_room
+from benchmarks.paths import Paths
+from benchmarks.specs import EngineSpec
+from conftest import ROOT
+from small import small_study
+
+
+def until(happened: Callable[[], object], seconds: float = 20.0) -> None:
+    last = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < last
+        time.sleep(0.05)
+
+
+def test_ranks_that_are_behind_are_named() -> None:
+    beats = [Beat(number, "host", number, count, "forward pass", 1) for number, count in enumerate((7, 6, 7))]
+    assert laggards(beats, still=set()) == [beats[1]]
+    together = [Beat(number, "host", number, 7, "update", 1) for number in range(3)]
+    assert laggards(together, still={2}) == [together[2]]
+    assert laggards(together, still=set()) == together
+
+
+def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_path: Path) -> None:
+    """All have ended when the parent looks, and the one that was killed is the last of them."""
+    for number, failed in enumerate((20.0, 10.0, 0.0)):
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed)
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+    launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(247)"], start_new_session=True)
+    launcher.wait()
+    with pytest.raises(RankFailure, match=r"rank 2 \(process \d+ on .*: ended by SIGKILL"):
+        Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=3)).until_done()
+    (tmp_path / "rank-2.beat").unlink()
+    with pytest.raises(RankFailure, match=r"rank 1 \(process"):
+        Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
+
+
+def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
+    """Its neighbours follow it: that it was no signal tells which of them was the first to go."""
+    spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    (tmp_path / rank.ENVIRONMENT).write_text(json.dumps({}))
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.rank", "train", *words, "--parent", f"{os.getpid()}@{socket.gethostname()}"],
+        env={**os.environ, **alone, "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    beat = read_beat(tmp_path, 0)
+    assert ended.returncode == 2 and "error: " in (tmp_path / "rank-0.log").read_text()
+    assert beat and beat.failed > 0 and beat.where != "done"
+
+
+def test_a_heart_goes_on_when_a_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat = Heartbeat(tmp_path, 0)
+    with monkeypatch.context() as patch:
+        missed: list[object] = []
+
+        def full(*_: object) -> None:
+            missed.append(None)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(heartbeat_module.json, "dumps", full)
+        heartbeat.fail()  # says nothing, and hides no error by one of its own
+        until(lambda: len(missed) > 2)
+    heartbeat.beat("step 7")
+    until(lambda: (beat := read_beat(tmp_path, 0)) and beat.where == "step 7")
+    heartbeat.done()
+
+
+def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    tell_to_go(tmp_path)
+    heartbeat = Heartbeat(tmp_path, 0)
+    try:
+        until(lambda: told)
+        beats = heartbeat.written
+        until(lambda: heartbeat.written > beats + 2)
+        assert told == [signal.SIGTERM]  # once: the second time would be no more news
+    finally:
+        heartbeat.done()
+        signal.signal(signal.SIGTERM, before)
+
+
+GIVEN_UP = """
+import sys, time
+from pathlib import Path
+from benchmarks.heartbeat import Heartbeat
+Heartbeat(Path(sys.argv[1]), 0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("given_up", [stop, make_room], ids=["stopped", "another try"])
+def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
+    given_up: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """As on another machine. It must not go on writing as the rank of that number in the next try."""
+    folder = tmp_path / "ranks"
+    make_room(folder)
+    rank = subprocess.Popen([sys.executable, "-c", GIVEN_UP, str(folder)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    until(lambda: (beat := read_beat(folder, 0)) and beat.written > 1)
+    given_up(folder)
+    assert rank.wait(20) == 1
+    assert given_up is stop or not list(folder.iterdir())
+
+
+def test_ranks_see_what_their_parent_was_told_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner over a hostfile hands on next to nothing of its environment."""
+    monkeypatch.setenv("HF_HOME", "/shared/models")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setattr(launch, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(1)"])
+    spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
+    with pytest.raises(RankFailure):
+        launch.run_ranks(spec, tmp_path, "train")
+    carried = read_json(Paths(tmp_path, spec).ranks / "train" / rank.ENVIRONMENT)
+    assert carried["HF_HOME"] == "/shared/models" and carried["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in carried
+
+
+def test_logs_of_the_try_before_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "ranks/train"
+    for text in ("first", "second", "third"):
+        make_room(folder)
+        assert not list(folder.iterdir())
+        (folder / "rank-0.log").write_text(text)
+    assert (tmp_path / "ranks/train-before/rank-0.log").read_text() == "second"
+
+
+def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, 3)
+    heartbeat.beat("forward pass")
+    heartbeat.done()
+    beat = read_beat(tmp_path, 3)
+    assert beat and (beat.count, beat.where, beat.pid) == (2, "done", os.getpid())
+    assert read_beat(tmp_path, 0) is None
+
+
+TAKES_OVER = """
+import sys
+from benchmarks import rank
+
+def place(*_):
+    import torch
+    print(torch.get_num_threads())
+    sys.exit()
+
+rank.place = place
+rank.main()
+"""
+
+
+def test_a_rank_takes_over_variables_before_torch_reads_them(tmp_path: Path) -> None:
+    spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    (tmp_path / rank.ENVIRONMENT).write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
+    done = subprocess.run(
+        [sys.executable, "-c", TAKES_OVER, "train", "--folder", tmp_path, "--results", tmp_path, "--parent", "1@here"],
+        env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+    )
+    assert done.stdout == "1\n", done.stderr
