@@ -146,13 +146,11 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     flops, features = _costs(run, stages, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    batch = run.training.batch_size
-    micro = min(batch, run.engine.micro_batch or math.ceil(batch / run.engine.ranks))
+    micro = min(run.rows_at_once, run.engine.micro_batch or math.ceil(run.training.batch_size / run.engine.ranks))
     mixed = run.engine.precision == "bfloat16"
     kept = max(_activations(run, stage, lengths, whole, dimensions, micro) for stage in _extremes(stages))
-    rows = min(batch, run.engine.micro_batch or batch)
     validating = [stage for stage in _extremes(stages) if stage.select_on]
-    validated = max((_logits(run, stage, lengths, whole, rows) for stage in validating), default=0.0)
+    validated = max((_logits(run, stage, lengths, whole, run.rows_at_once) for stage in validating), default=0.0)
     memory = Memory(
         FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept, validated
     )

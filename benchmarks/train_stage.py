@@ -33,8 +33,9 @@ def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
         log.warning("%s is trained already; to train it again, remove its folder %s", spec.id, paths.run)
     else:
         record = trainer.run()
+        if ranks.first:
+            write_json(paths.model / RECORD, record)
     if ranks.first:
-        write_json(paths.model / RECORD, record)
         checkpoints.discard(paths.checkpoints)
         write_json(paths.run / RECORD, record)
     ranks.wait("the record")

@@ -44,6 +44,11 @@ def after_renaming(count: int) -> None:
     nth_call(checkpoints, "_by_age", count, die)
 
 
+def before_the_weights(_: int) -> None:
+    """Which leaves them half where the run is exported to."""
+    nth_call(os, "replace", 1, die, lambda source, target: Path(target).name == "weights.safetensors")
+
+
 def before_the_record(_: int) -> None:
     nth_call(os, "replace", 1, die, lambda source, target: Path(target).name == "train.json")
 
@@ -74,7 +79,8 @@ def told_to_go_while_features_are_computed(_: int) -> None:
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        *[("cot_sft", fault) for fault in (in_step, in_writing, before_renaming, after_renaming, before_the_record)],
+        *[("cot_sft", fault) for fault in (in_step, in_writing, before_renaming, after_renaming)],
+        *[("cot_sft", fault) for fault in (before_the_weights, before_the_record)],
         ("marcos", in_step),  # with features that are computed again
     ],
 )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from methods.backbone import load_backbone
-from methods.base import Batch, Context, Decoding, Example, Setup, Stage, Vocabulary
+from methods.base import IGNORE, Batch, Context, Decoding, Example, Setup, Stage, Vocabulary
 from methods.marcos.layout import group, targets
 from methods.marcos.method import MarCos
 from methods.marcos.options import MarCosOptions
@@ -145,6 +146,27 @@ def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
     assert rows == [targets(example, 3, VOCABULARY, limit=128, marked=0.7)[-1] for example in many]
     assert 0.6 < rows.count(with_marker) / len(rows) < 0.8 and rows.count(plain) == len(rows) - rows.count(with_marker)
     assert all(targets(example, 3, VOCABULARY, limit=128, marked=0.0)[-1] == plain for example in many)
+
+
+@pytest.mark.parametrize("randomness", [True, False])
+def test_tokens_are_the_positions_that_its_transformers_read(randomness: bool) -> None:
+    """No end-of-text that nothing follows, and of a row that says nothing only what f reads."""
+    method = make(randomness=randomness)
+    read: list[int] = []
+
+    def counts(module: nn.Module, _: Any, given: dict[str, Any]) -> None:
+        inputs = given["inputs_embeds"] if "inputs_embeds" in given else given["input_ids"]
+        read.append(inputs.shape[0] * inputs.shape[1])
+
+    trunks = [method.understanding, method.thinking, method.speaking.base_model]
+    for trunk in [*trunks, method.posterior.trunk] if randomness else trunks:
+        trunk.register_forward_pre_hook(counts, with_kwargs=True)
+    batch = method.collate(EXAMPLES[1:2], CONTEXT)  # alone, so that the question has no padding
+    method(batch, CONTEXT)
+    width, active = batch["targets"].shape[1], len(batch["active"])
+    padding = active * width - int((batch["labels"] != IGNORE).sum())
+    padding += 3 * width - int(batch["lengths"].sum()) if randomness else 0
+    assert batch.tokens == sum(read) - padding
 
 
 def test_empty_steps_carry_no_loss_but_are_thought() -> None:

@@ -18,7 +18,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, launch, steps, training
+from benchmarks import checkpoints, launch, steps, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
@@ -207,7 +207,7 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> N
 def test_no_more_rows_at_once_than_a_micro_batch(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in training, nor in validation, nor where features are computed."""
+    """Neither in training, nor in validation, nor where features are computed, nor when all that is timed."""
     sizes: set[int] = set()
     collate = MarCos.collate
 
@@ -217,7 +217,9 @@ def test_no_more_rows_at_once_than_a_micro_batch(
 
     monkeypatch.setattr(MarCos, "collate", counted)
     spec = run_of(small_study(ROWS, engine={"micro_batch": 8}), "marcos")
-    launch.train(spec, fresh(prepared, tmp_path))
+    results = fresh(prepared, tmp_path)
+    launch.train(spec, results)
+    timing.time_run(spec, results)
     assert max(sizes) == 8
 
 
