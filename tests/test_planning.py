@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -295,6 +296,28 @@ def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
     assert "cot_sft" in output.rpartition("DOES NOT FIT into the memory of RTX-4090: ")[2]
     code, output = planned("smoke", "--gpu", "H300", "--results", str(tmp_path))
     assert code == 2 and all(name in output for name in GPUS)
+
+
+def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most, and not much more: checkpoints, selected weights of both phases, features of every row."""
+    study = small_study([ROWS[-1]])
+    prepare(study, study.blocks[0], tmp_path)
+    run = study.runs["equation/marcos/s0"]
+    folder, sizes, features = Paths(tmp_path, run).run, [0], [0]
+    replaced = os.replace
+
+    def measured(source: Path, target: Path) -> None:
+        files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".jsonl"]
+        sizes.append(sum(path.stat().st_size for path in files))
+        features.append(sum(path.stat().st_size for path in files if "features-train" in path.parent.name))
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "replace", measured)
+    launch.train(run, tmp_path)
+    lengths = lengths_of(run.data, run.tokenizer, Paths(tmp_path, run).data)
+    made, twice = (plan_run(run, replace(lengths, rows=count * lengths.rows)) for count in (1, 2))
+    assert max(sizes) < made.disk < 1.3 * max(sizes)
+    assert twice.disk - made.disk == max(features) > 0
 
 
 def test_too_little_disk_is_refused_with_the_mend(
