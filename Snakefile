@@ -1,13 +1,14 @@
 # A study, end to end:
-#     snakemake --cores all results/table_main.md                                              the default study, quick
-#     snakemake --cores all --config study=gsm8k_small results/table_main.md                   a study that is shipped
-#     snakemake --cores all --configfile workflows/config/gsm8k_small.yaml results/table_main.md      any study file
+#     snakemake --cores all -- results/table_main.md
+#     snakemake --cores all --config study=gsm8k_small -- results/table_main.md
+#     snakemake --cores all --configfile workflows/config/gsm8k_small.yaml -- results/table_main.md
+# The first runs the default study (quick), the second one that is shipped, the third any study file.
 from snakemake.utils import min_version
 
 min_version("9.20")
 
 
-container: "docker://python:3.11"  # pulled with `--sdm apptainer` only
+container: "docker://python:3.11"  # `snakemake --lint` asks for one. It lacks the packages: not for `--sdm apptainer`
 
 
 include: "workflows/rules/common.smk"

@@ -11,8 +11,8 @@ from torch import nn
 
 @contextmanager
 def cast_linears(method: nn.Module, precision: str) -> Iterator[None]:
-    """Linear layers in bfloat16 meanwhile, where answers are. Autocast casts their float32 weights for every batch, and
-    in a CUDA graph for every token; the numbers are the same."""
+    """Inside, linear layers are in bfloat16 if answers are. Autocast would cast their float32 weights for every batch,
+    and in a CUDA graph for every token. The numbers are the same."""
     layers = [module for module in method.modules() if type(module) is nn.Linear] if precision == "bfloat16" else []
     kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in layers]
     for layer, parameters in kept:

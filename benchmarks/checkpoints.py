@@ -29,8 +29,8 @@ from benchmarks.engine.process import whole_weights
 from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_in, sync, write_json
 
 log = logging.getLogger(__name__)
-KEPT = 2  # the last good one and the one before
-DIGEST = "sha256"  # of a weights file's tensors, in its header
+KEPT = 2  # checkpoints: the last and the one before
+DIGEST = "sha256"  # of the tensors of a weights file, in its header
 
 
 Tensors = Iterable[tuple[str, Tensor]]
@@ -56,7 +56,7 @@ class Stored(Mapping[str, Tensor]):
 
 @dataclass
 class Checkpoint:
-    """One that is read: tensors by name, and everything else."""
+    """A checkpoint that was read: tensors by name, and everything else."""
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
@@ -65,7 +65,7 @@ class Checkpoint:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a module that is whole; every one must find its place."""
+    """Copy tensors into a module that is whole. There must be one for each of its own, and no others."""
     own = dict(whole_weights(module))
     if own.keys() != tensors.keys():
         raise ValueError(f"the weights do not fit the model: missing {sorted(own.keys() - tensors.keys())}, unexpected "
@@ -79,7 +79,7 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Write one weights file so that it is there whole or not at all; returns its digest, which it holds too."""
+    """Write one weights file so that it is there whole or not at all. Returns its digest, which is in the file too."""
     own = digest(tensors)
     with replacing(path) as temporary:
         save_file(tensors, temporary, {DIGEST: own})
@@ -87,7 +87,7 @@ def save_weights(path: Path, tensors: dict[str, Tensor]) -> str:
 
 
 def read_weights(path: Path) -> Stored:
-    """A weights file, verified; tensor by tensor, so that a model that is filled with them is in memory once."""
+    """A weights file, verified. Its tensors are read one by one, so that a model filled with them is in memory once."""
     if not path.is_file():
         raise BrokenRecord(f"{path} does not exist: train this run first (marcos-bench train)")
     try:
@@ -113,8 +113,9 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 def save(
     folder: Path, name: str, model: Tensors, optimizer: Tensors, state: dict[str, Any], ranks: Ranks | None = None
 ) -> None:
-    """Write ``folder/name`` so that it is there whole or not at all. Afterwards only the last :data:`KEPT` that led to
-    it stay: none that is further (a run goes back before a damaged one) or has another key (other settings).
+    """Write ``folder/name`` so that it is there whole or not at all. Then keeps only the newest :data:`KEPT`
+    checkpoints of this key up to this step. Later ones (from before a fall back behind a damaged checkpoint) and those
+    of other settings are deleted.
 
     All ranks call this together; the first renames when all have written.
     """
@@ -126,7 +127,7 @@ def save(
     ranks.wait("a checkpoint's folder")
     try:
         _write(temporary, {"model": model, "optimizer": optimizer}, state, ranks)
-    except BaseException:  # what is half there takes room
+    except BaseException:  # a half-written checkpoint takes room
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     if ranks.first:
@@ -159,7 +160,7 @@ def _file_name(part: str, ranks: Ranks) -> str:
 
 
 def _own(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
-    """Copies of the tensors that this rank writes: each goes to the rank that has least so far."""
+    """Copies of the tensors that this rank writes: each goes to the rank that has the fewest bytes so far."""
     bytes_of, own = [0] * ranks.world, {}
     for name, tensor in tensors:
         owner = bytes_of.index(min(bytes_of))
@@ -170,14 +171,14 @@ def _own(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
 
 
 def seal(state: Mapping[str, Any]) -> str:
-    """sha256 of all of a checkpoint's state but the seal itself: a bit that flips in a number leaves it valid JSON."""
+    """sha256 of a checkpoint's state without the seal: a bit that flips in a number would leave it valid JSON."""
     rest = {name: value for name, value in state.items() if name != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def load_latest(folder: Path, key: str, ranks: Ranks | None = None) -> Checkpoint | None:
-    """The newest checkpoint that is whole and was written for ``key``; broken ones are named in the log and skipped.
-    What a process that was killed left half-written is removed. The first rank looks, for all."""
+    """The newest checkpoint that is whole and was written for ``key``. Broken ones are named in the log and skipped;
+    what a killed process left half-written is removed. The first rank looks, for all."""
     ranks = ranks or Ranks()
     name = ranks.from_first(_latest(folder, key) if ranks.first else None)
     return load(folder / name, verify=False) if name else None
@@ -199,7 +200,7 @@ def _latest(folder: Path, key: str) -> str | None:
 
 
 def load(path: Path, verify: bool = True) -> Checkpoint:
-    """Read, and by default verify, one checkpoint, or :class:`BrokenRecord`."""
+    """One checkpoint, by default verified, or :class:`BrokenRecord`."""
     state = read_json(path / "state.json")
     if not isinstance(state, dict) or state.get("seal") != seal(state):
         raise BrokenRecord(f"{path / 'state.json'} is damaged (its seal is not the one written with it)")

@@ -11,12 +11,13 @@ from typing import ClassVar, Literal, Protocol
 import yaml
 from pydantic import model_validator
 
-from benchmarks.paper import paper_table, paper_tables
+from benchmarks.paper import paper_table
 from benchmarks.specs import Identifier, Strict
 
 PATH = Path(__file__).with_name("claims.yaml")
 PRINTED = 0.005 + 1e-9  # the paper prints two decimals at most
 FEW = 3  # comparisons that a reason names
+ANALYSIS = "analysis"  # stands for a table where an analysis of R gave the number
 Measure = Literal["accuracy", "test", "train"]
 Analysed = Literal["own_dimensions", "steering", "longer", "unmarked", "still_marked", "as_accurate"]
 Verdict = Literal["held", "not held", "not comparable"]
@@ -71,12 +72,13 @@ class Claim(Strict):
 
     @property
     def is_strict(self) -> bool:
-        """Whether it says that one is better, which a tie does not bear; "not worse" and "the same" a tie does."""
+        """Whether the claim asserts a difference, so that a tie refutes it; "not worse" and "the same" are compatible
+        with a tie."""
         return self.within is None and (self.at_least is None or self.at_least > 0)
 
     def met(self, value: float, measured: bool) -> bool:
-        """Whether a number bears it. A ``measured`` one never falls on the number that the paper prints: it has to
-        reach it."""
+        """Whether a number supports the claim. Our own measurement (``measured``) never equals a printed number, so it
+        only has to reach it."""
         if self.equals is not None:
             return value >= self.equals - PRINTED if measured else abs(value - self.equals) < PRINTED
         if self.within is not None:
@@ -95,7 +97,7 @@ class Cell:
 
 
 class Source(Protocol):
-    """Numbers by the places that they have in the paper's tables, or none. ``measured``: they are not the paper's."""
+    """Numbers by their places in the paper's tables, where there are any. ``measured``: ours, not the paper's."""
 
     measured: ClassVar[bool]
 
@@ -107,8 +109,12 @@ class Source(Protocol):
         """Whether a paired test separates two accuracies; None where there is no such test."""
         ...
 
-    def analysed(self, claim: Claim) -> float | None:
-        """What an analysis of R gave, in percent."""
+    def analysed(self, claim: Claim) -> tuple[float, str] | None:
+        """What an analysis of R gave, in percent, and the run that was analysed."""
+        ...
+
+    def unanalysed(self, claim: Claim) -> str:
+        """Why no analysis of R has a number for a claim."""
         ...
 
     def test(self, cell: Cell) -> str:
@@ -127,7 +133,7 @@ class Paper:
 
     def value(self, cell: Cell, measure: Measure) -> float | None:
         table = paper_table(cell.table)
-        row = table.blocks[cell.block].printed.get(cell.row)
+        row = table.printed(cell.block).get(cell.row)
         if row is None:
             return None
         if measure == "train":
@@ -140,8 +146,11 @@ class Paper:
     def separated(self, a: Cell, b: Cell) -> bool | None:
         return None
 
-    def analysed(self, claim: Claim) -> float | None:
-        return claim.printed
+    def analysed(self, claim: Claim) -> tuple[float, str] | None:
+        return None if claim.printed is None else (claim.printed, "")
+
+    def unanalysed(self, claim: Claim) -> str:
+        return "shown in a figure only; no number is printed"
 
     def test(self, cell: Cell) -> str:
         return cell.test
@@ -153,7 +162,7 @@ class Paper:
 @dataclass(frozen=True)
 class Value:
     """One comparison: a difference in points (``signed``), a ratio, or a share. ``sure``: see
-    :meth:`Source.separated`. ``test``: see :meth:`Source.test`."""
+    :meth:`Source.separated`. ``test``: see :meth:`Source.test`; of an analysis, the run that was analysed."""
 
     cell: Cell
     against: Cell | None
@@ -164,9 +173,11 @@ class Value:
 
     def place(self, measure: Measure) -> str:
         """Where it stands, for people. Training has no test set."""
+        number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
+        if self.cell.table == ANALYSIS:
+            return f"{self.test} ({number})"
         against = f" against {self.against.row}" if self.against else ""
         against += f" on {self.against.test}" if self.against and self.against.test != self.cell.test else ""
-        number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
         test = "" if measure == "train" else f" {self.test}"
         return f"{self.cell.block}{test} {self.cell.row}{against} ({number})"
 
@@ -192,53 +203,54 @@ def checked(claim: Claim) -> Claim:
     """The claim, if the paper's tables have its cells."""
     for part in claim.cells:
         for table, row in ((part.table, part.row), *((part.against_table or part.table, r) for r in part.against)):
-            known = row in paper_tables()[table].blocks[part.block].printed or row in claim.unprinted
+            known = row in paper_table(table).printed(part.block) or row in claim.unprinted
             if not known or set(part.on) - paper_table(table).tests.keys():
                 raise ValueError(f"{PATH.name}: claim {claim.id!r} names cells that table {table!r} does not print")
     return claim
 
 
 def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
-    """A verdict on a claim. A size is comparable only in the paper's setting; where a source can test a difference, one
-    that is not separated from none makes nothing better."""
+    """A verdict on a claim. A size is comparable only in the paper's setting. Some claims assert a difference
+    (:attr:`Claim.is_strict`): where the source has a paired test, a difference that it does not separate from zero does
+    not support such a claim."""
     if claim.without:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
-    if claim.analysis and (number := source.analysed(claim)) is not None:
-        cell = Cell("analysis", "R", "marcos", claim.analysis)
-        values = (Value(cell, None, number, None, claim.within is not None, claim.analysis),)
+    if claim.analysis and (found := source.analysed(claim)) is not None:
+        cell = Cell(ANALYSIS, "R", "marcos", claim.analysis)
+        values = (Value(cell, None, found[0], None, claim.within is not None, found[1]),)
     wanted = sum(_comparisons(claim, part) for part in claim.cells)
     if not values:
         return Finding(claim, (), "not comparable", _nothing(claim, source))
     if claim.analysis and not source.measured:
-        return Finding(claim, values, "not comparable", "its text alone says so: nothing to recompute it from")
+        return Finding(claim, values, "not comparable", "stated in its text alone: nothing to recompute it from")
     if claim.size and not same_setting:
-        return Finding(claim, values, "not comparable", "a size, and the setting is not the paper's")
+        return Finding(claim, values, "not comparable", "it names a size, and the setting is not the paper's")
     if claim.cells and (reason := next(filter(None, (source.trivial(value.cell) for value in values)), None)):
         return Finding(claim, values, "not comparable", reason)
-    borne = [claim.met(value.number, source.measured) for value in values]
-    met = [ok and not (claim.is_strict and value.sure is False) for ok, value in zip(borne, values, strict=True)]
+    reached = [claim.met(value.number, source.measured) for value in values]
+    met = [ok and not (claim.is_strict and value.sure is False) for ok, value in zip(reached, values, strict=True)]
     largest = met[max(range(len(values)), key=lambda i: values[i].number)]
     held = {"each": all(met), "most": 2 * sum(met) > len(met), "some": any(met), "largest": largest}[claim.judge]
-    return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, borne, wanted))
+    return Finding(claim, values, "held" if held else "not held", _reason(claim, values, met, reached, wanted))
 
 
 def _nothing(claim: Claim, source: Source) -> str:
     if claim.analysis:
-        return "no run that was analysed shows it" if source.measured else "a figure shows it and no number is printed"
+        return source.unanalysed(claim)
     if not source.measured:
         return "its table has no such row"
     titles = dict.fromkeys(paper_table(part.table).tests[test] for part in claim.cells for test in part.tests or ())
-    return f"{' and '.join(titles)}: not run with these rows" if titles else "no run has these cells"
+    return f"{' and '.join(titles)}: not run with these rows" if titles else "no study at hand has these cells"
 
 
-def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], borne: Sequence[bool], wanted: int) -> str:
+def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], reached: Sequence[bool], wanted: int) -> str:
     """How many comparisons meet the claim, which do not where they are few, and how many are missing."""
     parts = []
     if claim.judge != "largest" and len(values) > 1:
         parts.append(f"{sum(met)} of {len(values)}")
     failed = [value for value, good in zip(values, met, strict=True) if not good]
-    unsure = [value for value, good, ok in zip(values, met, borne, strict=True) if ok and not good]
+    unsure = [value for value, good, ok in zip(values, met, reached, strict=True) if ok and not good]
     if claim.judge == "each" and len(failed) <= FEW:
         parts += [f"not {value.place(claim.measure)}" for value in failed if value not in unsure]
     if unsure:

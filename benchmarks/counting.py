@@ -22,21 +22,22 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine import autocast
 from benchmarks.engine.base import checkpoint_activations
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Batch, Context, Example, Method, Setup, Stage, Vocabulary
 from methods.registry import build
 
-BACKWARD_LINEAR = 2.0  # FLOPs of the backward pass, of the forward's: of inputs and of weights
+# FLOPs of the backward pass per FLOP of the forward pass
+BACKWARD_LINEAR = 2.0  # gradients of inputs, and of weights
 BACKWARD_ATTENTION = 2.5  # the fused kernels compute scores once more
 IN_STACK = re.compile(r"\blayers\.\d+\.")  # in the name of a layer's parts
 TOKEN = 1  # any id: only lengths matter
-Length = Callable[[str], int]
+TokenCounter = Callable[[str], int]  # how many tokens a text has
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """Those of a backbone that cost depends on; ``heads * head`` is as wide as attention."""
+    """The sizes of a backbone that its cost depends on; ``heads * head`` is the width of attention."""
 
     hidden: int
     intermediate: int
@@ -54,13 +55,13 @@ class Dimensions:
         return cls(*sizes, heads, config.num_key_value_heads, head, config.vocab_size)
 
     def fields(self) -> dict[str, int]:
-        """As a configuration names them."""
+        """The same by the names that a configuration has for them."""
         names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
         values = (self.hidden, self.intermediate, self.layers, self.heads, self.key_heads)
         return {**dict(zip(names, values, strict=True)), "head_dim": self.head, "vocab_size": self.vocabulary}
 
     def terms(self) -> list[float]:
-        """What kept memory is a sum of, each times a constant."""
+        """Kept memory is a sum of these, each times a constant."""
         per_layer = (1, self.hidden, self.intermediate, self.heads * self.head, self.key_heads * self.head, self.heads)
         return [1, self.hidden, self.vocabulary, *(self.layers * size for size in per_layer)]
 
@@ -82,8 +83,9 @@ VARIED = (  # one more than there are terms, each with other dimensions changed;
 
 @dataclass
 class Passed:
-    """What went through the layers of a small method, over ``examples``. ``rows`` by the name of the linear layer, of
-    which all layers of a stack share one; ``pairs`` that attend, in one layer, over all its calls."""
+    """What went through the layers of a small method, over ``examples``. ``rows``: inputs of each linear layer by name,
+    where the layers of a stack share the first one's. ``pairs``: (query, key) pairs over all attention calls of one
+    layer."""
 
     examples: int = 0
     rows: Counter[str] = field(default_factory=Counter)
@@ -129,7 +131,7 @@ class _Pairs(TorchFunctionMode):
 
 @contextmanager
 def watching(method: Method) -> Iterator[Passed]:
-    """What passes through a method of one layer per stack meanwhile."""
+    """Counts what passes through a method of one layer per stack in the meantime."""
     passed = Passed()
 
     def note(name: str) -> Any:
@@ -150,27 +152,27 @@ def usual_length(text: str) -> int:
     return 1 + len(text) // 4
 
 
-def small_method(run: RunSpec, dimensions: Dimensions = SMALL, length: Length = usual_length) -> Method:
-    """The run's method with a small backbone of the same architecture; ``length``: tokens of a text."""
+def small_method(run: RunSpec, dimensions: Dimensions = SMALL, length: TokenCounter = usual_length) -> Method:
+    """The run's method with a small backbone of the same architecture; ``length`` counts the tokens of a text."""
     overrides = {**run.backbone.overrides, **dimensions.fields()}
     backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
     return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, length)), seed=0)
 
 
-def whole_method(run: RunSpec, backbone: Backbone, length: Length = usual_length) -> Method:
+def whole_method(run: RunSpec, backbone: Backbone, length: TokenCounter = usual_length) -> Method:
     """The run's method as it will be, without memory for its weights."""
     with torch.device("meta"):
         setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, length))
         return build(run.method, run.options, setup, seed=0)
 
 
-def stand_in(size: int, length: Length) -> Vocabulary:
+def stand_in(size: int, length: TokenCounter) -> Vocabulary:
     """A vocabulary of one token, of which each text has as many as it should have."""
     return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * length(text))
 
 
 def example(number: int, question: int, steps: Sequence[int], answer: int) -> Example:
-    """One of these lengths."""
+    """An example of these lengths."""
     return Example(str(number), [TOKEN] * question, [[TOKEN] * step for step in steps], [TOKEN] * answer)
 
 
@@ -202,7 +204,7 @@ def kept_bytes(
     examples: Sequence[Example],
     dimensions: Dimensions,
     precision: str,
-    length: Length = usual_length,
+    length: TokenCounter = usual_length,
 ) -> float:
     """Bytes that one forward pass over ``examples`` keeps for the backward pass at those dimensions, weights apart.
 
@@ -228,7 +230,7 @@ def kept_bytes(
 
 
 def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:
-    """The same at the method's own size, counted: each tensor once, neither weights nor their copies in bfloat16."""
+    """The same at the method's own size, counted: each tensor once, without weights and their copies in bfloat16."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in method.parameters()}
     shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
     kept: dict[int, Tensor] = {}

@@ -22,7 +22,7 @@ _held: list[FileLock] = []  # until this process ends
 
 
 class TooFewDevices(ValueError):
-    """This machine has not as many GPUs as a run asks for."""
+    """This machine has fewer GPUs than a run asks for."""
 
 
 def visible() -> list[str]:
@@ -34,7 +34,7 @@ def visible() -> list[str]:
 
 
 def pin_for(engine: EngineSpec) -> None:
-    """:func:`pin` as many GPUs as an engine has. Of several nodes, each belongs to the run as a whole."""
+    """:func:`pin` as many GPUs as an engine has. With several nodes, each node is the run's as a whole."""
     if engine.nodes == 1:
         pin(engine.gpus)
 
@@ -51,11 +51,12 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
     own: dict[str, FileLock] = {}
-    with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one chooses at a time, so none waits in a circle
+    reported: set[Path] = set()
+    with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one at a time, or two might wait for each other
         while len(own) < count:
             for name in names:
                 lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
-                if len(own) < count and name not in own and _taken(lock):
+                if len(own) < count and name not in own and _try_take(lock, reported):
                     own[name] = lock
             if len(own) < count:
                 time.sleep(POLL)
@@ -64,11 +65,14 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     return list(own)
 
 
-def _taken(lock: FileLock) -> bool:
+def _try_take(lock: FileLock, reported: set[Path]) -> bool:
+    """Take a lock if it is free. Who holds it is logged, unless the lock is ``reported`` already."""
     try:
         lock.acquire()
     except Locked as error:
-        log.warning("%s", error)
+        if lock.path not in reported:
+            log.warning("%s", error)
+            reported.add(lock.path)
         return False
     return True
 
@@ -76,7 +80,8 @@ def _taken(lock: FileLock) -> bool:
 @contextmanager
 def _take(lock: FileLock) -> Iterator[None]:
     """Hold a lock as soon as it is free."""
-    while not _taken(lock):
+    reported: set[Path] = set()
+    while not _try_take(lock, reported):
         time.sleep(POLL)
     try:
         yield

@@ -10,16 +10,16 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel
 
-KINDS = 100  # different draws of which each is counted in a record
+KINDS = 100  # with more choices than this, a record does not count each draw
 
 
 class DrawStatistics(BaseModel):
     """Draws of one step over questions and decoding seeds.
 
-    ``n``: draws that a rule explains. ``share``: of all answers. ``choices``: how many there are to choose from.
-    ``entropy``: of the draws, in bits. ``maximum``: what it could be, with that many choices and draws. ``agreement``:
-    how often two seeds draw the same for the same question, None with one seed. ``counts``: by draw, empty where there
-    are more than :data:`KINDS` choices.
+    ``n``: draws that the task's rules explain; ``share``: of all answers. ``choices``: how many there are to choose
+    from. ``entropy``: of the draws, in bits; ``maximum``: the most it could be with that many choices and draws.
+    ``agreement``: how often two seeds draw the same for the same question, None with one seed. ``counts``: by draw,
+    empty where there are more than :data:`KINDS` choices.
     """
 
     n: int
@@ -54,7 +54,7 @@ def _statistics(frame: pd.DataFrame, choices: int) -> DrawStatistics:
 
 
 def entropy(counts: Iterable[int]) -> float:
-    """Of the distribution that was counted, in bits; 0 of nothing."""
+    """The entropy of what was counted, in bits; 0 where nothing was."""
     present = [count for count in counts if count]
     total = sum(present)
     return math.fsum(count / total * math.log2(total / count) for count in present)

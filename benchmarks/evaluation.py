@@ -1,13 +1,13 @@
 """The evaluate stage: every question answered by every decoding, scored, and kept with its text.
 
-A question that stands in several test sets is answered once. Questions are answered in order of length; a method
-must not care, and the conformance tests see to it.
+A question that is in several test sets is answered once. Questions are answered in order of length, which must make no
+difference to a method: the conformance tests check that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,27 +15,31 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.casting import cast_linears
-from benchmarks.data import DataError, TestSet, decode, get_dataset, load_tokenizer, open_test
+from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.diversity import draw_statistics
 from benchmarks.engine import autocast, pick_device
 from benchmarks.environment import environment, now
-from benchmarks.files import replacing, sha256, write_json
+from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
-from benchmarks.scoring import SCORERS, Asked, Scorer
-from benchmarks.specs import DecodingSpec, EvaluationSpec, RunSpec
-from methods.base import Decoding, Generation, Method
+from benchmarks.runs import RunSpec
+from benchmarks.scoring import Asked, Scorer
+from benchmarks.scoring.by_test import reads_steps, scorers_of
+from benchmarks.specs import DecodingSpec, EvaluationSpec
+from methods.base import Method
+from methods.generation import Decoding, Generation
 
 
 @dataclass
 class Answers:
-    """Answers to distinct questions: text (a line for each step that is said), tokens, and the backbone passes and
-    mean latent steps of the batch of each."""
+    """Answers to distinct questions: their texts (a line for each step that is said) and tokens, end-of-text included;
+    and the backbone passes and mean latent steps of each question's batch."""
 
     texts: list[str]
     tokens: np.ndarray
@@ -57,8 +61,8 @@ def decoding_of(spec: DecodingSpec, evaluation: EvaluationSpec, seed: int, answe
 
 
 def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> Iterator[np.ndarray]:
-    """Indices of batches of about equal length, longest first, so that memory runs out at once if it does. None is left
-    alone behind full batches: a control gives it the latents of another."""
+    """Indices of batches of about equal length, longest first, so that memory runs out at once if it does. No batch of
+    one is left over (unless all are of one): the control `exchanged` needs another question's latents."""
     order = np.argsort([-len(question) for question in questions], kind="stable")
     starts = [start for start in range(batch_size, len(order), batch_size) if len(order) - start > 1 or batch_size == 1]
     yield from np.split(order, starts)
@@ -68,6 +72,21 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
 def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
     with autocast(method.device, precision):
         return method.generate(questions, decoding)
+
+
+def generated(
+    method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, spec: RunSpec
+) -> Iterator[tuple[np.ndarray, Generation]]:
+    """Answers to all questions, batch by batch, each with the indices of its questions."""
+    precision = spec.engine.precision
+    with cast_linears(method, precision):
+        for indices in batches_by_length(questions, spec.evaluation.batch_size):
+            yield indices, generate(method, [questions[i] for i in indices], decoding, precision)
+
+
+def said_ids(generation: Generation) -> Tensor:
+    """(B, K, L) ids of all that is said, the answer last, on the CPU; K is 1 where that is the answer alone."""
+    return (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()
 
 
 def answer(
@@ -81,9 +100,8 @@ def answer(
     """Answer all questions, in their order."""
     count, eos = len(questions), method.vocabulary.eos
     answers = Answers([""] * count, *(np.zeros(count, dtype) for dtype in (np.int64, np.int64, np.float64)))
-    for indices in batches_by_length(questions, spec.evaluation.batch_size):
-        generation = generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
-        ids = (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()  # (B, K, L)
+    for indices, generation in generated(method, questions, decoding, spec):
+        ids = said_ids(generation)
         for index, said in zip(indices, ids.tolist(), strict=True):
             answers.texts[index] = "\n".join(decode(tokenizer, part) for part in said)
         written = (ids != eos).sum(2)
@@ -102,32 +120,10 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
         method = trained_method(spec, results).to(pick_device())
         tokenizer = load_tokenizer(paths.data)
         tests = {name: open_test(paths.data, name) for name in spec.evaluation.tests}
-        scorers = scorers_of(tests)
-        answer_only = not any(scorer.reads_steps for scorer in scorers.values())
-        place, questions = distinct_questions(tests)
         decodings, digests = {}, {}
-        for name, decoding in spec.evaluation.decodings.items():
-            stochastic = method.stochastic(decoding_of(decoding, spec.evaluation, 0))
-            seeds = list(range(decoding.seeds if stochastic else 1))
-            frames, costs = [], []
-            label = f"{spec.id} answers ({name})"
-            with (
-                Progress(label, len(seeds) * len(questions)) as progress,
-                cast_linears(method, spec.engine.precision),
-            ):
-                for seed in seeds:
-                    how = decoding_of(decoding, spec.evaluation, seed, answer_only)
-                    answers = answer(method, tokenizer, questions, how, spec, progress)
-                    costs.append(answers)
-                    frames.append(scored(tests, scorers, place, answers, seed))
-            frame = pd.concat(frames, ignore_index=True)
-            digests[name] = write_predictions(paths.predictions(name), frame)
-            decodings[name] = {
-                "decoding": decoding.model_dump(mode="json"),
-                "stochastic": stochastic,
-                "seeds": seeds,
-                "tests": {test: summary(frame.loc[frame.test == test], place[test], costs) for test in tests},
-            }
+        for name in spec.evaluation.decodings:
+            decodings[name], frame = decoded(name, method, tokenizer, tests, spec)
+            digests[name] = write_parquet(paths.predictions(name), frame)
         record = {
             "run": spec.id,
             "digest": spec.digest("evaluate"),
@@ -137,8 +133,30 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             "seconds": time.perf_counter() - clock,
             "environment": environment(started),
         }
-        write_json(paths.run / "evaluate.json", record)
+        write_json(paths.record("evaluate"), record)
     return record
+
+
+def decoded(
+    name: str, method: Method, tokenizer: PreTrainedTokenizerBase, tests: dict[str, TestSet], spec: RunSpec
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """All tests answered under one decoding: what is recorded of it, and its predictions."""
+    settings, scorers = spec.evaluation.decodings[name], scorers_of(tests)
+    stochastic = method.stochastic(decoding_of(settings, spec.evaluation, 0))
+    seeds = list(range(settings.seeds if stochastic else 1))
+    asked = [decoding_of(settings, spec.evaluation, seed, answer_only=not reads_steps(tests)) for seed in seeds]
+    place, questions = distinct_questions(tests)
+    with Progress(f"{spec.id} answers ({name})", len(seeds) * len(questions)) as progress:
+        by_seed = [answer(method, tokenizer, questions, how, spec, progress) for how in asked]
+    frames = [scored(tests, scorers, place, answers, seed) for seed, answers in zip(seeds, by_seed, strict=True)]
+    frame = pd.concat(frames, ignore_index=True)
+    record = {
+        "decoding": settings.model_dump(mode="json"),
+        "stochastic": stochastic,
+        "seeds": seeds,
+        "tests": {test: summary(frame.loc[frame.test == test], place[test], by_seed) for test in tests},
+    }
+    return record, frame
 
 
 def distinct_questions(tests: dict[str, TestSet]) -> tuple[dict[str, np.ndarray], list[list[int]]]:
@@ -152,17 +170,6 @@ def distinct_questions(tests: dict[str, TestSet]) -> tuple[dict[str, np.ndarray]
                 questions.append(ids)
         place[name] = np.array([known[text] for text in test.texts])
     return place, questions
-
-
-def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
-    """What each test is scored by, as its card names it. They are asked together, so all must read the same."""
-    scorers = {name: SCORERS[get_dataset(name).card.scorer] for name in tests}
-    if len({scorer.reads_steps for scorer in scorers.values()}) > 1:
-        raise DataError(
-            f"of the tests {', '.join(scorers)} some are scored by their steps and some are not: give each kind a "
-            "block of its own (`tests` of the block)"
-        )
-    return scorers
 
 
 def scored(
@@ -185,30 +192,33 @@ def scored(
     return pd.DataFrame(rows, columns=[*columns, "draws", "choices"]).astype({"n_steps": "Int64"})
 
 
-def summary(frame: pd.DataFrame, place: np.ndarray, costs: list[Answers]) -> dict[str, Any]:
+def summary(frame: pd.DataFrame, place: np.ndarray, by_seed: list[Answers]) -> dict[str, Any]:
     """Scores of one test set under one decoding, a number per seed, and mean costs per question."""
-    new = frame.loc[~frame.overlap.astype(bool)]
     return {
         "n": len(place),
         "n_distinct": len(np.unique(place)),
+        **means(frame),
+        "forward_passes_per_question": float(np.mean([answers.forward_passes[place] for answers in by_seed])),
+        "latent_steps": float(np.mean([answers.latent_steps[place] for answers in by_seed])),
+        "tokens_per_question": float(np.mean([answers.tokens[place] for answers in by_seed])),
+        "draws": draw_statistics(frame),
+    }
+
+
+def means(frame: pd.DataFrame) -> dict[str, Any]:
+    """What a summary says of one test set's predictions alone; ``deduplicated`` leaves out questions that are in the
+    training data."""
+    new = frame.loc[~frame.overlap.astype(bool)]
+    return {
+        "n": int((frame.seed == 0).sum()),
         "n_deduplicated": int((new.seed == 0).sum()),
         "accuracy": per_seed(frame, frame.correct),
         "strict": per_seed(frame, frame.strict),
         "no_answer": per_seed(frame, frame.extracted.isna()),
         "deduplicated": per_seed(new, frame.correct) if len(new) else None,
-        "forward_passes_per_question": float(np.mean([cost.forward_passes[place] for cost in costs])),
-        "latent_steps": float(np.mean([cost.latent_steps[place] for cost in costs])),
-        "tokens_per_question": float(np.mean([cost.tokens[place] for cost in costs])),
-        "draws": draw_statistics(frame),
     }
 
 
 def per_seed(rows: pd.DataFrame, column: pd.Series) -> list[float]:
     """The mean of a column over some rows, for each decoding seed."""
     return [float(value) for value in column.loc[rows.index].groupby(rows.seed).mean()]
-
-
-def write_predictions(path: Path, frame: pd.DataFrame) -> str:
-    with replacing(path) as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")
-    return sha256(path)

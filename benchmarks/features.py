@@ -18,7 +18,7 @@ from methods.base import Batch, Context, Method
 
 
 class FeatureStore:
-    """Rows of :meth:`Method.features` for a whole corpus, in files that the system pages in and out.
+    """Rows of :meth:`Method.features` for a whole corpus, in memory-mapped files.
 
     The ranks of a node fill one store together, a batch each; every node has a store of its own.
     """
@@ -51,7 +51,7 @@ class FeatureStore:
                     self._column(name, len(rows), values)[torch.from_numpy(places)] = values.float().cpu()
                 progress.advance()
         for _ in range(len(starts), math.ceil(len(all_starts) / self.ranks.local_world)):
-            self.ranks.beat("features done")  # a rank with a batch less than others is not behind them
+            self.ranks.beat("features done")  # a rank that has one batch fewer than others is not behind them
         self.ranks.wait("features of all ranks")
 
     def _column(self, name: str, length: int, rows: Tensor) -> Tensor:

@@ -8,12 +8,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class BrokenRecord(ValueError):
@@ -118,3 +121,22 @@ def read_json(path: Path) -> Any:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_parquet(path: Path, frame: pd.DataFrame) -> str:
+    """Write a frame without its index; returns the SHA-256 of the file."""
+    with replacing(path) as temporary:
+        frame.to_parquet(temporary, index=False, compression="zstd")
+    return sha256(path)
+
+
+def read_parquet(path: Path, digest: str | None, mend: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """A frame, or :class:`BrokenRecord` where the file has not the SHA-256 ``digest`` that was recorded. ``mend``: the
+    commands to run again then. ``columns``: those to read; default: all."""
+    import pandas as pd  # takes its time, and most of what is done with files needs none of it
+
+    if not path.is_file():
+        raise BrokenRecord(f"{path} does not exist: run {mend} again")
+    if sha256(path) != digest:
+        raise BrokenRecord(f"{path} is not the file that was recorded: run {mend} again")
+    return pd.read_parquet(path, columns=None if columns is None else list(columns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -30,8 +31,23 @@ GPUS = {
 }
 
 
+# Words in the name of a device that is less than the GPU: a part of one, or another model with a lower peak
+LESSER = ({"MIG"}, {"Laptop"}, {"NVL"}, {"4090", "D"}, {"H100", "PCIe"})
+
+
 def get_gpu(name: str) -> GPU:
     """A GPU by its name, or an error that lists them."""
     if name not in GPUS:
         raise ValueError(f"no GPU is named {name!r}; known: {', '.join(GPUS)}")
     return GPUS[name]
+
+
+def gpu_of(device: str) -> GPU | None:
+    """The GPU by the name that PyTorch has for it ("NVIDIA A100-SXM4-80GB" is A100-80); None if its peak is unknown."""
+    words = set(re.split(r"[\s-]+", device))
+    if any(lesser <= words for lesser in LESSER):
+        return None
+    for gpu in GPUS.values():
+        if all({part, f"{part}GB"} & words for part in gpu.name.split("-")):
+            return gpu
+    return None

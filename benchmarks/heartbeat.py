@@ -1,7 +1,7 @@
-"""How far each rank has come, in a file per rank that its parent reads: so that a rank which hangs has a name.
+"""How far each rank has come, in a file per rank that its parent reads, so that a rank that hangs can be named.
 
-When one rank hangs, all others soon wait for it, and none gets on. They have come further than it has: the counts tell.
-Where they do not, because all hang in the same place, the rank whose file is no longer written does not even run.
+When one rank hangs, all others soon wait for it. They have come further than it has, and the counts tell. Where they
+do not, because all hang in the same place, a rank whose file is no longer written is one that does not even run.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RankFailure(RuntimeError):
 
 @dataclass(frozen=True)
 class Beat:
-    """What one rank last said: how often it has got on, where it is, how often it has said so, and when it failed (0:
-    it has not; seconds since the epoch)."""
+    """What one rank last said. ``count``: steps of progress so far; ``where``: the last of them; ``written``: how often
+    this file was written; ``failed``: time of an error (seconds since the epoch), 0 if there was none."""
 
     rank: int
     host: str
@@ -59,7 +59,7 @@ def read_beat(folder: Path, rank: int) -> Beat | None:
 
 
 def tell_to_go(folder: Path) -> None:
-    """Have every rank send itself SIGTERM, on whatever machine it is, and also one that has yet to begin."""
+    """Have every rank send itself SIGTERM, on whatever machine it is, even one that has yet to begin."""
     (folder / "told-to-go").touch()
 
 
@@ -68,16 +68,16 @@ def told_to_go(folder: Path) -> bool:
 
 
 def stop(folder: Path) -> None:
-    """Have every rank that is left end at once, also where no signal reaches it. A full disk keeps it from those."""
+    """Have every rank that is left end at once, even where no signal reaches it. On a full disk this does nothing."""
     with suppress(OSError):
         (folder / "stopped").touch()
 
 
 class Heartbeat:
-    """Written by a thread, so that a beat costs a step nothing and a rank that waits is seen to live.
+    """Written by a thread, so that a beat costs a step nothing and a rank that waits still shows that it is alive.
 
-    The thread ends the rank where its parent has given it up: says so, or has made a new folder for another try, in
-    which it must not be taken for the rank of that number.
+    The thread ends the rank when its parent has given it up: has said so, or has made a new folder for another try, in
+    which this rank must not be taken for the new one of its number.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -85,7 +85,7 @@ class Heartbeat:
         self.count, self.where, self.written, self.failed = 0, "start", 0, 0.0
         self.host, self.pid = socket.gethostname(), os.getpid()
         self.one_at_a_time, self.obeyed = threading.Lock(), False
-        self.folder = folder.stat().st_ino
+        self.inode = folder.stat().st_ino
         self._write()
         threading.Thread(target=self._go_on, name="heartbeat", daemon=True).start()
 
@@ -97,7 +97,7 @@ class Heartbeat:
         self._write()
 
     def fail(self) -> None:
-        """Say that an error ends this rank. What a signal ends says nothing any more."""
+        """Record that an error ends this rank. A rank killed by a signal cannot do so: its ``failed`` stays 0."""
         self.failed = time.time()
         self._write()
 
@@ -114,14 +114,14 @@ class Heartbeat:
 
     def _given_up(self) -> bool:
         try:
-            return self.path.parent.stat().st_ino != self.folder or "stopped" in os.listdir(self.path.parent)
+            return self.path.parent.stat().st_ino != self.inode or "stopped" in os.listdir(self.path.parent)
         except FileNotFoundError:
             return True
-        except OSError:  # of a shared file system, for a moment
+        except OSError:  # a moment's failure of a shared file system
             return False
 
     def _write(self) -> None:
-        """A beat that cannot be written, on a disk that is full, is left out: the work may well go on without."""
+        """A beat that cannot be written, as on a full disk, is left out: the work may well go on without it."""
         with self.one_at_a_time, suppress(OSError):
             self.written += 1
             beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed)
@@ -131,13 +131,14 @@ class Heartbeat:
 
 
 def first_to_go(gone: list[Beat]) -> Beat:
-    """Of ranks that have ended, the one that the others followed: when one is killed, its neighbours fail with lost
-    connections, and may be gone too by the time that somebody looks."""
+    """Of ranks that have ended, the one that ended first: when one is killed, its neighbours fail with lost
+    connections, and may be gone too by the time that the launcher looks."""
     return min(gone, key=lambda beat: beat.failed)
 
 
 def laggards(beats: list[Beat], still: set[int]) -> list[Beat]:
-    """Of ranks that get nowhere, those that the others wait for; ``still`` are ranks whose files are not written."""
+    """Of ranks that make no progress, those that the others wait for; ``still``: ranks whose files are no longer
+    written."""
     behind = min(beat.count for beat in beats)
     if any(beat.count > behind for beat in beats):
         return [beat for beat in beats if beat.count == behind]

@@ -27,15 +27,17 @@ from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
 from benchmarks.rank import ENVIRONMENT
-from benchmarks.specs import EngineSpec, RunSpec
+from benchmarks.runs import RunSpec
+from benchmarks.specs import EngineSpec
 
 HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
 POLL = 0.1  # seconds
-GRACE = 10.0  # seconds that a launcher has to end all ranks after one has ended
-STARTUP = 600.0  # seconds that ranks have to begin
+GRACE = 10.0  # seconds that a launcher has to end all ranks once one has ended
+STARTUP = 600.0  # seconds that ranks have to start
 MODULE = "benchmarks.rank"
-# Variables that ranks get by a file: a runner over a hostfile hands on next to none. No token: others can read files
-CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
+# Variables that ranks get through a file, because a runner over a hostfile hands on hardly any. No tokens: others may
+# read the file
+CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
 Task = Literal["train", "time"]
 
 
@@ -48,12 +50,12 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     paths = Paths(results, spec)
     with RunLock(paths.run):
         if spec.engine.kind == "process":
-            from benchmarks.engine import Ranks  # who only starts ranks builds no model, and need not wait for imports
+            from benchmarks.engine import Ranks  # slow to import, and needed only where a model is built
             from benchmarks.train_stage import train_as
 
             return train_as(Ranks(), spec, results)
         run_ranks(spec, results, "train")
-    return read_json(paths.run / "train.json")
+    return read_json(paths.record("train"))
 
 
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
@@ -78,7 +80,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """An empty folder; what the last try left there, and an error message may point to, is kept beside it."""
+    """An empty folder. What the last try left there is kept beside it, since an error message may point to it."""
     before = folder.with_name(f"{folder.name}-before")
     if folder.exists():
         shutil.rmtree(before, ignore_errors=True)
@@ -87,7 +89,7 @@ def make_room(folder: Path) -> None:
 
 
 def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
-    """The command that starts all ranks, each on so many ``threads``."""
+    """The command that starts all ranks, with so many ``threads`` each."""
     port = free_port()
     python = [sys.executable, "-u", "-m"]
     if engine.nodes == 1:
@@ -121,10 +123,10 @@ class Watch:
     def __init__(self, launcher: subprocess.Popen[bytes], folder: Path, engine: EngineSpec) -> None:
         self.launcher, self.folder, self.engine = launcher, folder, engine
         self.printed = 0
-        self.moved = time.monotonic()  # when a rank last got on
+        self.moved = time.monotonic()  # when a rank last made progress
         self.beats: dict[int, Beat] = {}
         self.written: dict[int, float] = {}  # when each rank's file was last seen to change
-        self.dead: Beat | None = None  # the rank that was gone first
+        self.dead: Beat | None = None  # the rank that ended first
         self.told_to_go = False
 
     def until_done(self) -> None:
@@ -144,12 +146,12 @@ class Watch:
             raise self._failure(self.launcher.returncode)
 
     def _patience(self) -> float:
-        """Seconds without any movement that are too many: imports and meeting each other take longer than steps."""
+        """Seconds without progress after which ranks count as hanging; until all have begun, no fewer than STARTUP."""
         begun = len(self.beats) == self.engine.ranks and all(beat.count for beat in self.beats.values())
         return self.engine.hang_seconds if begun else max(self.engine.hang_seconds, STARTUP)
 
     def _all(self) -> list[Beat]:
-        """The last beats of all ranks; of one that never beat, a stand-in."""
+        """The last beats of all ranks, with a stand-in for one that has never beaten."""
         nothing = Beat(-1, "an unknown host", 0, -1, "not started", 0)
         return [self.beats.get(rank, Beat(**{**vars(nothing), "rank": rank})) for rank in range(self.engine.ranks)]
 
@@ -164,11 +166,11 @@ class Watch:
                     self.moved = time.monotonic()
                 self.beats[rank] = beat
         gone = [rank for rank, beat in self._local().items() if not alive(beat.pid)]
-        if gone and not self.dead:  # their last words may be younger than the look above
+        if gone and not self.dead:  # what they last wrote may be newer than what was read above
             self.dead = first_to_go([read_beat(self.folder, rank) or self.beats[rank] for rank in gone])
 
     def _local(self) -> dict[int, Beat]:
-        """Ranks of this machine that are not done."""
+        """The ranks of this machine that are not done."""
         here = socket.gethostname()
         return {rank: beat for rank, beat in self.beats.items() if beat.host == here and beat.where != DONE}
 
@@ -186,19 +188,19 @@ class Watch:
     def _hang(self) -> RankFailure:
         now = time.monotonic()
         still = {rank for rank in range(self.engine.ranks) if now - self.written.get(rank, 0.0) > 5.0}
-        self._signal(signal.SIGUSR1)  # each writes where it is into its log
+        self._signal(signal.SIGUSR1)  # each writes into its log where it is
         time.sleep(0.5)
         named = laggards(self._all(), still)
         if len(named) == self.engine.ranks > 1:
-            who = f"no rank gets on, and none is behind the others: look at the network between them; {named[0]}"
+            who = f"no rank makes progress, and none is behind the others: look at the network between them; {named[0]}"
         else:
             who = f"{', '.join(map(str, named))}: it hangs, and all others wait for it"
         return RankFailure(f"nothing has moved for {self._patience():g} s. {who}. All ranks are stopped; their "
                            f"logs are in {self.folder}", 1)  # fmt: skip
 
     def _failure(self, code: int) -> RankFailure:
-        number = 256 - code if 192 < code < 256 else -code  # a negative exit status, as launchers hand it on
-        if self.told_to_go:  # the ranks saved themselves; one that waited for another may have said otherwise
+        number = 256 - code if 192 < code < 256 else -code  # launchers hand on a negative status modulo 256
+        if self.told_to_go:  # whatever else a rank said that waited for another: all have saved
             cause, code = "because it was told to go", EXIT_CODE
         elif 0 < number < 64:
             cause, code = f"by {signal.Signals(number).name}", 128 + number
@@ -211,7 +213,7 @@ class Watch:
 
     @contextmanager
     def passing_on_sigterm(self) -> Iterator[None]:
-        """Hand SIGTERM to the ranks, which save themselves and end, instead of dying of it."""
+        """Instead of dying of SIGTERM, hand it to the ranks, which save themselves and end."""
 
         def pass_on(*_: object) -> None:
             self.told_to_go = True
@@ -231,7 +233,7 @@ class Watch:
                 continue
 
     def kill(self) -> None:
-        """End what is left of launcher and ranks, on this machine and others."""
+        """End what is left of the launcher and of the ranks, on this machine and on others."""
         stop(self.folder)
         try:
             os.killpg(self.launcher.pid, signal.SIGKILL)
@@ -241,7 +243,7 @@ class Watch:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
+    """Whether a process runs. One that has ended but that its parent has yet to notice (a zombie) does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except (OSError, IndexError):

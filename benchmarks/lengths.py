@@ -11,20 +11,22 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.counting import Length, example, usual_length
+from benchmarks.counting import TokenCounter, example, usual_length
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus
 from benchmarks.data.loading import split_validation, to_records
 from benchmarks.data.records import DataError, Record
-from benchmarks.data.sources import FOLDER, Generated
+from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED
 from benchmarks.files import read_json
+from benchmarks.paths import DONE
 from benchmarks.specs import DataSpec, TokenizerSpec
 from methods.base import Example
 
 SAMPLE = 2_000  # examples that lengths are taken from
-STAND_IN = TokenizerSpec(trained=2048)  # digits are single tokens of it, as of those that are published
-# Mean and deviation in tokens of Qwen2.5 of questions and of chains with their line ends, how the two correlate, steps
-# and tokens of the answer: GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split with shorter questions
+STAND_IN = TokenizerSpec(trained=2048)  # its digits are single tokens, as in the published tokenizers
+# In tokens of Qwen2.5: mean and deviation of questions, the same of chains with their line ends, how the two correlate,
+# steps, tokens of the answer. From GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split, whose questions
+# are taken to be as short (text)
 ASSUMED: dict[str, tuple[float, float, float, float, float, float, int]] = {
     "equation": (46.2, 13.9, 30.6, 16.2, 0.52, 2.6, 3),
     "text": (46.2, 13.9, 88.1, 41.7, 0.52, 3.6, 3),
@@ -39,9 +41,9 @@ ASSUMED_LONGEST: dict[str, tuple[int, list[int], int]] = {
 
 @dataclass(frozen=True)
 class Lengths:
-    """``examples`` of the lengths that ``rows`` have, over their whole range, and the ``longest`` of all; ``tokens`` of
-    all rows: question, steps and answer. ``basis`` says in words where they come from. ``vocabulary``: how many tokens
-    there are; ``length``: how many a text has."""
+    """``examples``: some with the lengths of the ``rows``, over their whole range; ``longest``: as long as the longest
+    rows. ``tokens``: of question, steps and answer, over all rows. ``basis``: in words, where the lengths come from.
+    ``vocabulary``: how many tokens there are; ``length``: how many a text has."""
 
     examples: list[Example]
     longest: list[Example]
@@ -49,7 +51,7 @@ class Lengths:
     tokens: float
     vocabulary: int
     basis: str
-    length: Length = usual_length
+    length: TokenCounter = usual_length
 
     @property
     def chains(self) -> list[int]:
@@ -58,22 +60,22 @@ class Lengths:
 
 
 def lengths_of(data: DataSpec, tokenizer: TokenizerSpec, prepared: Path) -> Lengths:
-    """The best that is at hand; nothing is downloaded."""
-    if (prepared / "done.json").is_file():
+    """Lengths from the best that is at hand; nothing is downloaded."""
+    if (prepared / DONE).is_file():
         return _prepared(prepared)
-    generated = isinstance(get_dataset(data.train), Generated)
-    if generated or FOLDER in os.environ:
+    dataset = get_dataset(data.train)
+    if isinstance(dataset, Generated) or dataset.in_folder("train"):
         try:
             return _published(data, tokenizer)
-        except DataError:  # this file of the folder is not there
-            if generated:
+        except DataError:  # files in the folder that cannot be used
+            if isinstance(dataset, Generated):
                 raise
     return _assumed(data, tokenizer)
 
 
 def _prepared(folder: Path) -> Lengths:
     corpus = open_corpus(folder, "train")
-    size = read_json(folder / "done.json")["tokenizer"]["size"]
+    size = read_json(folder / DONE)["tokenizer"]["size"]
     places = (spread_over(len(corpus), SAMPLE), np.argsort(-corpus.lengths)[:LONGEST])
     examples, longest = (
         [_like(e.question, e.steps, e.answer, i) for i, e in enumerate(corpus.examples(place))] for place in places
@@ -82,7 +84,7 @@ def _prepared(folder: Path) -> Lengths:
     return Lengths(examples, longest, len(corpus), float(corpus.lengths.sum()), size, "the prepared data", counted)
 
 
-def _counted(tokenizer: PreTrainedTokenizerBase) -> Length:
+def _counted(tokenizer: PreTrainedTokenizerBase) -> TokenCounter:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -151,7 +153,7 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
 
 
 def _size(spec: TokenizerSpec) -> int:
-    """What is known of a tokenizer's size without it; architectures of published checkpoints bring their own."""
+    """A tokenizer's size where it is known without having it, else 0: a published checkpoint brings its own along."""
     if isinstance(spec.trained, int):
         return spec.trained
     return PUBLISHED[spec.pretrained].size if spec.pretrained in PUBLISHED else 0

@@ -21,7 +21,7 @@ from typing import IO
 
 WORKFLOW_LOCK = Path("results/.workflow.lock")
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
-PATIENCE = 0.5  # seconds; one who only looks (``held``) holds a lock for an instant
+PATIENCE = 0.5  # seconds; a process that only looks (``held``) holds a lock for an instant
 PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # process id of the workflow that a stage works for
 
 
@@ -73,7 +73,7 @@ class FileLock:
         return f"process {found['pid']} on {found['host']} (since {found['start']}: {found['command']})"
 
     def held(self) -> bool:
-        """Whether a live process holds the lock (which this one does not)."""
+        """Whether a live process holds the lock, be it this one."""
         try:
             with self.path.open("r+") as file:
                 return not _try_lock(file, fcntl.LOCK_SH)
@@ -117,7 +117,7 @@ def _self_portrait() -> dict[str, object]:
 
 
 def workflow_lock() -> FileLock:
-    """The right to run a workflow that writes into this directory's results folder, which others may link to."""
+    """The right to run a workflow that writes into this directory's results folder, which may be shared by links."""
     return FileLock(WORKFLOW_LOCK, f"the workflow of {WORKFLOW_LOCK.parent.resolve()}")
 
 
@@ -135,14 +135,14 @@ def clear_stale_locks() -> str | None:
 
 
 def announce_parent() -> None:
-    """Called by the workflow: the stages it starts end when this process ends, however it ends."""
+    """Called by the workflow: the stages that it starts will end with this process, however it ends."""
     os.environ[PARENT_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """Called by a stage: die at once when the workflow that started it is gone, so that a new one finds no rival.
+    """Called by a stage: end at once when the workflow that started it is gone, so that a new one finds no rival.
 
-    Nothing is lost that SIGKILL would not cost: every file is written beside its place and moved.
+    No more is lost than with SIGKILL: every file is written beside its place and then moved.
     """
     if parent := os.environ.get(PARENT_VARIABLE):
         die_with(int(parent), "the workflow")
@@ -150,10 +150,10 @@ def watch_parent() -> None:
 
 def die_with(pid: int, what: str) -> None:
     """End this process as soon as that one is gone."""
-    threading.Thread(target=_outlive, args=(pid, what), name=f"watch {what}", daemon=True).start()
+    threading.Thread(target=_exit_when_gone, args=(pid, what), name=f"watch {what}", daemon=True).start()
 
 
-def _outlive(pid: int, what: str) -> None:
+def _exit_when_gone(pid: int, what: str) -> None:
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -161,5 +161,5 @@ def _outlive(pid: int, what: str) -> None:
     select.select([handle], [], [])  # readable once the process has ended
     try:
         print(f"{what} (process {pid}) is gone: stopping", file=sys.stderr, flush=True)
-    finally:  # whoever read our output may be gone too
+    finally:  # whoever reads our output may be gone too
         os._exit(1)

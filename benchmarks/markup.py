@@ -9,6 +9,7 @@ from itertools import groupby
 from tabulate import tabulate
 
 DASH = "\N{EN DASH}"  # stands where there is no number
+MADE = "How it was made"  # heads what made the numbers
 LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -45,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """Columns beside each other with the same ``group`` share a heading. ``text``: sentences, not numbers."""
+    """Adjacent columns with the same ``group`` share a heading. ``text``: sentences, not numbers."""
 
     name: str
     group: str = ""
@@ -74,7 +75,7 @@ class Document:
 
 
 def markdown(document: Document) -> str:
-    """GitHub's Markdown; the first grid stands under the title, the legend after it, further grids below."""
+    """GitHub's Markdown: the first grid is under the title, then come notes and legend, then further grids."""
     first, *others = document.grids
     parts = [f"# {_md(document.title)}", _markdown_grid(first)]
     parts += ["\n".join(f"<sup>{i}</sup> {_md(note)}  " for i, note in enumerate(document.notes, 1))]
@@ -88,7 +89,7 @@ def markdown(document: Document) -> str:
 
 def markdown_footer(footer: Mapping[str, str]) -> str:
     """What made the numbers, under a heading of its own."""
-    return "\n\n".join(["## How it was made", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in footer.items())])
+    return "\n\n".join([f"## {MADE}", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in footer.items())])
 
 
 def _md(text: str) -> str:
@@ -113,7 +114,7 @@ def _markdown_grid(grid: Grid) -> str:
 
 
 def latex(document: Document) -> str:
-    """Floats to ``\\input``; the packages they need stand in the first line."""
+    """Floats to ``\\input``; the first line names the packages that they need."""
     parts = ["% needs \\usepackage{booktabs}"]
     below = [*(f"\\textsuperscript{{{i}}} {_tex(note)}" for i, note in enumerate(document.notes, 1))]
     below += [_tex(text) for text in document.legend]

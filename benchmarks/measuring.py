@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,23 +20,25 @@ import torch
 
 from benchmarks.casting import cast_linears
 from benchmarks.data import epoch_batches, load_records, load_tokenizer, open_corpus, prepare
-from benchmarks.engine import Ranks, build_engine
+from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, now
 from benchmarks.files import write_json
+from benchmarks.launch import free_port
 from benchmarks.lengths import spread_over
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
-from benchmarks.specs import EngineSpec, RunSpec, TimingSpec
+from benchmarks.runs import RunSpec, row_of
+from benchmarks.specs import EngineSpec, TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, phase_of
 from benchmarks.study import Study, StudyError
-from benchmarks.timing import asked, time_test, time_training
+from benchmarks.timing import time_test, time_training, timing_of
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed
-SAMPLE = 2_000  # training examples whose chains stand in for those that a test set does not have
-LOGGED = 20  # losses of a run that is to learn
+SAMPLE = 2_000  # training examples whose steps stand in for those that a test set does not have
+LOGGED = 20  # losses that are kept of a run that learns
 
 
 def measure(
@@ -50,9 +51,9 @@ def measure(
     timed: int = 50,
     micro_batch: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure the study's own runs of one seed, or those of the ``rows`` named; the rows that ``learn`` names take
-    ``steps`` steps besides. Each record is written to ``folder`` when it is there. ``micro_batch``: instead of the
-    study's, which is for its own number of GPUs."""
+    """Measure the study's own runs of its first seed, or those of the ``rows`` named. Rows in ``learn`` also train for
+    ``steps`` steps. Each record is written to ``folder`` as soon as it is there. ``micro_batch`` replaces the study's,
+    which is meant for its own number of GPUs."""
     if unknown := {*rows, *learn} - {row.id for row in study.rows}:
         raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
                          f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
@@ -60,7 +61,7 @@ def measure(
     for id, run in study.runs.items():
         if study.sources[id] is run and run.seed == study.seeds[0] and (not rows or run.row in rows):
             prepare(study, study.block(run.block), results)
-            timing = asked(run).model_copy(update={"train_steps": timed})
+            timing = timing_of(run).model_copy(update={"train_steps": timed})
             engine = on_one_gpu(run.engine, micro_batch)
             spec = run.model_copy(update={"timing": timing, "engine": engine})
             with one_rank(engine) as ranks:
@@ -79,10 +80,7 @@ def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
     if engine.kind == "process":
         yield Ranks()
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": port}
+    alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": free_port()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in alone.items()}}
     with join(engine.hang_seconds) as ranks:
         yield ranks
@@ -109,7 +107,7 @@ def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks,
         "block": spec.block,
         "row": spec.row,
         "title": method.title,
-        "starts_from": spec.starts_from.split("/")[1] if spec.starts_from else None,
+        "starts_from": row_of(spec.starts_from) if spec.starts_from else None,
         "backbone": spec.backbone.model_dump(),
         "parameters": sum(parameter.numel() for parameter in method.parameters()),
         "precision": spec.engine.precision,
@@ -125,7 +123,7 @@ def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks,
         "environment": environment(started),
     }
     del method
-    gc.collect()  # modules stand in circles; the next method needs their memory
+    gc.collect()  # modules refer to each other; the next method needs their memory
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return record
@@ -151,6 +149,7 @@ def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
     return examples
 
 
+@deterministic()  # as training is
 def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
     """The loss over the first steps of the first stage: means of :data:`LOGGED` stretches of equal length."""
     corpus = open_corpus(paths.data, "train")

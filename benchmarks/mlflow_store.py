@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +58,31 @@ def find_runs(client: MlflowClient, experiment: str, query: str) -> list[Run]:
         found += runs
         if not (page := runs.token):
             return found
+
+
+class Outage(Exception):
+    """The server cannot be reached, or it fails, or the database or the disk below it does."""
+
+
+@contextmanager
+def session(results: Path) -> Iterator[MlflowClient]:
+    """A client whose failures are raised as :class:`Outage`."""
+    try:
+        yield connect(results)
+    except Exception as error:
+        if not _is_outage(error):
+            raise
+        raise Outage(public(str(error))) from error
+
+
+def _is_outage(error: Exception) -> bool:
+    """Imported late, as in :func:`connect`. Who uses a session makes sure before that the files to import are there."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return isinstance(error, (MlflowException, SQLAlchemyError, OSError))
+
+
+def public(text: str) -> str:
+    """A text without the users and passwords in its addresses."""
+    return re.sub(r"//[^/@\s]*@", "//", text)

@@ -11,7 +11,7 @@ from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.paths import WEIGHTS, Paths
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
 from methods.registry import build
@@ -20,9 +20,9 @@ CONFIG = "backbone"  # folder of the backbone's configuration, beside final weig
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
-    """The run's method with freshly initialised weights, in training mode. ``data`` is a folder with the run's
+    """The run's method with freshly initialised weights, in training mode. ``data``: a folder with the run's
     tokenizer."""
-    return build(spec.method, spec.options, _setup(spec, data), spec.seed).train()  # a checkpoint's part is not
+    return build(spec.method, spec.options, _setup(spec, data), spec.seed).train()  # pretrained parts are in eval mode
 
 
 def _setup(spec: RunSpec, data: Path) -> Setup:
@@ -35,13 +35,13 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
     paths = Paths(results, spec)
     weights = read_weights(paths.weights)
     if weights.metadata[DIGEST] != trained_weights(paths):
-        raise BrokenRecord(f"{paths.weights} is not what {paths.run / 'train.json'} recorded: train this run again")
+        raise BrokenRecord(f"{paths.weights} is not what {paths.record('train')} recorded: train this run again")
     return _filled(spec, _setup(spec, paths.data), weights)
 
 
 def trained_weights(paths: Paths) -> str:
     """The digest of a run's final weights, as its training recorded it."""
-    return read_json(paths.run / "train.json")["weights_sha256"]
+    return read_json(paths.record("train"))["weights_sha256"]
 
 
 def export(spec: RunSpec, paths: Paths) -> None:

@@ -56,19 +56,25 @@ class PaperBlock(Strict):
 
 
 class PaperTable(Strict):
-    """``label``: of the table in the LaTeX source. ``unit``: of its accuracies. ``tests``: titles by name."""
+    """``label``: of the table in the LaTeX source. ``unit``: of its accuracies. ``tests``: titles by name.
+    ``about_tests``: what these titles leave out."""
 
     label: str
     caption: str
     setting: str
     unit: Literal["percent", "share"]
     tests: dict[str, str]
+    about_tests: str = ""
     blocks: dict[str, PaperBlock]
 
     @property
     def place(self) -> str:
         """Where in the paper it is, for people."""
         return f"{self.caption.rstrip('.')} ({self.label} in the paper's LaTeX source)"
+
+    def printed(self, block: str) -> dict[str, PaperRow]:
+        """The rows that the paper prints of a block, by id; none of a block that the table does not have."""
+        return self.blocks[block].printed if block in self.blocks else {}
 
     @property
     def decimals(self) -> int:
@@ -90,8 +96,9 @@ class PaperTable(Strict):
 def paper_tables() -> dict[str, PaperTable]:
     """All tables of the paper by name; those that name no tests are on the three benchmarks."""
     content = yaml.safe_load(PATH.read_text(encoding="utf-8"))
-    shared = {"tests": content["tests"]}
-    return {name: PaperTable.model_validate(shared | table) for name, table in content["tables"].items()}
+    shared = {key: content[key] for key in ("tests", "about_tests")}
+    tables = content["tables"].items()
+    return {name: PaperTable.model_validate(table if "tests" in table else shared | table) for name, table in tables}
 
 
 def paper_table(name: str) -> PaperTable:

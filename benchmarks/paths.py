@@ -1,12 +1,18 @@
-"""Where the files of a run are."""
+"""Where the files of studies and runs are."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec, StageName
 
 WEIGHTS = "weights.safetensors"
+DONE = "done.json"  # in a folder of prepared data: what they are, written last
+
+
+def data_folder(results: Path, study: str, block: str) -> Path:
+    """Where the prepared data of a study's block are."""
+    return results / study / "data" / block
 
 
 class Paths:
@@ -15,14 +21,19 @@ class Paths:
     def __init__(self, results: Path, spec: RunSpec) -> None:
         self.study = results / spec.study
         self.run = self.study / "runs" / spec.id
-        self.data = self.study / "data" / spec.block
+        self.data = data_folder(results, spec.study, spec.block)
         self.checkpoints = self.run / "checkpoints"
-        self.ranks = self.run / "ranks"  # by task: what they print and say while they work
-        self.model = self.run / "model"  # what the run ends with, in a folder that needs nothing else to be used
+        self.ranks = self.run / "ranks"  # by task: what ranks print while they work, and their heartbeats
+        self.model = self.run / "model"  # the final weights, in a folder that can be used without any other file
         self.weights = self.model / WEIGHTS
+        self.ended = self.model / "train.json"  # the record of training once more: proof that it has ended
+
+    def record(self, stage: StageName) -> Path:
+        """What a stage leaves behind when it is done."""
+        return self.run / f"{stage}.json"
 
     def predictions(self, decoding: str) -> Path:
-        """What was answered to each question."""
+        """What was answered to each question under a decoding."""
         return self.run / "predictions" / f"{decoding}.parquet"
 
     def sibling(self, run: str) -> Path:

@@ -27,8 +27,8 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
         f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
-        "ZeRO 0 to 3: GB on each GPU, activations included, of the longest micro-batch or of a validation that takes "
-        "more; * as the study asks. Hours: training alone; a warm start has a line of its own.",
+        "ZeRO 0 to 3: GB on each GPU, activations included, of the longest micro-batch, or of a validation pass where "
+        "that takes more; * the stage that the study asks for. Hours: training alone; a warm start has its own line.",
         f"Disk: GB of a run while it trains; {needed / 1e9:,.0f} GB for all, one after the other, and "
         f"{free / 1e9:,.0f} GB are free in {results}.",
     ]
@@ -39,7 +39,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
 
 
 def _idle(plans: Sequence[RunPlan]) -> list[str]:
-    """Warnings of ranks that wait for others, one for all runs that are dealt alike."""
+    """Warnings of ranks that wait for others, one for all runs with the same number of micro-batches and ranks."""
     waiting: dict[tuple[int, int], list[RunPlan]] = {}
     for made in plans:
         if made.occupancy < 1:

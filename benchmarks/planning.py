@@ -1,13 +1,16 @@
 """What a study will take, before anything runs: parameters, tokens, FLOPs, memory, hours and disk of every run.
 
-FLOPs are 2 per weight of a linear layer and row, 4 per pair of positions and dimension of attention, padding included;
-the backward pass of the former is twice the forward pass, of the latter 2.5 times. Hours are FLOPs / (GPUs x peak x
-utilisation): training alone, at a utilisation that nothing here can know, of GPUs that have a micro-batch to compute.
+FLOPs are 2 per weight of a linear layer and row, and 4 per pair of positions and dimension of attention, padding
+included; the backward pass takes twice as many as the forward pass for the former, 2.5 times as many for the latter.
+Hours are FLOPs / (GPUs x peak x utilisation), of training alone, over the GPUs that have a micro-batch to compute; the
+utilisation is given, since nothing here can know it.
+
 Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
 the longest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
-stages 1 and 2 the weights that a rank updates a second time, at stage 3 those that are gathered. Where no `micro_batch`
-is set, a rank trains on its share of a batch and validates a whole one: the logits of that may be what is largest. At
-the same number of rows, training takes more, and the features of a cached stage, which need no logits, take less.
+stages 1 and 2 the weights that a rank updates a second time, at stage 3 those that are gathered. Without
+``micro_batch``, a rank trains on its share of a batch but validates on a whole one, whose logits may be the largest
+thing in memory. With the same number of rows, training takes more than validation, and the features of a cached stage,
+which need no logits, take less.
 """
 
 from __future__ import annotations
@@ -26,10 +29,13 @@ from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, 
 from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
 from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
-from benchmarks.specs import RunSpec
+from benchmarks.paths import data_folder
+from benchmarks.runs import RunSpec
+from benchmarks.specs import rows_per_pass
+from benchmarks.steps import budget_for
 from benchmarks.study import Study
 from methods.backbone import Backbone, load_backbone
-from methods.base import Budget, Example, Stage
+from methods.base import Example, Stage
 
 USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies between tensors
 ROWS = 16  # of a counted batch
@@ -42,8 +48,8 @@ Offload = Literal["none", "optimizer", "weights"]
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU that has everything. ``activations``: of a training pass; ``validation``: of a pass without
-    gradients, which may have more rows."""
+    """Bytes on one GPU that shares nothing with others. ``activations``: of a training pass; ``validation``: of a pass
+    without gradients, which may have more rows."""
 
     weights: float
     copy: float
@@ -54,7 +60,7 @@ class Memory:
 
     @property
     def passing(self) -> float:
-        """Of the larger of the two passes."""
+        """What the larger of the two passes takes."""
         return max(self.activations, self.validation)
 
     def on(self, ranks: int, stage: int, offload: Offload = "none") -> float:
@@ -101,7 +107,7 @@ class RunPlan:
 
     @property
     def occupancy(self) -> float:
-        """Share of the ranks' passes that count: a rank that has one part fewer than others waits for them."""
+        """Share of the ranks' passes that do work: a rank that has one part fewer than others waits for them."""
         return self.parts / (math.ceil(self.parts / self.ranks) * self.ranks)
 
     def hours(self, gpu: GPU, utilisation: float) -> float:
@@ -112,7 +118,7 @@ class RunPlan:
         return self.needed <= USABLE * gpu.memory
 
     def advice(self, gpu: GPU) -> str:
-        """What would mend that it does not fit."""
+        """What to change so that it fits."""
         room = USABLE * gpu.memory
         own = self.run.engine.zero_stage
         for stage in ZERO[own + 1 :]:
@@ -131,7 +137,7 @@ def plan(study: Study, results: Path) -> list[RunPlan]:
     """A plan of every run that the study trains itself."""
     own = [run for id, run in study.runs.items() if study.sources[id] is run]
     lengths = {
-        block.id: lengths_of(block.data, study.tokenizer_of(block), results / study.name / "data" / block.id)
+        block.id: lengths_of(block.data, study.tokenizer_of(block), data_folder(results, study.name, block.id))
         for block in study.blocks
     }
     return [plan_run(run, lengths[run.block]) for run in own]
@@ -140,13 +146,12 @@ def plan(study: Study, results: Path) -> list[RunPlan]:
 def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     backbone = real_backbone(run, lengths.vocabulary)
     dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.length)
-    epochs = run.training.epochs or (run.training.tokens or 0) / lengths.tokens
-    budget = Budget(epochs, math.ceil(lengths.rows / run.training.batch_size), tuple(lengths.chains))
+    budget = budget_for(run.training, lengths.rows, lengths.tokens, lengths.chains)
     stages = whole.stages(budget)
     flops, features = _costs(run, stages, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    micro = min(run.rows_at_once, run.engine.micro_batch or math.ceil(run.training.batch_size / run.engine.ranks))
+    micro = min(run.rows_at_once, rows_per_pass(run.training.batch_size, run.engine.ranks, run.engine.micro_batch))
     mixed = run.engine.precision == "bfloat16"
     kept = max(_activations(run, stage, lengths, whole, dimensions, micro) for stage in _extremes(stages))
     validating = [stage for stage in _extremes(stages) if stage.select_on]
@@ -163,14 +168,15 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
-    """Of its configuration alone. A checkpoint that is not in a folder is not fetched: its name stands for it."""
+    """The backbone by its configuration alone. A checkpoint that is in no folder here is not fetched: the configuration
+    that the study names stands for it."""
     spec = run.backbone
     folder = spec.pretrained if spec.pretrained and Path(spec.pretrained).is_dir() else None
     return load_backbone(spec.name, vocabulary, folder, None, spec.overrides)
 
 
 def _trained(method: nn.Module, stage: Stage) -> int:
-    return sum(p.numel() for name, p in method.named_parameters() if name.startswith(stage.trainable))
+    return sum(p.numel() for name, p in method.named_parameters() if stage.trains(name))
 
 
 def _costs(

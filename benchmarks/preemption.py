@@ -1,4 +1,4 @@
-"""Being told to go: SIGTERM, which a scheduler sends some seconds before it kills."""
+"""Being told to go: by SIGTERM, which a scheduler sends some seconds before it kills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-EXIT_CODE = os.EX_TEMPFAIL  # 75: nothing is wrong, try again; the workflow does
+EXIT_CODE = os.EX_TEMPFAIL  # 75: nothing is wrong, try again (as the workflow does)
 
 
 class Preempted(SystemExit):
@@ -20,7 +20,7 @@ class Preempted(SystemExit):
 
 
 class Notice:
-    """While it is entered, SIGTERM is noted instead of obeyed; whoever works looks at ``given`` between two steps."""
+    """Inside, SIGTERM is noted instead of obeyed; whoever works looks at ``given`` between two steps."""
 
     def __init__(self) -> None:
         self.given = self._at_once = False
@@ -42,7 +42,7 @@ class Notice:
 
     @contextmanager
     def obeyed(self) -> Iterator[None]:
-        """For long work that would be done over in any case: inside, SIGTERM ends the process at once."""
+        """For long work that would be done again in any case: inside, SIGTERM ends the process at once."""
         self._at_once = True
         try:
             if self.given:

@@ -8,7 +8,8 @@ from typing import Any
 
 from benchmarks.records import TrainRecord
 from benchmarks.results import Collected
-from benchmarks.specs import BackboneSpec, RunSpec, TokenizerSpec
+from benchmarks.runs import RunSpec, row_of
+from benchmarks.specs import BackboneSpec, TokenizerSpec
 from benchmarks.study import Study
 
 VERSIONS = ("python", "torch", "transformers", "datasets")
@@ -76,25 +77,25 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
     for stage in record.stages:
         phases[stage.phase] += stage.epochs or 0.0
     parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
-    start = f" after {spec.starts_from.split('/')[1]}" if spec.starts_from else ""
+    start = f" after {row_of(spec.starts_from)}" if spec.starts_from else ""
     return f"{', '.join(parts)} in batches of {spec.training.batch_size}{start}"
 
 
 def _models(study: Study) -> Iterator[str]:
     """The study's backbone and tokenizer, and those of blocks and rows that have their own."""
-    yield f"{_backbone(study.backbone)}; tokenizer: {_tokenizer(study.tokenizer)}"
+    yield f"{backbone(study.backbone)}; tokenizer: {_tokenizer(study.tokenizer)}"
     for block in study.blocks:
-        own = [_backbone(block.backbone)] if block.backbone else []
+        own = [backbone(block.backbone)] if block.backbone else []
         own += [f"tokenizer {_tokenizer(block.tokenizer)}"] if block.tokenizer else []
         if own:
             yield f"{block.id}: {', '.join(own)}"
     for row in study.rows:
         if row.backbone:
-            yield f"{row.id}: {_backbone(row.backbone)}"
+            yield f"{row.id}: {backbone(row.backbone)}"
 
 
-def _backbone(spec: BackboneSpec) -> str:
-    """Its name, and in brackets what the name does not say."""
+def backbone(spec: BackboneSpec) -> str:
+    """A backbone's name, and in brackets what the name does not say."""
     more = [spec.revision] if spec.revision else []
     more += [f"{field} {value}" for field, value in spec.overrides.items()]
     return (spec.pretrained or spec.name) + (f" ({', '.join(more)})" if more else "")

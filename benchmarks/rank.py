@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.heartbeat import Heartbeat
 from benchmarks.locks import die_with
 
-ENVIRONMENT = "environment.json"  # in the ranks' folder: what they must see as their parent does
+ENVIRONMENT = "environment.json"  # in the ranks' folder: variables that they share with their parent
 
 
 def arguments() -> argparse.Namespace:
@@ -24,12 +24,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--parent", required=True, help="PID@HOST of the process that all ranks end with")
-    parser.add_argument("--rendezvous", help="HOST:PORT, where the launcher puts none into the environment")
+    parser.add_argument("--rendezvous", help="HOST:PORT, if the launcher puts none into the environment")
     return parser.parse_args()
 
 
-def place(gpus: int, rendezvous: str | None) -> int:
-    """Complete the environment that a process group is made from; returns the rank."""
+def complete_environment(gpus: int, rendezvous: str | None) -> int:
+    """Add what a process group reads from the environment and the launcher left out; returns the rank."""
     slurm = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
     for name, other in slurm.items():
         os.environ.setdefault(name, os.environ.get(other, ""))
@@ -40,7 +40,7 @@ def place(gpus: int, rendezvous: str | None) -> int:
 
 
 def log_to(path: Path) -> None:
-    """Send all that this process prints to a file, whatever prints it."""
+    """Send to a file all that this process prints, its libraries in C too."""
     file = path.open("ab", buffering=0)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -51,13 +51,13 @@ def main() -> int:
     given = arguments()
     os.environ.update(json.loads((given.folder / ENVIRONMENT).read_text()))  # before torch is imported, which reads it
     from benchmarks.files import read_json
-    from benchmarks.specs import RunSpec
+    from benchmarks.runs import RunSpec
 
     spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
-    rank = place(spec.engine.gpus, given.rendezvous)
+    rank = complete_environment(spec.engine.gpus, given.rendezvous)
     log_to(given.folder / f"rank-{rank}.log")
     heartbeat = Heartbeat(given.folder, rank)
-    faulthandler.register(signal.SIGUSR1)  # the parent asks where a rank that hangs is
+    faulthandler.register(signal.SIGUSR1)  # by which the parent asks a rank that hangs where it is
     pid, host = given.parent.split("@", 1)
     if host == socket.gethostname():
         die_with(int(pid), "the parent of all ranks")

@@ -9,15 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchmarks.diversity import DrawStatistics
 from benchmarks.files import BrokenRecord, read_json
-from benchmarks.specs import EvaluationSpec, RunSpec, StageName
-
-# Besides the method's own code: what a run's weights depend on, whatever engine trains it, for another may go on with
-# them. What lists data sets is not in it: cards have versions
-TRAINED_BY = (
-    *(f"benchmarks.{part}" for part in ("training", "steps", "features", "study", "specs")),
-    *(f"benchmarks.engine.{part}" for part in ("base", "process", "ranks", "sharded")),
-    *(f"benchmarks.data.{part}" for part in ("records", "loading", "tokenizers", "batching")),
-)
+from benchmarks.runs import RunSpec, StageName
+from benchmarks.specs import EvaluationSpec
 
 
 class Record(BaseModel):

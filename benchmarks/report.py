@@ -1,4 +1,4 @@
-"""All tables and figures of a results folder in one HTML file that needs no other file and no network."""
+"""All tables and figures of a results folder in one HTML file that needs no other file and no network access."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from markdown_it import MarkdownIt
 from benchmarks.environment import environment, now
 from benchmarks.figures import Figure
 from benchmarks.files import BrokenRecord, sha256, write_text
+from benchmarks.markup import MADE
 from benchmarks.tables import Table
 
 TEMPLATE = "report.html"  # the name of this module, so that the workflow sees an edit
-MADE = "## How it was made"
 REFERENCE = "reference"  # committed results, which are no part of a folder's own
 FACTS = ("commit", "python", "torch", "transformers", "device", "cpu")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table or figure: where a link finds it, its title, its content and what made it as HTML. ``short``: its title
-    in the contents, where the study's own stands above."""
+    """A table or figure: its anchor, title and content, and what made it, as HTML. ``short``: its title in the table of
+    contents, under the name of its study."""
 
     anchor: str
     title: str
@@ -47,7 +47,7 @@ class Section:
 def report(folder: Path) -> Path:
     """Write ``report.html`` into a folder of studies' results, or into the folder of one study."""
     found = [section for study in _studies(folder) if (section := _section(study))]
-    sections = sorted(found, key=lambda section: -len(section.tables))  # the main table's study has its details too
+    sections = sorted(found, key=lambda section: -len(section.tables))  # the study with most tables comes first
     if not sections:
         raise BrokenRecord(f"{folder} holds no table and no figure: render some first (marcos-bench table, figure)")
     made = environment(now())
@@ -55,7 +55,7 @@ def report(folder: Path) -> Path:
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(TEMPLATE)
     facts = {name: made[name] for name in FACTS if made.get(name)}
     path = folder / "report.html"
-    write_text(path, template.render(sections=sections, facts=facts, date=made["finished"]))
+    write_text(path, template.render(sections=sections, facts=facts, date=made["finished"], made=MADE))
     return path
 
 
@@ -74,13 +74,13 @@ def _section(study: Path) -> Section | None:
 
 
 def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iterator[str]:
-    """Names whose file exists, in their own order."""
+    """The names for which there is a file, in the order of the enumeration."""
     return (str(name) for name in names if (study / pattern.format(name)).is_file())
 
 
 def _part(study: Path, path: Path) -> Part:
     text = path.read_text()
-    head, _, made = text.partition(MADE)
+    head, _, made = text.partition(f"## {MADE}")
     title, _, body = head.removeprefix("# ").partition("\n")
     plain = _plain(title)
     short = plain.rpartition(": ")[2]
@@ -94,7 +94,7 @@ def _plain(title: str) -> str:
 
 
 def _html(text: str, folder: Path) -> str:
-    """Markdown to HTML: headings below those of the report, images within, tables that scroll by themselves."""
+    """Markdown to HTML: headings below those of the report, images embedded, tables that scroll on their own."""
     reader = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = reader.parse(text)
     for token in tokens:

@@ -1,11 +1,12 @@
 """The run records of a study, read into one tidy data frame.
 
-A record that is missing, broken or made from another specification is a row that says so, never a row less.
+A record that is missing, broken or made from another specification is a row that says so: no row is dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
-from benchmarks.paths import Paths
+from benchmarks.paths import DONE, Paths, data_folder
 from benchmarks.records import RunRecords, TestTimes, first_problem, read_records
-from benchmarks.specs import Block, RunSpec
+from benchmarks.runs import RunSpec, run_id
+from benchmarks.specs import Block
 from benchmarks.statistics import spread
 from benchmarks.study import Study
 
@@ -31,9 +33,9 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "shown": "boolean",  # False: a warm start that is no row of the tables
     "decoding": "string",
     "test": "string",
-    "status": "string",  # done, partial (a stage lacks), not run, skipped
+    "status": "string",  # done, partial (a stage is missing), not run, skipped
     "reason": "string",
-    "warning": "string",  # what was wrong with the training to its end, of this run or of its warm starts
+    "warning": "string",  # what was wrong at the end of training, of this run or of its warm starts
     "n": "Int64",
     "n_distinct": "Int64",
     "n_deduplicated": "Int64",
@@ -43,7 +45,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "accuracy_std": "Float64",  # over decoding seeds; none where nothing is drawn
     "strict": "Float64",
     "no_answer": "Float64",
-    "deduplicated": "Float64",  # accuracy on the questions that training data do not hold
+    "deduplicated": "Float64",  # accuracy on the questions that are not in the training data
     "forward_passes": "Float64",  # per question
     "tokens_per_question": "Float64",
     "latent_steps": "Float64",
@@ -98,30 +100,29 @@ def load_collected(study: Study, results: Path) -> Collected:
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
-    """A block's data record: the study's own, unless all runs of the block are another study's. Without it the tables
-    lack its digests, no more."""
+    """A block's data record: the study's own, unless all runs of the block are another study's. Without one, the tables
+    lack the digests of the data, and nothing else."""
     homes = [source.study for source in study.sources.values() if source.block == block.id]
     home = study.name if study.name in homes or not homes else homes[0]
     try:
-        return read_json(results / home / "data" / block.id / "done.json")
+        return read_json(data_folder(results, home, block.id) / DONE)
     except BrokenRecord as error:
         return {"problem": str(error)}
 
 
 def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
-    """One row per run, decoding and test set, in the study's order; then warm starts that no row shows."""
+    """One row per run, decoding and test set, in the study's order; then warm starts that the tables do not show."""
     titles = {row.id: study.row_title(row) for row in study.rows}
     lines = []
     for block in study.blocks:
-        for row in study.rows:
-            for seed in study.seeds if row.blocks is None or block.id in row.blocks else ():
-                spec = study.runs.get(f"{block.id}/{row.id}/s{seed}")
-                if spec is None:
-                    shared = {"block": block.id, "row": row.id, "method": row.method, "seed": seed, "shown": True}
-                    reason = {"status": "skipped", "reason": study.skipped(block, row)}
-                    lines += [{**shared, **reason, "test": t, "decoding": "default"} for t in study.tests_of(block)]
-                else:
-                    lines += _run_lines(study, spec, collected)
+        for row, seed in product(study.rows_of(block), study.seeds):
+            spec = study.runs.get(run_id(block.id, row.id, seed))
+            if spec is None:
+                shared = {"block": block.id, "row": row.id, "method": row.method, "seed": seed, "shown": True}
+                reason = {"status": "skipped", "reason": study.skipped(block, row)}
+                lines += [{**shared, **reason, "test": t, "decoding": "default"} for t in study.tests_of(block)]
+            else:
+                lines += _run_lines(study, spec, collected)
     emitted = {line.get("run") for line in lines}
     for spec in study.runs.values():
         if spec.id not in emitted:  # of no row, or of one that is not for this block

@@ -1,4 +1,4 @@
-"""A newcomer's first file: a method that works, with comments that say what to change."""
+"""The first file of a new method: it works, and its comments say what to change."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from methods.registry import available
 
 
 class ScaffoldError(ValueError):
-    """A method's file that cannot be written; the message says what to do."""
+    """A file that cannot be written for a new method; the message says what to do."""
 
 
 def new_method(name: str, folder: Path) -> Path:
     """Write a method of that name, as ``folder/name.py``, and return the path."""
     taken = vars(template_method).keys() - {"MyMethod"}
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or class_name(name) in taken:
-        raise ScaffoldError(f"{name!r} cannot be a method's name: use one as my_method, of small letters, digits and _")
+        raise ScaffoldError(
+            f"{name!r} cannot be a method's name: use one like my_method, of lower-case letters, digits and _"
+        )
     if name in available():
         raise ScaffoldError(f"there is a method {name!r} already ({available()[name].__module__}): take another name")
     if not folder.is_dir():

@@ -1,29 +1,14 @@
-"""What a study file may say, and what decides one run: models that refuse unknown keys."""
+"""What a study file may say: models that refuse unknown keys."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from methods.registry import available, get_method
-
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Form = Literal["equation", "text", "lines"]
-StageName = Literal["train", "evaluate", "time"]
-STAGES: tuple[StageName, ...] = ("train", "evaluate", "time")
-# Fields of a run that its training does not depend on, and those of them that a stage does
-MEASURED = ("evaluation", "timing", "timing_threads", "analysis")
-ASKED = {
-    "train": (),
-    "evaluate": ("evaluation",),
-    "time": ("evaluation", "timing", "timing_threads"),
-    "analyse": ("evaluation", "analysis"),
-}
 
 
 class Strict(BaseModel):
@@ -52,7 +37,7 @@ class BackboneSpec(Strict):
 
 
 class TokenizerSpec(Strict):
-    """Named by the study, never by what is at hand. Exactly one of the two."""
+    """The tokenizer that a study names, whatever a machine has at hand: exactly one of the two."""
 
     trained: Annotated[int, Field(ge=300)] | Literal["words"] | None = Field(
         default=None,
@@ -75,7 +60,9 @@ class DataSpec(Strict):
     train: str = Field(description="name of a data set")
     form: Form = Field(default="equation", description="whether the steps are equations, sentences or lines")
     validation: int = Field(default=500, ge=1, description="rows split off for validation")
-    limit: int | None = Field(default=None, ge=1, description="use the first rows only, counted after the split")
+    limit: int | None = Field(
+        default=None, ge=1, description="train on this many rows only: the first ones after the split"
+    )
     max_question_tokens: int = Field(default=256, ge=1)
 
 
@@ -87,7 +74,9 @@ class TrainingSpec(Strict):
     batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, over all ranks")
     learning_rate: float = Field(default=1e-4, gt=0)
     schedule: Literal["constant", "cosine"] = "constant"
-    final_learning_rate_share: float = Field(default=0.1, ge=0, le=1, description="where the cosine ends")
+    final_learning_rate_share: float = Field(
+        default=0.1, ge=0, le=1, description="share of the learning rate that the cosine schedule ends at"
+    )
     warmup_steps: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.01, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
@@ -109,7 +98,7 @@ class DecodingSpec(Strict):
     tokens: Literal["greedy", "sample"] = "greedy"
     latents: Literal["default", "sample", "mean"] = "default"
     thoughts: Literal["own", "exchanged", "mean"] = Field(
-        default="own", description="control: whose latents a question gets"
+        default="own", description="a control: whose latents a question is answered with"
     )
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -158,7 +147,7 @@ class TimingSpec(Strict):
     batch_size: int = Field(default=64, ge=1)
     repeats: int = Field(default=5, ge=1, description="timed passes over each test set")
     questions: int | None = Field(
-        default=None, ge=1, description="time the first questions only; default: the whole set"
+        default=None, ge=1, description="time only this many questions, spread evenly over their lengths; default: all"
     )
     train_steps: int = Field(
         default=20, ge=3, description="timed optimizer steps per phase, over batches of all lengths"
@@ -166,20 +155,33 @@ class TimingSpec(Strict):
 
 
 class AnalysisSpec(Strict):
-    """What is asked of latents that can be set by hand; the defaults are the paper's, where it gives any."""
+    """How latents that can be set by hand are analysed; the defaults are the paper's, where it gives any."""
 
-    questions: int = Field(default=200, ge=1, description="of each test set, spread evenly over it")
+    questions: int = Field(
+        default=200, ge=1, description="questions of each test set that are asked, spread evenly over it"
+    )
     active_above: float = Field(default=0.1, description="a dimension is active above this value")
-    frequent_share: float = Field(default=0.01, gt=0, le=1, description="of all dimensions, the most often active")
-    frequent_at_least: int = Field(default=12, ge=1, description="dimensions, where that share is fewer")
-    correlated_above: float = Field(default=0.9, description="Pearson correlation of two dimensions with an edge")
-    values: tuple[float, ...] = Field(default=(0.0, 0.1, 0.5), min_length=1, description="that a clique is set to")
+    frequent_share: float = Field(
+        default=0.01,
+        gt=0,
+        le=1,
+        description="share of all dimensions that count as frequent, the most often active ones",
+    )
+    frequent_at_least: int = Field(
+        default=12, ge=1, description="the fewest dimensions that count as frequent, where that share gives fewer"
+    )
+    correlated_above: float = Field(
+        default=0.9, description="two dimensions are joined by an edge above this Pearson correlation"
+    )
+    values: tuple[float, ...] = Field(
+        default=(0.0, 0.1, 0.5), min_length=1, description="values that a clique is set to"
+    )
     samples: int = Field(default=20, ge=1, description="drawn answers per question, for calibration")
 
 
 class EngineSpec(Strict):
-    """What a run's steps run on. Of all this only ``precision`` shapes a result, and ``micro_batch`` that of a method
-    with ``batch_terms``: a run that was started on one number of GPUs goes on with another."""
+    """What the steps of a run are computed on. Of all this only ``precision`` affects the results (and ``micro_batch``,
+    with a method that has ``batch_terms``): a run that was started on one number of GPUs may be resumed on another."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"
@@ -190,7 +192,7 @@ class EngineSpec(Strict):
         default=0, description="what is split between ranks: 1 optimizer states, 2 gradients too, 3 weights too"
     )
     offload: Literal["none", "optimizer", "weights"] = Field(
-        default="none", description="what lies in CPU memory; weights: them and the optimizer states"
+        default="none", description="what is kept in CPU memory; weights: the weights and the optimizer states"
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="of training, evaluation and timing; bfloat16: autocast over float32 weights"
@@ -199,10 +201,12 @@ class EngineSpec(Strict):
         default=None, ge=1, description="examples per forward pass of a rank; default: its whole share of a batch"
     )
     activation_checkpointing: bool = Field(
-        default=False, description="compute activations again in the backward pass instead of keeping them"
+        default=False, description="recompute activations in the backward pass instead of keeping them"
     )
     hang_seconds: float = Field(
-        default=900, gt=0, description="ranks that get nowhere for so long are stopped, and the one that hangs is named"
+        default=900,
+        gt=0,
+        description="ranks that make no progress for this long are stopped, and the one that hangs is named",
     )
 
     @model_validator(mode="after")
@@ -233,7 +237,7 @@ class Row(Strict):
     training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
     engine: dict[str, Any] = Field(default={}, description="engine settings that differ from the study's")
     decodings: dict[Identifier, DecodingSpec] = Field(
-        default={}, description="decodings of the study that are others in this row"
+        default={}, description="decodings of the study that are different in this row"
     )
     blocks: tuple[str, ...] | None = None
 
@@ -249,78 +253,11 @@ class Block(Strict):
     )
     options: dict[str, dict[str, Any]] = Field(default={}, description="by method: options that differ from its rows'")
     tests: tuple[str, ...] | None = Field(
-        default=None, min_length=1, description="the tests that are for this block; default: all"
+        default=None, min_length=1, description="tests that the runs of this block are evaluated on; default: all"
     )
 
 
-class RunSpec(Strict):
-    """Everything that decides the result of one run."""
-
-    id: str
-    study: str
-    block: str
-    row: str
-    method: str
-    options: dict[str, Any]
-    seed: int
-    backbone: BackboneSpec
-    tokenizer: TokenizerSpec
-    data: DataSpec
-    training: TrainingSpec
-    evaluation: EvaluationSpec
-    timing: TimingSpec | None
-    engine: EngineSpec
-    threads: int
-    timing_threads: int
-    analysis: AnalysisSpec = AnalysisSpec()
-    starts_from: str | None
-
-    @property
-    def rows_at_once(self) -> int:
-        """Examples in one pass of a rank, where none of a step's accumulation decides it."""
-        return min(self.training.batch_size, self.engine.micro_batch or self.training.batch_size)
-
-    @property
-    def stages(self) -> tuple[StageName, ...]:
-        """The stages that the run goes through."""
-        return STAGES if self.timing else STAGES[:-1]
-
-    def serves(self, asked: RunSpec) -> bool:
-        """Whether this run, of another study perhaps, gives all that is asked of a run of other names."""
-        own, theirs = (spec.model_dump(exclude={"id", "study", "row", *MEASURED}) for spec in (self, asked))
-        held, wanted = self.evaluation, asked.evaluation
-        same = held.model_copy(update={"tests": (), "decodings": {}}) == wanted.model_copy(
-            update={"tests": (), "decodings": {}}
-        )
-        return (
-            own == theirs
-            and same
-            and set(wanted.tests) <= set(held.tests)
-            and wanted.decodings.items() <= held.decodings.items()
-            and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
-        )
-
-    def digest(self, stage: StageName | Literal["analyse"]) -> str:
-        """A digest of the fields that the stage's result depends on, and of no others."""
-        return settings_digest(self.model_dump(mode="json"), stage)
-
-
-def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"]) -> str:
-    """:meth:`RunSpec.digest` of a run's settings as they were written, whatever fields there are today."""
-    kept = {key: value for key, value in run.items() if key not in MEASURED or key in ASKED[stage]}
-    if stage == "time":  # it knows the default decoding alone
-        decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
-        kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
-    else:
-        kept["engine"] = {"precision": run["engine"]["precision"], **_rows_together(run)}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _rows_together(run: Mapping[str, Any]) -> dict[str, int]:
-    """The examples of a micro-batch, where they are fewer than a batch and a loss term is a statistic of them."""
-    if run["method"] not in available() or not get_method(run["method"]).batch_terms:
-        return {}
-    engine, batch = run["engine"], run["training"]["batch_size"]
-    ranks = engine.get("gpus", 1) * engine.get("nodes", 1)
-    rows = engine.get("micro_batch") or math.ceil(batch / ranks)
-    return {"micro_batch": rows} if rows < batch else {}
+def rows_per_pass(batch: int, ranks: int, micro_batch: int | None) -> int:
+    """Examples per forward pass of an optimizer step: the micro-batch, or a rank's whole share of the batch where none
+    is set."""
+    return micro_batch or math.ceil(batch / ranks)

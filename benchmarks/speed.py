@@ -1,6 +1,7 @@
-"""What batching and a cache are worth, for every method, and a training step against the naive one.
+"""How much batches and a cache speed up the answers of every method, and its training step beside the naive one.
 
-Weights are untrained, so answers have the lengths of the gold ones: both ways do the same work, and say the same.
+Weights are untrained, so answers are forced to the lengths of the gold ones: both ways do the same work and give the
+same answers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from benchmarks.evaluation import batches_by_length
 from benchmarks.progress import Progress
 from benchmarks.study import Study
 from methods.backbone import load_backbone
-from methods.base import Budget, CachePolicy, Context, Decoding, Example, Method, Setup, Vocabulary
+from methods.base import Budget, Context, Example, Method, Setup, Vocabulary
+from methods.generation import CachePolicy, Decoding
 from methods.registry import available, build
 
 BATCH = 64
@@ -30,7 +32,7 @@ STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens":
 
 
 def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> dict[str, Any]:
-    """Rates of all registered methods on the study's backbone, its tokenizer and its block of most runs."""
+    """Rates of all registered methods with the study's backbone and tokenizer, on its block with the most runs."""
     torch.set_num_threads(study.timing_threads)
     started, runs = now(), list(study.runs.values())
     block = max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
@@ -61,7 +63,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
 
 
 def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
-    """With weights a little off their start: markers that start alike have equal logits, whose order is chance."""
+    """With weights moved a little: markers that start out alike have equal logits, and which comes first is chance."""
     method, generator = build(name, options, setup, seed=0), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in method.parameters():
@@ -71,8 +73,8 @@ def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
 
 @torch.no_grad()
 def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> dict[str, Any]:
-    """Questions per second in batches, formed as evaluation forms them, with a cache, and one by one without; medians
-    of repeats."""
+    """Questions per second: with a cache, in batches formed as in evaluation; and without, one by one. Medians of
+    repeats."""
     batches = [[examples[i] for i in rows] for rows in batches_by_length([e.question for e in examples], BATCH)]
     singles = [[example] for batch in batches for example in batch]
 

@@ -1,23 +1,19 @@
-"""What the numbers can carry: spreads, intervals, and paired tests between rows over the same questions."""
+"""How far numbers can be trusted: spreads, intervals, and paired tests between rows over the same questions."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from benchmarks.files import BrokenRecord, sha256
-
 PERMUTATIONS = 9_999
 RESAMPLES = 2_000  # of the bootstrap
 ALPHA = 0.05
-COLUMNS = ("test", "id", "seed", "correct", "overlap")
 
 
 @dataclass(frozen=True)
@@ -33,15 +29,6 @@ class PairedTest:
 def spread(values: Sequence[float]) -> float | None:
     """Sample standard deviation, or None where fewer than two values leave it undefined."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def read_predictions(path: Path, digest: str, columns: Sequence[str] | None = COLUMNS) -> pd.DataFrame:
-    """Per-question predictions; an error when the file is not the one that the evaluation recorded."""
-    if not path.is_file():
-        raise BrokenRecord(f"{path} does not exist: run `evaluate` again")
-    if sha256(path) != digest:
-        raise BrokenRecord(f"{path} is not what evaluate.json recorded: run `evaluate`, then `collect` again")
-    return pd.read_parquet(path, columns=None if columns is None else list(columns))
 
 
 def correctness(predictions: Sequence[pd.DataFrame]) -> pd.Series:
@@ -104,7 +91,8 @@ def compare_rows(rows: Mapping[str, pd.Series]) -> pd.DataFrame:
 
 
 def marks(rows: Mapping[str, pd.Series], pairs: pd.DataFrame) -> dict[str, str]:
-    """``best`` for the row that the tests separate from every other, else ``tie`` for it and all they leave beside it.
+    """``best`` for the best row where the tests separate it from every other, else ``tie`` for it and all those that
+    they do not separate from it.
 
     All pairs are corrected for, because the best row is chosen on the same questions. One row alone has no mark.
     """

@@ -19,7 +19,7 @@ from methods.base import Batch, Budget, Context, Method, Output, Stage
 
 
 class NonFiniteLoss(ValueError):
-    """Training met a loss, or a gradient, that is no finite number."""
+    """Training met a loss or a gradient that is not a finite number."""
 
 
 class StageData:
@@ -60,7 +60,7 @@ class Sums:
                 self.waiting[kind, name] = self.waiting[kind, name] + own if (kind, name) in self.waiting else own
 
     def fetch(self) -> None:
-        """Take in what was added, in one transfer."""
+        """Take over what was added, in one transfer."""
         if self.waiting:
             for (kind, name), value in zip(self.waiting, torch.stack([*self.waiting.values()]).tolist(), strict=True):
                 getattr(self, kind)[name] += value
@@ -93,7 +93,7 @@ def optimizer_step(engine: Engine, data: StageData, indices: np.ndarray, context
 
 
 def reduce_sums(sums: Sums, ranks: Ranks) -> None:
-    """Losses, statistics and tokens over all ranks, in one call."""
+    """Sum losses, statistics and tokens over all ranks, in one call."""
     sums.fetch()
     kinds = {"loss": sums.losses, "statistic": sums.statistics}
     own = {f"{kind} {name}": value for kind, values in kinds.items() for name, value in values.items()}
@@ -106,7 +106,7 @@ def reduce_sums(sums: Sums, ranks: Ranks) -> None:
 def _require_finite(
     values: Mapping[str, float], sums: Sums, data: StageData, indices: np.ndarray, context: Context
 ) -> None:
-    """Stop before a checkpoint is written of weights that are no numbers."""
+    """Stop before weights that are no numbers get into a checkpoint."""
     if bad := [name for name, value in values.items() if not math.isfinite(value)]:
         raise NonFiniteLoss(
             f"step {context.step} ({context.stage.name}): {', '.join(bad)} is not finite; loss terms {sums.terms()}; "
@@ -117,7 +117,7 @@ def _require_finite(
 
 @torch.no_grad()
 def validation_terms(engine: Engine, data: StageData, context: Context, batch_size: int) -> dict[str, float]:
-    """Loss terms over the validation rows, ``batch_size`` in a pass, or :class:`NonFiniteLoss`."""
+    """Loss terms over the validation rows, ``batch_size`` per pass, or :class:`NonFiniteLoss`."""
     order = np.argsort(data.corpus.lengths, kind="stable")
     sums = Sums()
     for rows, counts in engine.deal([order[start : start + batch_size] for start in range(0, len(order), batch_size)]):
@@ -140,12 +140,19 @@ def steps_of(stage: Stage, steps_per_epoch: int) -> int:
 
 
 def budget_of(training: TrainingSpec, corpus: Corpus) -> Budget:
-    """Epochs over the corpus; a token budget counts question, steps and answer of the examples seen."""
-    epochs = training.epochs or (training.tokens or 0) / float(corpus.lengths.sum())
-    return Budget(epochs, math.ceil(len(corpus) / training.batch_size), tuple(corpus.chain_lengths.tolist()))
+    """How long a run trains on a corpus."""
+    tokens, chains = float(corpus.lengths.sum()), corpus.chain_lengths.tolist()
+    return budget_for(training, len(corpus), tokens, chains)
+
+
+def budget_for(training: TrainingSpec, rows: int, tokens: float, chains: Sequence[int]) -> Budget:
+    """How long a run trains on so many ``rows``: ``tokens`` are those of question, steps and answer over all rows,
+    which a token budget counts, and ``chains`` those of each row's steps, line ends included."""
+    epochs = training.epochs or (training.tokens or 0) / tokens
+    return Budget(epochs, math.ceil(rows / training.batch_size), tuple(chains))
 
 
 def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> Phase:
-    """Where the stage of that index lies in its phase."""
+    """Where the stage at ``index`` lies in its phase."""
     steps = [steps_of(stage, steps_per_epoch) * (stage.phase == stages[index].phase) for stage in stages]
     return Phase(before=sum(steps[:index]), steps=sum(steps))

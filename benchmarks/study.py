@@ -1,6 +1,6 @@
-"""Studies and runs. A study is a grid of runs; a run is one method, trained on one data set, with one seed.
+"""Studies. A study is a grid of runs: its rows are methods with options, its blocks are training data.
 
-A study is a YAML file (``workflows/config``). Everything that shapes a result is in it; nothing is taken from what
+A study is a YAML file (``workflows/config``). Everything that affects a result is in it; nothing is taken from what
 happens to be at hand on a machine.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from benchmarks.figures import Figure
+from benchmarks.runs import RunSpec, run_id
 from benchmarks.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -23,15 +25,16 @@ from benchmarks.specs import (
     EvaluationSpec,
     Identifier,
     Row,
-    RunSpec,
     Strict,
     TimingSpec,
     TokenizerSpec,
     TrainingSpec,
 )
 from benchmarks.tables import Table
+from methods.registry import get_method
 
 Settings = TypeVar("Settings", bound=BaseModel)
+BUDGETS = {"epochs", "tokens"}  # settings of a training, which has one of them
 STUDIES = Path(__file__).resolve().parent.parent / "workflows" / "config"
 
 
@@ -50,13 +53,16 @@ class Study(Strict):
         default=(), description="where a paper-sized study departs from the paper, and why"
     )
     shares: str | None = Field(
-        default=None, description="another study: a run with the settings of one of its runs is that run"
+        default=None,
+        description="another study: runs that have the same settings there are taken from it",
     )
-    tables: tuple[Table, ...] = Field(default=(Table.main, Table.decoding, Table.controls), description="rendered")
+    tables: tuple[Table, ...] = Field(
+        default=(Table.main, Table.decoding, Table.controls), description="tables that are rendered"
+    )
     beside: tuple[Identifier, ...] = Field(
-        default=(), description="studies whose records the table of claims takes too"
+        default=(), description="other studies whose records the table of claims uses as well"
     )
-    figures: tuple[Figure, ...] = Field(default=(), description="drawn")
+    figures: tuple[Figure, ...] = Field(default=(), description="figures that are drawn")
     backbone: BackboneSpec = BackboneSpec()
     tokenizer: TokenizerSpec
     blocks: tuple[Block, ...] = Field(min_length=1)
@@ -111,67 +117,71 @@ class Study(Strict):
 
     def options_of(self, block: Block, row: Row) -> Any:
         """The validated options of a row's method in a block."""
-        from methods.registry import get_method
-
         options = row.options | block.options.get(row.method, {})
         return _validated(get_method(row.method).Options, options, f"{block.id}/{row.id}")
 
     def row_title(self, row: Row) -> str:
-        from methods.registry import get_method
-
         return row.title or get_method(row.method).title
+
+    def rows_of(self, block: Block) -> tuple[Row, ...]:
+        """The rows that a block has in the tables, in the study's order."""
+        return tuple(row for row in self.rows if row.blocks is None or block.id in row.blocks)
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
         """All runs by id, warm starts before what starts from them. Skipped settings have no run."""
-        from methods.registry import get_method
-
-        runs: dict[str, RunSpec] = {}
-
-        def add(block: Block, row: Row, seed: int) -> str | None:
-            cls = get_method(row.method)
-            options = self.options_of(block, row)
-            if cls.skip(options, self.setting(block, row)):
-                return None
-            id = f"{block.id}/{row.id}/s{seed}"
-            if id in runs:
-                return id
-            start = cls.starts_from(options)
-            parent = add(block, self._start_row(start, block, row), seed) if start else None
-            training = self.training.model_dump(exclude_unset=True)
-            for override in (row.training, block.training):
-                if {"epochs", "tokens"} & override.keys():
-                    training = {k: v for k, v in training.items() if k not in ("epochs", "tokens")}
-                training |= override
-            engine = self.engine.model_dump(exclude_unset=True) | row.engine
-            runs[id] = RunSpec(
-                id=id,
-                study=self.name,
-                block=block.id,
-                row=row.id,
-                method=row.method,
-                options=options.model_dump(),
-                seed=seed,
-                backbone=self.backbone_of(block, row),
-                tokenizer=self.tokenizer_of(block),
-                data=block.data,
-                training=_validated(TrainingSpec, training, f"{block.id}/{row.id}"),
-                evaluation=self._evaluation_for(block, row),
-                timing=self.timing,
-                engine=_validated(EngineSpec, engine, f"{block.id}/{row.id}"),
-                threads=self.threads,
-                timing_threads=self.timing_threads,
-                analysis=self.analysis,
-                starts_from=parent,
-            )
-            return id
-
+        found: dict[str, RunSpec] = {}
         for block in self.blocks:
-            for row in self.rows:
-                if row.blocks is None or block.id in row.blocks:
-                    for seed in self.seeds:
-                        add(block, row, seed)
-        return runs
+            for row, seed in product(self.rows_of(block), self.seeds):
+                parent = None
+                for link in self._chain(block, row):
+                    id = run_id(block.id, link.id, seed)
+                    if id not in found:
+                        found[id] = self._spec(block, link, seed, parent)
+                    parent = id
+        return found
+
+    def _chain(self, block: Block, row: Row) -> list[Row]:
+        """The rows that a row starts from, one after the other, and the row itself; nothing where it is skipped."""
+        if self.skipped(block, row):
+            return []
+        start = self._start_row(block, row)
+        return [*(self._chain(block, start) if start else ()), row]
+
+    def _spec(self, block: Block, row: Row, seed: int, parent: str | None) -> RunSpec:
+        """One run, which starts from the run with the id ``parent``."""
+        place = f"{block.id}/{row.id}"
+        engine = self.engine.model_dump(exclude_unset=True) | row.engine
+        return RunSpec(
+            id=run_id(block.id, row.id, seed),
+            study=self.name,
+            block=block.id,
+            row=row.id,
+            method=row.method,
+            options=self.options_of(block, row).model_dump(),
+            seed=seed,
+            backbone=self.backbone_of(block, row),
+            tokenizer=self.tokenizer_of(block),
+            data=block.data,
+            training=_validated(TrainingSpec, self._training_of(block, row), place),
+            evaluation=self._evaluation_for(block, row),
+            timing=self.timing,
+            engine=_validated(EngineSpec, engine, place),
+            threads=self.threads,
+            timing_threads=self.timing_threads,
+            analysis=self.analysis,
+            starts_from=parent,
+        )
+
+    def _training_of(self, block: Block, row: Row) -> dict[str, Any]:
+        """Training settings: the study's, then the row's, then the block's. A budget takes the place of an earlier
+        one, whichever of the two it is."""
+        training = self.training.model_dump(exclude_unset=True)
+        for override in (row.training, block.training):
+            if BUDGETS & override.keys():
+                training = {key: value for key, value in training.items() if key not in BUDGETS}
+            training |= override
+        return training
 
     @cached_property
     def sources(self) -> dict[str, RunSpec]:
@@ -187,7 +197,7 @@ class Study(Strict):
         return found
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
-        """What a method's ``skip`` is asked about."""
+        """What a method is told of a setting when it is asked whether to ``skip`` it."""
         backbone = self.backbone_of(block, row)
         return {
             "form": block.data.form,
@@ -197,13 +207,14 @@ class Study(Strict):
 
     def skipped(self, block: Block, row: Row) -> str | None:
         """Why a row has no run in a block, or None."""
-        from methods.registry import get_method
-
         return get_method(row.method).skip(self.options_of(block, row), self.setting(block, row))
 
-    def _start_row(self, method: str, block: Block, child: Row) -> Row:
-        """The row of a warm start: the method's own row with default options and the same backbone if the study has
-        it."""
+    def _start_row(self, block: Block, child: Row) -> Row | None:
+        """The row that ``child`` starts from, if any: that of another method, with default options and the same
+        backbone. Where the study has none, it is a row that no table shows."""
+        method = get_method(child.method).starts_from(self.options_of(block, child))
+        if method is None:
+            return None
         backbone = self.backbone_of(block, child)
         own = [row for row in self.rows if row.method == method and not row.options]
         if same := [row for row in own if self.backbone_of(block, row) == backbone]:
@@ -214,10 +225,8 @@ class Study(Strict):
         return Row(id=method, method=method, backbone=backbone)
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
-        """The tests of a block, and the decodings that are for a row; controls of thoughts are not for a method that
-        has none."""
-        from methods.registry import get_method
-
+        """The tests of a block, and the decodings that are for a row. Controls of latents are left out for a
+        method that has none."""
         own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or row.method in v.only}
         if not get_method(row.method).has_latents:
             own = {k: v for k, v in own.items() if v.thoughts == "own"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any, cast
 import pandas as pd
 
 from benchmarks import statistics
+from benchmarks.files import read_parquet
 from benchmarks.paths import Paths
 from benchmarks.records import RunRecords
 from benchmarks.results import Collected, to_frame
+from benchmarks.runs import run_id
 from benchmarks.study import Study
 
 KEYS = ["block", "row", "decoding", "test"]
@@ -54,24 +56,24 @@ OWN = {  # what this frame adds
     "mark": "string",  # best or tie, by paired tests within the block
 }
 
-TESTED = {  # a row as it is against the same row under a control
-    **dict.fromkeys(KEYS, "string"),
-    "n": "Int64",
-    "difference": "Float64",  # of accuracy, as it is minus control
-    "p_value": "Float64",
-    "p_holm": "Float64",
-    "kind": "string",
-}
+RESULT = {"n": "Int64", "difference": "Float64", "p_value": "Float64", "p_holm": "Float64", "kind": "string"}
+# a row as it is against the same row under a control of its latents; differences of accuracy are as it is minus control
+TESTED = dict.fromkeys(KEYS, "string") | RESULT
+# a row against a control row of its block; differences are the row minus the control
+AGAINST = dict.fromkeys(["block", "row", "control", "test"], "string") | RESULT
+DEAD = "R is dead"  # how the warning begins of a training that ends with no dimension of R in use
 
 
 @dataclass(frozen=True)
 class Summary:
     """``lines``: one per block, row, decoding and test. ``pairs``: the paired tests that the marks rest on.
-    ``controls``: paired tests of each row as it is against the same row with latents that are not its own."""
+    ``controls``: paired tests of each row as it is against the same row with latents that are not its own.
+    ``against_controls``: paired tests of each row against each control row of its block, on every test set."""
 
     lines: pd.DataFrame
     pairs: pd.DataFrame
     controls: pd.DataFrame
+    against_controls: pd.DataFrame
 
     @cached_property
     def tested(self) -> pd.DataFrame:
@@ -95,8 +97,7 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
     controls = {row.id for row in study.rows if row.control}
     correct: dict[tuple[str, ...], pd.Series] = {}
     for key, group in _groups(frame, KEYS[:3]):
-        folders = {run: Paths(results, study.sources[run]).run for run in group["run"].dropna().unique()}
-        correct |= _correctness(collected, folders, key, group)
+        correct |= _correctness(study, collected, results, key, group["test"].unique())
     lines = [_aggregate(group, correct.get(key)) for key, group in _groups(frame, KEYS)]
     marks, pairs = _rank({key: series for key, series in correct.items() if key[1] not in controls})
     for line in lines:
@@ -104,19 +105,31 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
     columns = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
     swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
     tests = _against_own({key: series for key, series in correct.items() if key[2] in swapped}, correct)
-    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests)
+    against = _against_controls(correct, controls)
+    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests, against)
+
+
+def dead(line: Mapping[str, Any]) -> int:
+    """In how many trainings of a line R was dead at the end: what they gave are results without R."""
+    return 0 if pd.isna(line["warning"]) else str(line["warning"]).count(DEAD)
 
 
 def answers(
-    study: Study, runs: Mapping[str, RunRecords], results: Path, row: str, decoding: str, columns: Sequence[str]
+    study: Study,
+    runs: Mapping[str, RunRecords],
+    results: Path,
+    block: str,
+    row: str,
+    decoding: str,
+    columns: Sequence[str],
 ) -> pd.DataFrame | None:
-    """What the training seeds of a row (``block/row``) answered, one frame below the other; None where none has."""
+    """What the training seeds of a row answered in a block, one frame below the other; None where none has."""
     frames = []
-    for run in (f"{row}/s{seed}" for seed in study.seeds):
+    for run in (run_id(block, row, seed) for seed in study.seeds):
         record = runs[run].evaluate if run in runs else None
         if record and decoding in record.predictions:
             path = Paths(results, study.sources[run]).predictions(decoding)
-            frames.append(statistics.read_predictions(path, record.predictions[decoding], columns))
+            frames.append(read_parquet(path, record.predictions[decoding], "`evaluate`, then `collect`", columns))
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
@@ -126,18 +139,15 @@ def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, .
 
 
 def _correctness(
-    collected: Collected, folders: dict[str, Path], key: tuple[str, ...], group: pd.DataFrame
+    study: Study, collected: Collected, results: Path, key: tuple[str, ...], tests: Iterable[str]
 ) -> dict[tuple[str, ...], pd.Series]:
-    """Per-question correctness of one row and decoding on each test set, over its training seeds."""
-    frames = []
-    for run, folder in folders.items():
-        if record := collected.runs[run].evaluate:
-            path = folder / "predictions" / f"{key[2]}.parquet"
-            frames.append(statistics.read_predictions(path, record.predictions[key[2]]))
-    if not frames:
+    """Per-question correctness of one row and decoding (``key``: block, row, decoding) on each test set, over its
+    training seeds."""
+    block, row, decoding = key
+    every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "correct"))
+    if every is None:
         return {}
-    tests = group["test"].unique()
-    return {(*key, t): statistics.correctness([frame[frame["test"] == t] for frame in frames]) for t in tests}
+    return {(*key, test): statistics.correctness([every.loc[every["test"] == test]]) for test in tests}
 
 
 def _aggregate(group: pd.DataFrame, correct: pd.Series | None) -> dict[str, Any]:
@@ -206,3 +216,17 @@ def _against_own(
         for key, found, p in zip(family, tests, adjusted, strict=True):
             lines.append(dict(zip(KEYS, key, strict=True)) | vars(found) | {"p_holm": p})
     return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
+
+
+def _against_controls(correct: dict[tuple[str, ...], pd.Series], controls: set[str]) -> pd.DataFrame:
+    """Each row's default decoding against the control rows of its block, the p-values corrected within a block's test
+    set."""
+    lines = []
+    for block, test, rows in _families(correct):
+        pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
+        tests = [statistics.paired_test(rows[row], rows[control]) for row, control in pairs]
+        adjusted = statistics.holm([found.p_value for found in tests])
+        for (row, control), found, p in zip(pairs, tests, adjusted, strict=True):
+            place = {"block": block, "row": row, "control": control, "test": test}
+            lines.append(place | vars(found) | {"p_holm": p})
+    return pd.DataFrame(lines, columns=list(AGAINST)).astype(AGAINST)

@@ -1,7 +1,7 @@
 """My method, in one sentence. As it stands, the model gets pause tokens to think in before it answers.
 
-``marcos-bench new-method`` made this file. Comments that start with CHANGE say what to make your own; all that the
-methods of the class may do stands in ``methods/base.py``.
+``marcos-bench new-method`` wrote this file. Comments that start with CHANGE say what to make your own. All that a
+method may define is in ``methods/base.py``; what answering takes and returns is in ``methods/generation.py``.
 """
 
 from __future__ import annotations
@@ -13,23 +13,9 @@ import torch
 from pydantic import Field
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Decoding,
-    Example,
-    Generation,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    pad,
-)
-from methods.decoding import decode, prefill
-from methods.draws import question_keys
+from methods.base import IGNORE, Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, pad
+from methods.decoding import decode, prefill, prompted
+from methods.generation import Decoding, Generation
 
 
 class MyMethodOptions(MethodOptions):
@@ -39,7 +25,10 @@ class MyMethodOptions(MethodOptions):
 
 
 class MyMethod(Method):
-    """``question newline pause … pause #### answer <eos>``, with the loss on what follows the pauses."""
+    """The model reads pause tokens after the question, to think in, and then says the answer.
+
+    Layout: ``question newline pause … pause #### answer <eos>``, with the loss on what follows the pauses.
+    """
 
     name = "my_method"
     title = "My method"  # as the tables print it
@@ -53,14 +42,24 @@ class MyMethod(Method):
     # CHANGE: True for a method that thinks in vectors. It then passes them through `methods.decoding.controlled`, and
     # the table of controls asks what they carry
     has_latents = False
+    # CHANGE: override these hooks of `Method` where their defaults (in brackets) are not true of your method:
+    # - `length`: how much it says for an example (the marked answer). `marcos-bench measure` times that much.
+    # - `stochastic`: whether the decoding seed changes its answers (if tokens are sampled); else no spread is shown.
+    # - `batch_terms`: losses that are statistics of a micro-batch, not sums over rows (none).
+    # - `even_passes`: whether all micro-batches call the same modules in the same order (yes). Training on several
+    #   ranks relies on these two.
 
     def __init__(self, options: MyMethodOptions, setup: Setup) -> None:
         super().__init__(options, setup)
-        # CHANGE: the modules. The embedding that is one more is the marker's; `trunk()` gives a model without head
+        # CHANGE: the modules. `extra_tokens=1` adds one embedding row, used for the pause token; `trunk()` builds the
+        # model without a head
         self.lm = setup.backbone.causal_lm(extra_tokens=1)
         self.pause = self.lm.config.vocab_size - 1
 
-    # CHANGE: to start from the CoT-SFT checkpoint of the same seed, define `starts_from`, which returns "cot_sft"
+    # CHANGE: to start from the CoT-SFT checkpoint of the same seed, define
+    #     @classmethod
+    #     def starts_from(cls, options: MyMethodOptions) -> str | None:
+    #         return "cot_sft"
 
     def stages(self, budget: Budget) -> list[Stage]:
         """CHANGE: the curriculum, one `Stage` after the other. Each may select its weights on validation losses."""
@@ -88,10 +87,10 @@ class MyMethod(Method):
         return Output({"cross_entropy": label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"])})
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        """CHANGE: what happens between question and answer. `methods.decoding.extend` feeds one vector more."""
-        ids, real = pad([self._prompt(question) for question in questions], self.vocabulary.eos, side="left")
-        keys = question_keys(questions, decoding.seed, "tokens")  # all randomness comes from such keys
-        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        """CHANGE: what happens between question and answer. `methods.decoding.extend` feeds one more vector."""
+        prompts = [self._prompt(question) for question in questions]
+        # all randomness comes from keys, one for each question
+        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
         prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         return Generation(answer, cost)

@@ -1,7 +1,7 @@
 """The time stage: test and training times, measured alone on the machine, the same way for all methods.
 
-Questions are tokenised before and answers decoded after the clock runs; a warm-up comes first; the device is waited
-for at both ends; passes are repeated.
+Questions are tokenised before and answers decoded after the clock runs; one whole pass comes first, as a warm-up; the
+device is waited for at both ends; passes are repeated.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import launch
 from benchmarks.casting import cast_linears
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
-from benchmarks.engine import Phase, Ranks, build_engine, pick_device, synchronize
+from benchmarks.engine import Phase, Ranks, build_engine, deterministic, pick_device, synchronize
 from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
+from benchmarks.flops import flop_counter
 from benchmarks.lengths import spread_over
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
-from benchmarks.specs import RunSpec, TimingSpec
+from benchmarks.runs import RunSpec
+from benchmarks.specs import TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
 from benchmarks.study import StudyError
-from methods.base import Cost, Length, Method, Stage
+from methods.base import Method, Stage
+from methods.generation import Cost, Length
 
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
@@ -44,7 +46,7 @@ TRAINING = "time/timed.json"  # what the ranks of a run measured
 
 def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Time a trained run; returns its record."""
-    timing = asked(spec)
+    timing = timing_of(spec)
     torch.set_num_threads(spec.timing_threads)
     started, paths, device = now(), Paths(results, spec), pick_device()
     with RunLock(paths.run):
@@ -74,7 +76,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "train": read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks()),
             "environment": environment(started),
         }
-        write_json(paths.run / "time.json", record)
+        write_json(paths.record("time"), record)
     return record
 
 
@@ -88,8 +90,8 @@ def time_as(ranks: Ranks, spec: RunSpec, results: Path) -> None:
     ranks.wait("the times")
 
 
-def asked(spec: RunSpec) -> TimingSpec:
-    """What is to be timed, or an error where a study has no time stage."""
+def timing_of(spec: RunSpec) -> TimingSpec:
+    """What is to be timed, or an error if the study times nothing."""
     if spec.timing is None:
         raise StudyError(f"study {spec.study} times nothing: give its file a `timing`")
     return spec.timing
@@ -104,30 +106,30 @@ def time_test(
 ) -> dict[str, Any]:
     """Seconds to answer a test set in batches, each repeat with its own decoding seed; ``lengths``, one per question,
     are forced on the answers."""
-    timing, device = asked(spec), method.device
+    timing, device = timing_of(spec), method.device
     by_length = sorted(range(len(questions)), key=lambda i: len(questions[i]))
     timed = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
     parts = batches_by_length([questions[i] for i in timed], timing.batch_size)
     batches = [[timed[i] for i in part] for part in parts]
 
-    def answer_all(seed: int, of: list[list[int]]) -> Cost:
+    def answer_all(seed: int) -> Cost:
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
         total, passes, latents = Cost(), 0, 0
-        for batch in of:
+        for batch in batches:
             how = replace(decoding, lengths=tuple(lengths[i] for i in batch)) if lengths else decoding
             cost = generate(method, [questions[i] for i in batch], how, spec.engine.precision).cost
             total, passes = total + cost, passes + cost.forward_passes * len(batch)
             latents += cost.latent_steps * len(batch)
         return Cost(passes, latents, total.tokens)
 
-    answer_all(0, batches[:1])  # warm-up
+    answer_all(0)  # on a GPU every shape of batch has a CUDA graph, which is captured here
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     seconds, costs = [], []
     for repeat in range(timing.repeats):
         synchronize(device)
         began = time.perf_counter()
-        costs.append(answer_all(repeat, batches))
+        costs.append(answer_all(repeat))
         synchronize(device)
         seconds.append(time.perf_counter() - began)
     total = Cost()
@@ -146,12 +148,13 @@ def time_test(
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: what the GPU held at most since the last reset, or this process since its start."""
+    """Bytes that the GPU held at most since the last reset, or this process since its start."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+@deterministic()  # as training is
 def time_training(
     method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, warmup: int = WARMUP_STEPS
 ) -> dict[str, Any]:
@@ -159,7 +162,7 @@ def time_training(
 
     A phase of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass
     that computes the features. A stage warms up with at most as many steps as are timed. Each of several ranks calls
-    this; FLOPs are those of all, memory that of the rank that takes most.
+    this; FLOPs are the sum over all, memory is that of the rank that takes most.
     """
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus)
@@ -169,7 +172,7 @@ def time_training(
     training_flops = 0.0
     sizes = Counter(stage.phase for stage in stages)
     for stage in stages:
-        steps = max(1, asked(spec).train_steps // sizes[stage.phase])
+        steps = max(1, timing_of(spec).train_steps // sizes[stage.phase])
         measured = time_stage(method, spec, corpus, stage, steps, min(warmup, steps), paths.checkpoints, ranks)
         phase = phases.setdefault(stage.phase, defaultdict(float))
         for name in PER_STEP:
@@ -194,7 +197,8 @@ def time_training(
 def time_stage(
     method: Method, spec: RunSpec, corpus: Corpus, stage: Stage, steps: int, warmup: int, scratch: Path, ranks: Ranks
 ) -> dict[str, float]:
-    """Median seconds and mean FLOPs of an optimizer step over batches of all lengths, and what is done once."""
+    """Median seconds and mean FLOPs of an optimizer step, over batches of all lengths, and the cost of what is done
+    once."""
     device = method.device
     data = StageData(method, corpus, stage, spec.seed, None)
     batches = sorted(epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, 0), key=_mean_length(corpus))
@@ -207,7 +211,7 @@ def time_stage(
     method.train()
     warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
     counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # of all lengths
-    with FlopCounterMode(display=False) as counter:
+    with flop_counter() as counter:
         for number, indices in enumerate(counted):
             optimizer_step(engine, data, indices, data.context(0, number), number)
     for number, indices in enumerate(warm[len(counted) :]):  # counting slows down, so the rest warms up without
@@ -228,25 +232,25 @@ def time_stage(
     return {
         "step_seconds_median": float(np.median(seconds)),
         "tokens_per_step": tokens / len(chosen),
-        "flops_per_step": flops(counter, ranks) / len(counted),
+        "flops_per_step": total_flops(counter.get_total_flops(), ranks) / len(counted),
         "peak_memory_bytes": max(ranks.gather(peak_memory(device))),
         **once,
     }
 
 
-def flops(counter: FlopCounterMode, ranks: Ranks) -> float:
-    """What was counted, on all ranks."""
-    return ranks.sum({"flops": counter.get_total_flops()})["flops"]
+def total_flops(counted: int, ranks: Ranks) -> float:
+    """What was counted on all ranks together."""
+    return ranks.sum({"flops": counted})["flops"]
 
 
 def _cached(
     method: Method, spec: RunSpec, data: StageData, chosen: list[np.ndarray], batches: int, scratch: Path, ranks: Ranks
 ) -> tuple[StageData, dict[str, float]]:
-    """Features of the chosen batches, and what the pass over all batches takes at their rate."""
+    """Features of the chosen batches, and what a pass over all batches costs at their rate."""
     rows, size = np.concatenate(chosen), spec.rows_at_once
     store = FeatureStore(scratch / "features-timing", "features", ranks)
     context = data.context(0, 0)
-    with FlopCounterMode(display=False) as counter:  # warms up too; counting slows down, so it is not timed
+    with flop_counter() as counter:  # warms up too; counting slows down, so it is not timed
         store.fill(method, spec.engine.precision, data.corpus, rows, context, size)
     synchronize(method.device)
     began = time.perf_counter()
@@ -255,7 +259,8 @@ def _cached(
     seconds = time.perf_counter() - began
     scale = batches / len(chosen)
     filled = StageData(method, data.corpus, data.stage, data.seed, store)
-    return filled, {"once_seconds": seconds * scale, "once_flops": flops(counter, ranks) * scale}
+    once_flops = total_flops(counter.get_total_flops(), ranks) * scale
+    return filled, {"once_seconds": seconds * scale, "once_flops": once_flops}
 
 
 def _mean_length(corpus: Corpus) -> Any:

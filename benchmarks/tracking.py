@@ -1,8 +1,8 @@
 """Run records into MLflow.
 
 One process writes at a time. What is there already, by the digest of its record, is left alone. A server that is down
-never fails a study: ``track.json`` then says ``pending``, and the next call catches up. The workflow makes that call as
-long as :func:`tries` counts on.
+never fails a study: ``track.json`` then says ``pending``, and the next call catches up. The workflow calls again as
+long as :func:`tries` counts up.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from benchmarks.files import BrokenRecord, read_json, write_json
-from benchmarks.mlflow_store import connect, experiment_id, find_runs, tracking_uri
+from benchmarks.mlflow_store import Outage, experiment_id, find_runs, public, session, tracking_uri
 from benchmarks.paths import Paths
 from benchmarks.provenance import hardware
 from benchmarks.records import RunRecords
 from benchmarks.results import Collected, load_collected, to_frame
-from benchmarks.specs import STAGES, RunSpec
+from benchmarks.runs import STAGES, RunSpec
 from benchmarks.study import Study
 
 if TYPE_CHECKING:
@@ -52,45 +52,41 @@ PER_RUN = ("parameters", "training_flops", "train_epoch_seconds", "train_wall_se
 log = logging.getLogger(__name__)
 
 
-class _Down(Exception):
-    """The tracking server cannot be reached, or does not do as it is told."""
-
-
 def track(study: Study, results: Path) -> dict[str, Any]:
     """Import what ``collect`` gathered; returns what ``track.json`` then holds."""
     collected = load_collected(study, results)
     path = results / study.name / "track.json"
     with _one_writer(results) as origin:
-        state: dict[str, Any] = {"uri": _public(tracking_uri(results)), "tries": tries(path)}
+        state: dict[str, Any] = {"uri": public(tracking_uri(results)), "tries": tries(path)}
         try:
-            with _session(results) as client:
+            with session(results) as client:
                 parent, runs = _import(client, study, collected, results, origin)
                 _attach(client, parent, sorted(path.parent.glob("table_*")))  # rendered while the server was down
             state |= {"status": "done", "reason": None, "parent": parent, "runs": runs}
-        except _Down as error:
+        except Outage as error:
             state |= {"status": "pending", "reason": str(error)}
-            log.warning("MLflow at %s is not to be had, `track` will catch up: %s", state["uri"], error)
+            log.warning("MLflow at %s cannot be used now, `track` will catch up: %s", state["uri"], error)
         write_json(path, state)
     return state
 
 
 def tries(path: Path) -> int:
-    """The number of the next try to import, by the record of the last: one more while that says ``pending``, the same
-    once all is there. The record holds it, and Snakemake what it was when the rule ran: where they differ, it runs."""
+    """A counter that Snakemake watches as a parameter: one higher while the last import is pending, so that the rule
+    runs again; unchanged once it is done."""
     state = _state(path)
     return state.get("tries", 1) + (state.get("status") == "pending")
 
 
 def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
-    """Put rendered tables beside the study's parent run; left to the next ``track`` while the server is down."""
+    """Put rendered tables beside the study's parent run; while the server is down, the next ``track`` will do it."""
     path = results / study.name / "track.json"
     state = _state(path)
     if state.get("status") != "done":
         return
     try:
-        with _one_writer(results), _session(results) as client:
+        with _one_writer(results), session(results) as client:
             _attach(client, state["parent"], files)
-    except _Down as error:
+    except Outage as error:
         write_json(path, state | {"status": "pending", "reason": str(error)})
         log.warning("the tables are not in MLflow yet, `track` will catch up: %s", error)
 
@@ -111,30 +107,6 @@ def _one_writer(results: Path) -> Iterator[str]:
             file.write(origin)
             file.flush()
         yield origin
-
-
-@contextmanager
-def _session(results: Path) -> Iterator[MlflowClient]:
-    """A client whose failures are raised as :class:`_Down`."""
-    try:
-        yield connect(results)
-    except Exception as error:
-        if not _is_outage(error):
-            raise
-        raise _Down(_public(str(error))) from error
-
-
-def _is_outage(error: Exception) -> bool:
-    """Whether a server, a database or the disk below it failed. Imported late, as in :func:`connect`."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return isinstance(error, (MlflowException, SQLAlchemyError, OSError))
-
-
-def _public(text: str) -> str:
-    """A text without the users and passwords of its addresses."""
-    return re.sub(r"//[^/@\s]*@", "//", text)
 
 
 def _state(path: Path) -> dict[str, Any]:
@@ -202,19 +174,17 @@ class _Importer:
         self.frame = to_frame(study, collected)
 
     def create(self, spec: RunSpec, records: RunRecords, digest: str) -> str:
-        """A child run with everything that is known of ``spec``'s run. The digest comes last: no digest, not done."""
-        folder = Paths(self.results, self.study.sources[spec.id]).run
+        """A child run with all that is known of ``spec``'s run. The digest comes last: without it, it is incomplete."""
+        paths = Paths(self.results, self.study.sources[spec.id])
+        files = list(_files(paths, records))
         environments = [record.environment for stage in STAGES if (record := getattr(records, stage))]
         start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
         tags = self._tags(spec, environments[0])
         run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=spec.id).info.run_id
-        self._log_batches(run, spec, [*_logged(folder / "log.jsonl", start or 0), *self._results(spec.id, end or 0)])
+        self._log_batches(run, spec, [*_logged(paths.run / "log.jsonl", start or 0), *self._results(spec.id, end or 0)])
         self.client.log_inputs(run, self._inputs(spec))
-        for stage in STAGES:
-            if getattr(records, stage):
-                self.client.log_artifact(run, str(folder / f"{stage}.json"))
-        if records.evaluate:
-            self.client.log_artifacts(run, str(folder / "predictions"), "predictions")
+        for path, folder in files:
+            self.client.log_artifact(run, str(path), folder)
         self.client.set_terminated(run, end_time=end)
         self.client.set_tag(run, "record_digest", digest)
         return run
@@ -260,6 +230,20 @@ class _Importer:
             dataset = Dataset(place, digest[:36], "code", json.dumps(source))
             inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
         return inputs
+
+
+def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:
+    """The files of a run that are imported, each with its folder there. One that is missing is an error already here,
+    so that it is not taken for a failure of the server."""
+    files: list[tuple[Path, str, str | None]] = [
+        (paths.record(stage), stage, None) for stage in STAGES if getattr(records, stage)
+    ]
+    if records.evaluate:
+        files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]
+    for path, stage, folder in files:
+        if not path.is_file():
+            raise BrokenRecord(f"{path} does not exist, and is in the collected records: run `{stage}`, then `collect`")
+        yield path, folder
 
 
 def _metrics(values: dict[str, Any], timestamp: int, step: int) -> Iterator[Metric]:

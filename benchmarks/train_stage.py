@@ -1,4 +1,4 @@
-"""The train stage: a run is trained unless it is trained already, and nothing that has ended is lost."""
+"""The train stage: a run is trained unless it is trained already, and what is finished is never lost."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ import torch
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
-from benchmarks.engine import Ranks
+from benchmarks.engine import Ranks, deterministic
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.paths import Paths
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from benchmarks.training import Trainer
-
-RECORD = "train.json"  # in a run's folder, and beside its weights
 
 log = logging.getLogger(__name__)
 
 
+@deterministic()
 def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Train a run unless it is trained already, as one of some ranks; who calls it holds the run's lock."""
+    """Train a run unless it is trained already, as one of some ranks. The caller holds the run's lock."""
     torch.set_num_threads(spec.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a check for bugs that costs a pass over memory
     paths = Paths(results, spec)
     trainer = Trainer(spec, results, ranks)
     record = finished(paths, trainer.key) if ranks.first else None
@@ -34,23 +31,23 @@ def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
     else:
         record = trainer.run()
         if ranks.first:
-            write_json(paths.model / RECORD, record)
+            write_json(paths.ended, record)
     if ranks.first:
         checkpoints.discard(paths.checkpoints)
-        write_json(paths.run / RECORD, record)
+        write_json(paths.record("train"), record)
     ranks.wait("the record")
-    return record or read_json(paths.run / RECORD)
+    return record or read_json(paths.record("train"))
 
 
 def finished(paths: Paths, key: str) -> dict[str, Any] | None:
     """The record of a training under this key whose weights are whole.
 
-    Snakemake removes ``train.json`` of a job that fails or is cut off after its last word, and of one that it is about
-    to run: what proves that a run has ended lies beside its weights.
+    Snakemake removes ``train.json`` of a job that fails, even right at its end, and of one that it is about to run. So
+    what proves that a run has ended lies beside its weights.
     """
     try:
-        record = read_json(paths.model / RECORD)
+        record = read_json(paths.ended)
         whole = record["key"] == key and read_weights(paths.weights).metadata[DIGEST] == record["weights_sha256"]
-    except (BrokenRecord, FileNotFoundError):
+    except BrokenRecord:
         return None
     return record if whole else None

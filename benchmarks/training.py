@@ -21,18 +21,19 @@ import torch
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
+from benchmarks.code import CODE
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import environment, now
 from benchmarks.features import FeatureStore
-from benchmarks.files import read_json, space_in, sync, write_json, write_text
+from benchmarks.files import read_json, write_json
 from benchmarks.models import build_method, export
-from benchmarks.paths import Paths
+from benchmarks.paths import DONE, Paths
 from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
-from benchmarks.records import TRAINED_BY
-from benchmarks.specs import RunSpec
+from benchmarks.run_log import RunLog
+from benchmarks.runs import RunSpec
 from benchmarks.steps import StageData, Sums, budget_of, optimizer_step, phase_of, steps_of, validation_terms
 from methods.base import Context, Stage
 from methods.registry import code_digest
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Position:
-    """Where a run stands: everything but weights and optimizer that a checkpoint holds."""
+    """Where a run stands: all that a checkpoint holds besides weights and optimizer states."""
 
     stage: int = 0
     stage_step: int = 0
@@ -55,13 +56,13 @@ class Position:
     best_step: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    logged: dict[str, float] = field(default_factory=dict)  # what the method said of the last step
+    logged: dict[str, float] = field(default_factory=dict)  # what the method reported of the last step
     validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage has selected
     final: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:
-    """One run from its specification to its final weights. Every rank has one; the first alone writes records."""
+    """One run, from its specification to its final weights. Every rank has a trainer; only the first writes records."""
 
     def __init__(self, spec: RunSpec, results: Path, ranks: Ranks | None = None) -> None:
         self.spec, self.paths, self.ranks = spec, Paths(results, spec), ranks or Ranks()
@@ -74,8 +75,8 @@ class Trainer:
         self.position = Position()
         self.parent = read_weights(self.paths.sibling(spec.starts_from)) if spec.starts_from else None
         self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
-        self.log: list[dict[str, Any]] = []
-        self.optimizer: Mapping[str, torch.Tensor] = {}  # of the stage that ended last, if the next goes on with it
+        self.log = RunLog(self.paths.run / "log.jsonl", silent=not self.ranks.first)
+        self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one goes on with them
         self.epoch, self.batches = -1, []
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
@@ -83,8 +84,8 @@ class Trainer:
     def _key(self) -> str:
         """What a checkpoint must have been made from to be resumed."""
         parent = checkpoints.digest(self.parent) if self.parent else None
-        data = read_json(self.paths.data / "done.json")["digests"][f"{self.spec.data.train}/train"]
-        parts = [self.spec.digest("train"), code_digest(self.spec.method, *TRAINED_BY), data, parent]
+        data = read_json(self.paths.data / DONE)["digests"][f"{self.spec.data.train}/train"]
+        parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class Trainer:
             while self.position.stage < len(self.stages):
                 self._run_stage(self.stages[self.position.stage])
                 self._end_stage()
-        self._flush()
+        self.log.flush()
         return self._record(started)
 
     def _resume(self) -> None:
@@ -105,13 +106,11 @@ class Trainer:
         if found is None:
             if self.parent:
                 self.method.warm_start({k: v.to(self.method.device) for k, v in self.parent.items()})
-            if self.ranks.first:
-                (self.paths.run / "log.jsonl").unlink(missing_ok=True)
+            self.log.truncate(0)
             return
         checkpoints.load_weights(self.method, found.model)
         self.position = Position(**found.state["position"])
-        if self.ranks.first:
-            self._truncate_log(self.position.step)
+        self.log.truncate(self.position.step)
         log.warning("%s: going on from step %d", self.spec.id, self.position.step)
         self.optimizer = found.optimizer
 
@@ -154,12 +153,12 @@ class Trainer:
         context, precision = plain.context(0, 0), self.spec.engine.precision
         with self.notice.obeyed():
             store.fill(self.method, precision, corpus, rows, context, self.spec.rows_at_once)
-        if self.position.stage_step == 0:  # a resumed stage computes them again, and does not count them twice
+        if self.position.stage_step == 0:  # a resumed stage computes them again; their time counts once
             self.position.seconds += time.perf_counter() - began
         return StageData(self.method, corpus, stage, self.spec.seed, store)
 
     def _next_batch(self, data: StageData) -> tuple[np.ndarray, Context]:
-        """The batch of this step. Epochs run on through all stages of a run."""
+        """The batch of this step. Epochs are counted on through all stages of a run."""
         epoch, position = divmod(self.position.step, self.budget.steps_per_epoch)
         if self.epoch != epoch:
             self.epoch = epoch
@@ -195,13 +194,13 @@ class Trainer:
         self._log("validation", {**terms, "selected_step": at.best_step})
 
     def _end_stage(self) -> None:
-        """Take the selected weights, note the stage, and go to the next one."""
+        """Load the selected weights, record the stage, and go to the next one."""
         at, stage = self.position, self.stages[self.position.stage]
         if at.best_step is not None and at.best_step != at.step:
             selected = read_weights(checkpoints.best(self.paths.checkpoints, at.stage))
             checkpoints.load_weights(self.method, selected)
         earlier = at.stages[-1] if at.stages else {"end_seconds": 0.0, "end_tokens": 0}
-        trainable = sum(p.numel() for n, p in self.method.named_parameters() if n.startswith(stage.trainable))
+        trainable = sum(p.numel() for n, p in self.method.named_parameters() if stage.trains(n))
         at.stages.append(
             {
                 "name": stage.name,
@@ -230,7 +229,7 @@ class Trainer:
         return self.stopping or told["save"] > 0
 
     def _checkpoint(self, engine: Engine | None) -> None:
-        self._flush()
+        self.log.flush()
         model = engine.weights() if engine else whole_weights(self.method)
         optimizer = engine.optimizer_states() if engine else self.optimizer.items()
         state = {"key": self.key, "position": asdict(self.position)}
@@ -251,29 +250,12 @@ class Trainer:
     def _log(self, kind: str, values: dict[str, Any]) -> None:
         at = self.position
         place = {"kind": kind, "step": at.step, "stage": self.stages[at.stage].name}
-        self.log.append({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
-
-    def _flush(self) -> None:
-        """Write logged lines out; done before every checkpoint, so that a log never lacks what a checkpoint is past."""
-        path = self.paths.run / "log.jsonl"
-        if self.ranks.first:
-            with space_in(path.parent), path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in self.log)
-                file.flush()
-                sync(path)
-        self.log.clear()
-
-    def _truncate_log(self, step: int) -> None:
-        """Drop lines that a resumed run will write again."""
-        path = self.paths.run / "log.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        write_text(path, "".join(line + "\n" for line in kept))
+        self.log.add({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
 
     def _record(self, started: str) -> dict[str, Any]:
         at, spec = self.position, self.spec
         for half_written in self.paths.model.glob(".*.*") if self.ranks.first else ():
-            if half_written.is_file():  # by a try that was killed
+            if half_written.is_file():  # left by a try that was killed
                 half_written.unlink()
         weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
         if self.ranks.first:
@@ -294,6 +276,6 @@ class Trainer:
             "tokens_per_second": at.tokens / max(at.seconds, 1e-9),
             "warnings": at.warnings,
             "weights_sha256": weights_digest,
-            "data": read_json(self.paths.data / "done.json"),
+            "data": read_json(self.paths.data / DONE),
             "environment": environment(started),
         }

@@ -1,4 +1,4 @@
-"""Are recorded results what their predictions say? Digests, scores, records, tables and figures' numbers, once more.
+"""Checks recorded results by computing them again from the predictions: scores, means, tables, numbers of figures.
 
 Checkpoints are not needed. What depends on no prediction (times, losses) is only compared with its copies.
 """
@@ -18,30 +18,31 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import ValidationError
 
-from benchmarks.analysis.judging import scorer_of
 from benchmarks.data import load_records
 from benchmarks.diversity import draw_statistics
-from benchmarks.evaluation import per_seed
+from benchmarks.evaluation import means
 from benchmarks.figures import Figure
 from benchmarks.files import BrokenRecord, read_json, sha256
 from benchmarks.paths import Paths
 from benchmarks.records import RECORDS, RunRecords, first_problem
 from benchmarks.results import Collected, to_frame
+from benchmarks.runs import RunSpec, StageName, settings_digest
 from benchmarks.scoring import Asked, Score
-from benchmarks.specs import Form, RunSpec, StageName, settings_digest
+from benchmarks.scoring.by_test import scorer_of
+from benchmarks.specs import Form
 from benchmarks.study import Study
 from benchmarks.tables import Table
 from benchmarks.tables.render import rendered
 from methods.registry import get_method
 
-CLOSE = 1e-9  # sums in another order
+CLOSE = 1e-9  # numbers that differ by less do so because sums were taken in another order
 SPEC = "spec.json"
-SCORED = ("extracted", "correct", "strict", "draws")  # the last came later
+SCORED = ("extracted", "correct", "strict", "draws")  # older predictions have no draws
 
 
 @dataclass(frozen=True)
 class Finding:
-    """``drift``: no number is another, but today's code or study says it in other words or has more to say."""
+    """``drift``: all numbers are the same, but today's code or study puts them differently or has more to say."""
 
     place: str
     kind: Literal["ok", "drift", "differs"]
@@ -54,12 +55,12 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     if folder.name != study.name or not (folder / "collect.json").is_file():
         raise BrokenRecord(f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
                            "collect.json is")  # fmt: skip
-    sources = study.sources.values()  # of another study, perhaps, whose results lie beside
-    findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run).run)]
+    sources = study.sources.values()  # perhaps of another study, whose results are in a folder beside this one
+    findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
     collected = Collected.model_validate(read_json(folder / "collect.json"))
     findings.append(Finding("collect.json", *_collection(study, collected, folder)))
     findings.append(Finding("frame.csv", *_frame(study, collected, folder)))
-    for table in Table:  # that of claims is no study's own
+    for table in Table:  # any of them: that of claims may be there though the study does not name it
         if (folder / f"table_{table}.json").is_file():
             findings += _table(study, collected, folder, table)
         elif table in study.tables:
@@ -82,10 +83,10 @@ def report(findings: list[Finding]) -> str:
 # ---- runs
 
 
-def _run(spec: RunSpec, folder: Path) -> Iterator[Finding]:
+def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     """The specification of a run against the study, each record against its specification, scores against answers."""
     try:
-        recorded = read_json(folder / SPEC)
+        recorded = read_json(paths.run / SPEC)
     except BrokenRecord as error:
         yield Finding(f"{spec.id} {SPEC}", "differs", str(error))
         return
@@ -95,19 +96,19 @@ def _run(spec: RunSpec, folder: Path) -> Iterator[Finding]:
     for stage in spec.stages:
         place = f"{spec.id} {stage}.json"
         try:
-            record = read_json(folder / f"{stage}.json")
+            record = read_json(paths.record(stage))
         except BrokenRecord as error:
             yield Finding(place, "differs", str(error))
             continue
         problems = list(_record(record, stage, recorded))
         if stage == "evaluate":
-            problems += _answers(record, folder, spec.data.form)
+            problems += _answers(record, paths, spec.data.form)
         yield Finding(place, "differs" if problems else "ok", "; ".join(problems))
 
 
 def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
-    """A recorded specification with the defaults of settings that have come since; as it is where it is no valid one
-    any more."""
+    """A recorded specification with the defaults of settings that were added since; unchanged where it is not valid any
+    more."""
     try:
         spec = RunSpec.model_validate(recorded)
         options = get_method(spec.method).Options.model_validate(spec.options)
@@ -140,10 +141,10 @@ def _record(record: dict[str, Any], stage: StageName, spec: dict[str, Any]) -> I
         yield f"was made from another specification than spec.json: digest {record['digest']}"
 
 
-def _answers(record: dict[str, Any], folder: Path, form: Form) -> Iterator[str]:
+def _answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
     """The predictions' digests, each answer's score, and the means over them."""
     for name, digest in record["predictions"].items():
-        path = folder / "predictions" / f"{name}.parquet"
+        path = paths.predictions(name)
         if not path.is_file():
             yield f"{path.name} is not there"
         elif sha256(path) != digest:
@@ -181,22 +182,20 @@ def _scored(frame: pd.DataFrame, form: Form) -> list[Score]:
 
 
 def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:
-    new = frame.loc[~frame["overlap"].astype(bool)]
-    expected = {
-        "n": [frame["seed"].tolist().count(0)],
-        "n_deduplicated": [new["seed"].tolist().count(0)],
-        "accuracy": per_seed(frame, pd.Series(frame["correct"])),
-        "strict": per_seed(frame, pd.Series(frame["strict"])),
-        "no_answer": per_seed(frame, pd.Series(frame["extracted"].isna())),
-        "deduplicated": per_seed(new, pd.Series(frame["correct"])),
-    }
-    for key, values in expected.items():
-        recorded = scores[key] if isinstance(scores[key], list) else [scores[key]] if scores[key] is not None else []
+    for key, found in means(frame).items():
+        recorded, values = _listed(scores[key]), _listed(found)
         if len(recorded) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(recorded, values, strict=True)):
             yield f"{place}: `{key}` is recorded as {recorded} and comes out as {values}"
     drawn = draw_statistics(frame) if "draws" in frame else []
     if changed := _numbers(scores.get("draws") or [], drawn):
         yield f"{place}: `draws`: {changed}"
+
+
+def _listed(value: list[float] | float | None) -> list[float]:
+    """The numbers of a score: one for each decoding seed, one alone, or none."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
 
 
 # ---- what is made of the records
@@ -208,7 +207,7 @@ def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Liter
     for id, source in study.sources.items():
         held = collected.runs.get(id, RunRecords())
         for stage in source.stages:
-            path, record = Paths(folder.parent, source).run / f"{stage}.json", getattr(held, stage)
+            path, record = Paths(folder.parent, source).record(stage), getattr(held, stage)
             found = RECORDS[stage].model_validate(read_json(path)) if path.is_file() else None
             if found != record:
                 wrong.append(f"{id} {stage}")
@@ -229,7 +228,7 @@ def _frame(study: Study, collected: Collected, folder: Path) -> tuple[Literal["o
 
 
 def _table(study: Study, collected: Collected, folder: Path, table: Table) -> Iterator[Finding]:
-    """Numbers decide; a text that differs without them is a matter of today's code."""
+    """Numbers decide: a text with the same numbers that differs is only worded differently today."""
     try:
         again = rendered(study, collected, folder.parent, table)
     except BrokenRecord as error:
@@ -276,7 +275,7 @@ def _in_rows(text: str) -> list[str]:
 
 
 def _numbers(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
-    """The first value that two lists of lines do not share; a column that only one of them has is none."""
+    """The first value that differs between two lists of lines; columns that only one of them has are left out."""
     if len(old) != len(new):
         return f"{len(old)} lines, now {len(new)}"
     for number, (was, now) in enumerate(zip(old, new, strict=True), 1):

@@ -7,6 +7,9 @@ that few graphs serve all batches. Without a GPU the same buffers are used witho
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -80,7 +83,7 @@ class Buffers:
         self.ticket = 0
 
     def take(self, trunk: Any, prompt: Growing, length: int) -> int:
-        """Copy the cache of a prompt of some length in. The ticket says who has the buffers from now on."""
+        """Copy in the cache of a prompt of ``length`` positions. The ticket says who has the buffers from now on."""
         layers: list[Any] = prompt.cache.layers
         held: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers]
         weights = tuple(tensor.data_ptr() for tensor in (*trunk.parameters(), *trunk.buffers()))
@@ -97,7 +100,7 @@ class Buffers:
         return self.ticket
 
     def fit(self, rows: int, length: int) -> None:
-        """Make room, which moves everything: graphs have to be captured again."""
+        """Make room for so many rows and positions. Where that moves the buffers, graphs have to be captured again."""
         old_rows, _, old_length, _ = self.layers[0][0].shape
         more_rows = max(_whole_rows(rows) - old_rows, 0)
         more = max(_whole(length), 2 * old_length) - old_length if length > old_length else 0
@@ -170,9 +173,23 @@ class Buffers:
                 self._run(trunk, *inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with nothing_collected(), torch.cuda.graph(graph):
             output = self._run(trunk, *inputs).last_hidden_state
         return graph, output
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Python's collector runs at the start and then rests: a graph of an earlier method that it freed during a capture
+    would invalidate the capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _whole_rows(rows: int) -> int:

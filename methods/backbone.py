@@ -155,11 +155,11 @@ def label_loss(head: nn.Module, hidden: Tensor, labels: Tensor, weights: Tensor 
 
     ``hidden`` (..., d) stands where ``labels`` (...) is predicted: the caller shifts.
     """
-    labelled = labels != IGNORE
-    logits = head(hidden[labelled]).float()
+    at = (labels != IGNORE).nonzero(as_tuple=True)  # once: to find these places, the host waits for the device
+    logits = head(hidden[at]).float()
     if weights is None:
-        return F.cross_entropy(logits, labels[labelled], reduction="sum")
-    return (F.cross_entropy(logits, labels[labelled], reduction="none") * weights[labelled]).sum()
+        return F.cross_entropy(logits, labels[at], reduction="sum")
+    return (F.cross_entropy(logits, labels[at], reduction="none") * weights[at]).sum()
 
 
 def causal_mask(real: Tensor, last: int | None = None) -> Tensor:

@@ -2,7 +2,8 @@
 
 A method owns everything that differs between methods (token layout, forward pass, curriculum, decoding) and nothing
 that does not (data, optimizer, batching, scoring, timing). Adding a method is adding one file to this package, or one
-entry point in the group ``marcos_bench.methods`` of another installed package.
+entry point in the group ``marcos_bench.methods`` of another installed package. What answering takes and returns is in
+:mod:`methods.generation`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from methods.generation import Decoding, Generation, InterventionError, Length
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from methods.backbone import Backbone
 
-CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_memory
 IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
 
 
@@ -88,6 +90,10 @@ class Stage:
     cached: bool = False
     settings: Mapping[str, float] = field(default_factory=dict)
 
+    def trains(self, name: str) -> bool:
+        """Whether the stage trains the parameter of that name."""
+        return name.startswith(self.trainable)
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -110,6 +116,12 @@ class Context:
     step: int  # optimizer steps of the whole run
     seed: int
     training: bool = True
+
+    @property
+    def moment(self) -> tuple[int, int] | tuple[None, None]:
+        """Epoch and step, which draws take into their keys; none in validation, so that all weights of a run are
+        compared under the same draws."""
+        return (self.epoch, self.step) if self.training else (None, None)
 
 
 @dataclass
@@ -142,73 +154,6 @@ class Output:
     statistics: dict[str, Tensor] = field(default_factory=dict)
 
 
-class InterventionError(ValueError):
-    """An intervention on latents that a method does not have; the message says which it has."""
-
-
-@dataclass(frozen=True)
-class Intervention:
-    """Dimensions ``dims`` of the latents that :meth:`Method.steers` names get ``value``, for every question, in
-    thinking step ``step`` (counted from 1) or, without one, in all of them."""
-
-    dims: tuple[int, ...]
-    value: float
-    step: int | None = None
-
-
-@dataclass(frozen=True)
-class Length:
-    """How much is generated for a question: tokens, end-of-text included, and latents, where a method says how many."""
-
-    tokens: int
-    latents: int = 0
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How answers are generated. Draws depend on ``seed`` and the question alone, so on no other row of the batch."""
-
-    tokens: Literal["greedy", "sample"] = "greedy"
-    latents: Literal["default", "sample", "mean"] = "default"
-    temperature: float = 1.0
-    top_p: float = 1.0
-    thoughts: Literal["own", "exchanged", "mean"] = "own"  # a control: those of another row of the batch, or its mean
-    seed: int = 0
-    max_new_tokens: int = 128
-    answer_only: bool = True  # methods that can skip the steps do so; False: say them too
-    trace: bool = False  # keep the latents in Generation.trace
-    cache: CachePolicy = "auto"  # how what was read is kept; changes no answer
-    lengths: tuple[Length, ...] | None = None  # forced, one per question: measures work whatever the weights say
-    interventions: tuple[Intervention, ...] = ()  # for methods that `steers` names latents of; a later one wins
-
-
-@dataclass
-class Cost:
-    """What one call of ``generate`` took: calls of a backbone (each serves the whole batch), latent vectors or thinking
-    steps per question (their mean over the batch), and tokens emitted over all questions (end-of-text included)."""
-
-    forward_passes: int = 0
-    latent_steps: float = 0.0
-    tokens: int = 0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.forward_passes + other.forward_passes,
-            self.latent_steps + other.latent_steps,
-            self.tokens + other.tokens,
-        )
-
-
-@dataclass
-class Generation:
-    """``answer``: (B, L) ids, end-of-text from the first end on. ``steps``: (B, K, L), when asked and possible."""
-
-    answer: Tensor
-    cost: Cost
-    steps: Tensor | None = None
-    trace: dict[str, Tensor] = field(default_factory=dict)
-
-
 class Method(nn.Module, ABC):
     """One compared method. Subclasses set the class attributes and implement the abstract methods."""
 
@@ -238,8 +183,8 @@ class Method(nn.Module, ABC):
         return None
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
-        """The latents (B, steps, dims) in which training encodes the examples' own steps, where :meth:`steers` names
-        latents and something encodes them."""
+        """The latents (B, steps, dims) that training encodes the examples' own steps in; None where :meth:`steers`
+        names none, or nothing encodes them."""
         return None
 
     @classmethod
@@ -279,8 +224,8 @@ class Method(nn.Module, ABC):
         """Loss sums of one micro-batch, in one call however many passes of the backbone it takes."""
 
     def naive_forward(self, batch: Batch, context: Context) -> Output | None:
-        """:meth:`forward` in the plainest way, row by row and without a cache, where that is another way: what tests
-        compare numbers with, and `marcos-bench speed` times."""
+        """What :meth:`forward` computes, in the plainest way: row by row and without a cache. Tests compare numbers
+        with it, and `marcos-bench speed` times it. None where there is no plainer way."""
         return None
 
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
@@ -325,7 +270,7 @@ def _refusing(generate: Callable[..., Generation]) -> Callable[..., Generation]:
 
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Copy tensors into a module's own of the same names. A table with more rows (markers) keeps those.
+    """Copy tensors into a module's own of the same names. Rows that only the module's table has (markers) stay.
 
     Raises ValueError where the module lacks one of them.
     """

@@ -1,4 +1,4 @@
-"""Coconut: steps of the chain give way, stage by stage, to thoughts, hidden states that are fed back as inputs."""
+"""Coconut: steps of the chain give way, stage by stage, to thoughts: hidden states that are fed back as inputs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from methods.base import (
     Batch,
     Budget,
     Context,
-    Decoding,
     Example,
-    Generation,
     Method,
     MethodOptions,
     Output,
@@ -30,8 +28,9 @@ from methods.base import (
     pad,
 )
 from methods.cot_sft import prompt, target
-from methods.decoding import Prefix, blank, controlled, decode, read
-from methods.draws import key, question_keys, uniform
+from methods.decoding import Prefix, blank, controlled, decode, prompted, read
+from methods.draws import key, uniform
+from methods.generation import Decoding, Generation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +63,7 @@ class CoconutOptions(MethodOptions):
 
 @dataclass
 class Reading:
-    """What is left of a sequence that was read with its thoughts."""
+    """What comes of reading a sequence with its thoughts."""
 
     hidden: Tensor  # (B, M, d) final hidden states from the last thought on
     thoughts: Tensor  # (B, m, d) inputs at the m columns that hold thoughts
@@ -72,8 +71,11 @@ class Reading:
 
 
 class Coconut(Method):
-    """``question newline <begin> thoughts <end> steps left … #### answer <eos>``, with the loss on what follows
-    ``<end>``. The thought at a position is the final hidden state of the position before it."""
+    """The model feeds hidden states back as inputs; these thoughts replace the written steps, stage by stage.
+
+    Layout: ``question newline <begin> thoughts <end> steps left … #### answer <eos>``, with the loss on what follows
+    ``<end>``. The thought at a position is the final hidden state of the position before it.
+    """
 
     name = "coconut"
     title = "Coconut"
@@ -125,8 +127,8 @@ class Coconut(Method):
         return [stage for number, share in shares.items() for stage in self._parts(number, share * budget.epochs)]
 
     def _parts(self, number: int, epochs: float) -> list[Stage]:
-        """A stage as one, or as parts of about an epoch where the optimizer restarts each epoch. Weights are selected
-        when all steps are gone; among parts, in the last one, because a part goes on from the weights it selects."""
+        """One stage, or parts of about an epoch each where the optimizer restarts every epoch. Only the final stage
+        selects its weights; of its parts only the last, as each goes on from what the one before it selects."""
         final = number == self.final_stage
         count = max(1, round(epochs)) if self.options.optimizer_restart == "epoch" else 1
         name = "final stage" if final else f"stage {number}"
@@ -189,7 +191,7 @@ class Coconut(Method):
     def losses_and_latents(self, batch: Batch) -> tuple[Output, Tensor]:
         """Loss sums, and (B, m, d) thoughts; a row with fewer than m of them has them last."""
         text, labels = batch["text"], batch["labels"]
-        # padding behind a text is called real: causal attention keeps it from all that counts
+        # padding behind a text is marked real: causal attention keeps it from everything that counts
         real = torch.cat([batch["real"], torch.ones_like(text, dtype=torch.bool)], dim=1)
         reading = self.read(torch.cat([batch["prompt"], text], dim=1), real)
         hidden = reading.hidden[:, -text.shape[1] :]
@@ -240,9 +242,8 @@ class Coconut(Method):
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         enclosed = [self._enclose(question, self.final_stage) for question in questions]
-        ids, real = pad([[*opened, closed] for opened, closed in enclosed], self.vocabulary.eos, side="left")
-        keys = question_keys(questions, decoding.seed, "tokens")
-        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        prompts = [[*opened, closed] for opened, closed in enclosed]
+        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
         reading = self.read(ids, real, decoding)
         answer, cost = decode(self.lm, reading.prefix, decoding, keys, self.vocabulary.eos)
         cost.latent_steps += reading.thoughts.shape[1]

@@ -12,25 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Decoding,
-    Example,
-    Generation,
-    Length,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    pad,
-)
+from methods.base import IGNORE, Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, pad
 from methods.cot_sft import lines, prompt
-from methods.decoding import Prefix, controlled, decode, extend, prefill, read
-from methods.draws import question_keys
+from methods.decoding import Prefix, controlled, decode, extend, prefill, prompted, read
+from methods.generation import Decoding, Generation, Length
 
 ANSWER_PHRASE = "The answer is: "  # before every answer; what is distilled is the state at its last token
 MARKERS = 2  # begin and end of thought, the rows after the vocabulary's
@@ -47,8 +32,11 @@ class CODIOptions(MethodOptions):
 
 
 class CODI(Method):
-    """Teacher: ``question newline step newline … The answer is: answer <eos>`` without its last step. Student:
-    ``question newline <begin> latent … latent <end> The answer is: answer <eos>``."""
+    """One model is teacher and student: the student thinks in vectors and learns from the teacher's hidden states.
+
+    Teacher: ``question newline step newline … The answer is: answer <eos>`` without its last step. Student:
+    ``question newline <begin> latent … latent <end> The answer is: answer <eos>``.
+    """
 
     name = "codi"
     title = "CODI"
@@ -156,9 +144,8 @@ class CODI(Method):
         return Length(len(self.phrase) + len(example.answer) + 1)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        ids, real = pad([self._prompt(question) for question in questions], self.vocabulary.eos, side="left")
-        keys = question_keys(questions, decoding.seed, "tokens")
-        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        prompts = [self._prompt(question) for question in questions]
+        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
         trunk, embed = self.lm.base_model, self.lm.get_input_embeddings()
         prefix, latents = self.think(prefill(trunk, embed(ids), real, decoding.cache), decoding)
         prefix = extend(prefix, embed(torch.full_like(keys, self.end)))

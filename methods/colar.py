@@ -17,29 +17,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Decoding,
-    Example,
-    Generation,
-    Length,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    pad,
-)
+from methods.base import IGNORE, Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, pad
 from methods.cot_sft import lines, prompt, target
-from methods.decoding import Prefix, choose, controlled, decode, extend, forced, prefill
+from methods.decoding import Prefix, choose, controlled, decode, extend, forced, prefill, prompted
 from methods.draws import generator, key, normal, question_keys, uniform
+from methods.generation import Decoding, Generation, Length
 
 SEPARATOR_LIKE = "###"  # the published separator, one token of large vocabularies; ours is a token of its own
 DIVISOR_OFFSET = 1e-5  # added, as published, to what a block's sum is divided by
-HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class CoLaROptions(MethodOptions):
@@ -75,7 +61,10 @@ class LatentHead(nn.Module):
 
 
 class CoLaR(Method):
-    """``question (Thinking speed: r) newline <separator> vector … vector <separator> #### answer <eos>``."""
+    """The model thinks in vectors, each of which stands for a block of the written chain's tokens.
+
+    Layout: ``question (Thinking speed: r) newline <separator> vector … vector <separator> #### answer <eos>``.
+    """
 
     name = "colar"
     title = "CoLaR"
@@ -109,8 +98,8 @@ class CoLaR(Method):
 
     @torch.no_grad()
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
-        """Besides, start the separator as a token that looks like it, and measure the embeddings again. Their deviation
-        stays as it is from then on, so that the latent head's targets keep their unit."""
+        """In addition, initialise the separator from a token that looks like it and measure the embeddings' deviation
+        again; it is fixed from here on."""
         super().warm_start(weights)
         for layer in (self.lm.get_input_embeddings(), self.lm.get_output_embeddings()):
             layer.weight[self.separator] = layer.weight[self.vocabulary.encode(SEPARATOR_LIKE)].mean(0)
@@ -135,7 +124,7 @@ class CoLaR(Method):
         place, counts = merge(start, length, real, factor)
         merged = between(start - 1, start + length, ids.shape[1])
         thinks = between(start - 1, start + blocks(length, factor), counts.shape[1])
-        step = context.step if context.training else None  # validation draws the same labels every time
+        _, step = context.moment
         keys = torch.tensor([key(context.seed, step, example.id) for example in examples])
         said = (counts > 0) & between(start - 1, start.new_tensor(counts.shape[1]), counts.shape[1])
         labels = draw_labels(ids, place, counts, keys).masked_fill(~said, IGNORE)
@@ -180,7 +169,7 @@ class CoLaR(Method):
         latent = self._latent_loss(mean, log_deviation, wanted, batch)
         statistics = {}
         if log_deviation is not None:
-            entropy = (log_deviation.detach().float() + HALF_LOG_TAU + 0.5).mean(-1).sum()
+            entropy = (log_deviation.detach().float() + HALF_LOG_2PI + 0.5).mean(-1).sum()
             statistics = {"entropy": entropy, "vectors": thinks.sum()}
         return Output({"cross_entropy": labels, "latent": self.options.latent_weight * latent}, statistics)
 
@@ -195,7 +184,7 @@ class CoLaR(Method):
         """Sum over the chains' vectors (N, d) of the mean over d."""
         if self.options.latent_loss == "nll" and log_deviation is not None:
             scaled = (wanted - mean) * torch.exp(-log_deviation)
-            return (0.5 * scaled**2 + log_deviation + HALF_LOG_TAU).mean(-1).sum()
+            return (0.5 * scaled**2 + log_deviation + HALF_LOG_2PI).mean(-1).sum()
         if log_deviation is not None:
             assert batch.keys is not None
             columns = torch.arange(batch["thinks"].shape[1], device=mean.device)
@@ -224,22 +213,24 @@ class CoLaR(Method):
         return Length(len(target(example, self.vocabulary, steps=False)), latents)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        ids, real = pad([self._prompt(q, self.speed) for q in questions], self.vocabulary.eos, side="left")
-        keys = {stream: question_keys(questions, decoding.seed, stream) for stream in ("latents", "ends", "tokens")}
-        keys = {stream: drawn.to(self.device) for stream, drawn in keys.items()}
+        prompts = [self._prompt(question, self.speed) for question in questions]
+        ids, real, token_keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        streams = ("latents", "ends")
+        keys = {stream: question_keys(questions, decoding.seed, stream).to(self.device) for stream in streams}
         embed = self.lm.get_input_embeddings()
-        prefix = prefill(self.lm.base_model, embed(ids.to(self.device)), real.to(self.device), decoding.cache)
+        prefix = prefill(self.lm.base_model, embed(ids), real, decoding.cache)
         prefix, latents, thought = self._think(prefix, keys, decoding)
-        prefix = extend(prefix, embed(torch.full_like(keys["tokens"], self.separator)))
-        answer, cost = decode(self.lm, prefix, decoding, keys["tokens"], self.vocabulary.eos)
+        prefix = extend(prefix, embed(torch.full_like(token_keys, self.separator)))
+        answer, cost = decode(self.lm, prefix, decoding, token_keys, self.vocabulary.eos)
         cost.latent_steps += float(thought.sum(1).float().mean())
         return Generation(answer, cost, trace={"latents": latents * thought[..., None]} if decoding.trace else {})
 
     def _think(self, prefix: Prefix, keys: dict[str, Tensor], decoding: Decoding) -> tuple[Prefix, Tensor, Tensor]:
         """Vectors until each row's separator: (B, n, d), and (B, n), which of them belong to a row's chain.
 
-        A row whose chain has ended goes on with the batch, but neither sees nor counts what it is fed. What it would
-        have thought further on stays a vector of another question, as the control ``exchanged`` wants them.
+        A row whose chain has ended goes on with the batch, but neither sees nor counts what it is fed. Vectors of a row
+        that has ended are still computed, so that under ``exchanged`` every row always receives another question's
+        vector.
         """
         head = self.lm.get_output_embeddings()
         ends = replace(decoding, top_p=1.0)  # the nucleus is for answers
@@ -289,13 +280,13 @@ def merge(start: Tensor, length: Tensor, real: Tensor, factor: int) -> tuple[Ten
 
 
 def draw_labels(ids: Tensor, place: Tensor, counts: Tensor, keys: Tensor) -> Tensor:
-    """(B, W) one token of those in each place, drawn by the rows' keys; anything where there is none."""
+    """(B, W) one of the tokens in each place, drawn by the rows' keys; an arbitrary one where there is none."""
     first = torch.searchsorted(place, torch.arange(counts.shape[1]).expand_as(counts).contiguous())
     drawn = first + (uniform(keys, counts.shape[1]) * counts).long()
     return ids.gather(1, drawn.clamp(max=ids.shape[1] - 1))
 
 
 def _visible(prefix: Prefix, rows: Tensor) -> Prefix:
-    """A prefix whose last position is there for some rows alone."""
+    """A prefix whose last position only some rows see."""
     real = torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1)
     return replace(prefix, real=real)

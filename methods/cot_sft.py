@@ -13,10 +13,7 @@ from methods.base import (
     Batch,
     Budget,
     Context,
-    Decoding,
     Example,
-    Generation,
-    Length,
     Method,
     MethodOptions,
     Output,
@@ -25,8 +22,8 @@ from methods.base import (
     Vocabulary,
     pad,
 )
-from methods.decoding import decode, prefill
-from methods.draws import question_keys
+from methods.decoding import decode, prefill, prompted
+from methods.generation import Decoding, Generation, Length
 
 
 class CoTSFTOptions(MethodOptions):
@@ -34,7 +31,10 @@ class CoTSFTOptions(MethodOptions):
 
 
 class CoTSFT(Method):
-    """``question newline step newline … #### answer <eos>``, with the loss on all that follows the question."""
+    """The model is fine-tuned to write the chain of thought, then the answer.
+
+    Layout: ``question newline step newline … #### answer <eos>``, with the loss on all that follows the question.
+    """
 
     name = "cot_sft"
     title = "CoT-SFT"
@@ -72,9 +72,8 @@ class CoTSFT(Method):
         return Length(len(target(example, self.vocabulary, self.options.steps)))
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        ids, real = pad([prompt(q, self.vocabulary) for q in questions], self.vocabulary.eos, side="left")
-        keys = question_keys(questions, decoding.seed, "tokens")
-        ids, real, keys = (tensor.to(self.device) for tensor in (ids, real, keys))
+        prompts = [prompt(question, self.vocabulary) for question in questions]
+        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
         prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         return Generation(answer, cost)

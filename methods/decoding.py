@@ -8,14 +8,16 @@ batch once they are half of it. How a prefix is kept is the business of :mod:`me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from methods.base import CachePolicy, Cost, Decoding
-from methods.draws import uniform
+from methods.base import pad
+from methods.draws import question_keys, uniform
+from methods.generation import CachePolicy, Cost, Decoding
 from methods.memory import Growing, Memory, Rereading
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Prefix:
 
 
 def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
-    """The memory that a policy means: by itself, ``static`` where a GPU answers, and ``dynamic`` elsewhere."""
+    """The memory that a policy names; ``auto`` is ``static`` where a GPU answers and ``dynamic`` elsewhere."""
     if policy == "auto":
         on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
         policy = "static" if on_gpu else "dynamic"
@@ -49,8 +51,22 @@ def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
     return Static(trunk)
 
 
+def prompted(
+    prompts: Sequence[Sequence[int]],
+    questions: Sequence[Sequence[int]],
+    decoding: Decoding,
+    eos: int,
+    device: torch.device,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What an answer starts from, on ``device``: the ids of prompts (B, L), padded on the left; which of them are real
+    (B, L); and the keys (B,) that tokens are drawn with, functions of question and seed alone."""
+    ids, real = pad(prompts, eos, side="left")
+    keys = question_keys(questions, decoding.seed, "tokens")
+    return ids.to(device), real.to(device), keys.to(device)
+
+
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
-    """The prefix of rows of (B, L, d) vectors of which nothing has been read."""
+    """The prefix of rows of (B, L, d) vectors, before anything of them is read."""
     real = torch.zeros(len(embeddings), 0, dtype=torch.bool, device=embeddings.device)
     return Prefix(make_memory(cache, trunk), embeddings[:, :0].sum(1), real, Cost())
 
@@ -89,7 +105,7 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
     for step in range(limit):
         logits = head(prefix.hidden)
         if ends is not None:
-            logits = end_at(logits, ends[rows], step, eos)
+            logits = end_where(logits, step + 1 >= ends[rows], eos)
         chosen = torch.where(running, choose(logits, decoding, keys[rows], step), eos)
         tokens[rows, step] = chosen
         alive = chosen != eos
@@ -105,7 +121,7 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
 
 
 def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"]) -> Tensor | None:
-    """(B,) how many of them each row has where :attr:`Decoding.lengths` says so."""
+    """(B,) how many tokens or latents each row is to have, where :attr:`Decoding.lengths` forces it."""
     if decoding.lengths is None:
         return None
     if len(decoding.lengths) != len(keys):
@@ -114,11 +130,10 @@ def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"])
     return torch.tensor([getattr(length, what) for length in decoding.lengths], device=keys.device)
 
 
-def end_at(logits: Tensor, ends: Tensor, step: int, eos: int) -> Tensor:
-    """Logits (B, V) that make a row's token number ``ends`` (B,) end-of-text, and none before it."""
-    over = step + 1 >= ends
-    logits = logits.masked_fill(over[:, None], -torch.inf)
-    logits[:, eos] = torch.where(over, 0.0, -torch.inf).to(logits)
+def end_where(logits: Tensor, over: Tensor, eos: int) -> Tensor:
+    """Logits (…, V) by which end-of-text alone is chosen where ``over`` (…), and anything but it elsewhere."""
+    logits = logits.masked_fill(over[..., None], -torch.inf)
+    logits[..., eos] = torch.where(over, 0.0, -torch.inf).to(logits)
     return logits
 
 

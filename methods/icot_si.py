@@ -11,9 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from methods.base import IGNORE, Batch, Budget, Context, Example, Length, MethodOptions, Stage
+from methods.base import IGNORE, Batch, Budget, Context, Example, MethodOptions, Stage
 from methods.cot_sft import CoTSFT, prompt, target
 from methods.draws import key, uniform
+from methods.generation import Length
 
 PUBLISHED_CUTOFF = 39  # tokens of GPT-2 or Mistral on GSM8K's equations
 
@@ -32,7 +33,7 @@ class ICoTSIOptions(MethodOptions):
 
 
 class ICoTSI(CoTSFT):
-    """CoT-SFT with a curriculum: the chain's first tokens are left out, more and more of them."""
+    """The model learns as in CoT-SFT while the written chain loses its first tokens, more and more of them."""
 
     name = "icot_si"
     title = "iCoT-SI"
@@ -107,7 +108,8 @@ class ICoTSI(CoTSFT):
         """(B,) tokens to remove: the stage's count and each example's own offset, at most the whole chain."""
         line_end = len(self.vocabulary.newline)
         chains = torch.tensor([sum(len(step) + line_end for step in example.steps) for example in examples])
-        keys = torch.tensor([key(context.seed, "removal", context.epoch, example.id) for example in examples])
+        epoch, _ = context.moment
+        keys = torch.tensor([key(context.seed, "removal", epoch, example.id) for example in examples])
         offsets = (-torch.log1p(-uniform(keys, 1).squeeze(1)) / (self.options.smoothing or math.inf)).floor()
         return torch.minimum(context.stage.settings["removed"] + offsets, chains).long()
 

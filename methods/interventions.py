@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from methods.base import Intervention, InterventionError
+from methods.generation import Intervention, InterventionError
 
 
 def check(interventions: Sequence[Intervention], steps: int, size: int) -> None:
-    """Refuse steps and dimensions that there are not: ``steps`` thinking steps of ``size`` dimensions."""
+    """Raise :class:`InterventionError` where ``steps`` thinking steps of ``size`` dimensions lack one that is named."""
     for one in interventions:
         if one.step is not None and not 1 <= one.step <= steps:
             raise InterventionError(f"there is no step {one.step}: name one from 1 to {steps}, or none for all")

@@ -25,7 +25,7 @@ class Memory(ABC):
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
-        """Keep some rows alone."""
+        """Keep only some rows."""
 
 
 class Growing(Memory):
@@ -78,5 +78,5 @@ class Rereading(Memory):
 
 
 def _mask(real: Tensor) -> Tensor | None:
-    """Of a whole sequence; none where nothing is padding, for which attention has a faster way."""
+    """That of a whole sequence; None where nothing is padding, which attention has a faster way for."""
     return None if bool(real.all()) else causal_mask(real)

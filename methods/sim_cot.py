@@ -17,10 +17,7 @@ from methods.base import (
     Batch,
     Budget,
     Context,
-    Decoding,
     Example,
-    Generation,
-    Length,
     Method,
     MethodOptions,
     Output,
@@ -31,6 +28,7 @@ from methods.base import (
 )
 from methods.coconut import Coconut, CoconutOptions
 from methods.codi import CODI, CODIOptions
+from methods.generation import Decoding, Generation, Length
 
 
 class SimCoTOptions(MethodOptions):
@@ -39,10 +37,11 @@ class SimCoTOptions(MethodOptions):
 
 
 class SimCoT(Method):
-    """What ``base`` does, plus a loss: the decoder reads the latents that stand for a step and is to write the step.
+    """Another method, ``base``, is trained with one loss more: a decoder reads the latents that stand for a step, and
+    has to write the step.
 
-    The decoder starts as a copy of the base's language model and reads tokens through the base's embeddings. It is
-    gone when questions are answered.
+    The decoder starts as a copy of the base's language model and reads tokens through the base's embeddings. Answering
+    does not use it.
     """
 
     citation = """@misc{wei2025simcot,
@@ -76,25 +75,25 @@ class SimCoT(Method):
 
     @abstractmethod
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
-        """What each group of an example's latents stands for; nothing where a text is empty."""
+        """The text that each group of an example's latents stands for, empty where it stands for none."""
 
     @abstractmethod
-    def weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """What the cross entropy of each text's tokens counts in the sum that is divided by the number of examples."""
+    def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
+        """The weight of the cross entropy of each text's tokens, in a sum that is divided by the number of examples."""
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """The base's batch and R texts: ``explained`` (R, L), ``explained_labels`` and ``weights`` (R, L + 1), and the
         ``latents`` (R, group) that stand for each, as indices into those of the whole batch."""
         batch = self.base.collate(examples, context)
         texts = [self.explanations(example, context) for example in examples]
-        weights, most = self.weights(texts), max(map(len, texts))
+        weights, most = self.text_weights(texts), max(map(len, texts))
         said = [  # an example with fewer groups of latents than others has them last
             (row * most + most - len(own) + i, weights[row][i], [*text, self.vocabulary.eos])
             for row, own in enumerate(texts)
             for i, text in enumerate(own)
             if text
         ]
-        if not said and most:  # a text that counts nothing, so that every micro-batch goes the same way
+        if not said and most:  # a text of weight 0, so that every micro-batch takes the same path
             said = [(0, 0.0, [self.vocabulary.eos])]
         ids, written = pad([text for _, _, text in said], self.vocabulary.eos)
         groups = torch.tensor([place for place, _, _ in said], dtype=torch.long)[:, None]
@@ -126,7 +125,7 @@ class SimCoT(Method):
         return self.base.length(example)
 
     def _nothing(self) -> Tensor:
-        """0 where no example has latents, by the same modules as any explanation."""
+        """0, where no example has latents, but by way of the same modules as any explanation."""
         end = torch.full((1, 1), self.vocabulary.eos, device=self.device)
         words = self.base.lm.get_input_embeddings()(end)
         hidden = self.decoder.base_model(inputs_embeds=words, use_cache=False).last_hidden_state
@@ -144,11 +143,14 @@ class SimCoTCoconutOptions(SimCoTOptions):
     def _thinks(cls, base: CoconutOptions) -> CoconutOptions:
         if base.control not in ("none", "no_curriculum"):
             raise ValueError(f"Coconut's control {base.control!r} has no thoughts to explain")
+        if base.warm_start != CoconutOptions().warm_start:
+            raise ValueError("SIM-CoT starts from a Coconut checkpoint, whatever that one started from: leave out "
+                             "the base's `warm_start`")  # fmt: skip
         return base
 
 
 class SimCoTCoconut(SimCoT):
-    """Goes through Coconut's curriculum again, from a Coconut checkpoint; the thoughts of each step are explained."""
+    """SIM-CoT goes through Coconut's curriculum again, from its checkpoint, and explains the thoughts of each step."""
 
     name = "sim_cot_coconut"
     title = "SIM-CoT (Coconut)"
@@ -172,8 +174,8 @@ class SimCoTCoconut(SimCoT):
         lines = merge(example.steps[:replaced], groups, self.vocabulary.newline)
         return [*lines, *[[*self.vocabulary.answer_marker, *example.answer]] * (groups - len(lines))]
 
-    def weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """A text counts the sum over its tokens, an example the mean over its texts."""
+    def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
+        """A text's loss is the sum over its tokens, an example's the mean over its texts."""
         return [[1 / len(own) for _ in own] for own in texts]
 
 
@@ -182,7 +184,7 @@ class SimCoTCODIOptions(SimCoTOptions):
 
 
 class SimCoTCODI(SimCoT):
-    """CODI's one stage and losses; every projected state is explained, the one after the last latent too."""
+    """SIM-CoT has CODI's one stage and losses, and explains every latent and the state after the last one."""
 
     name = "sim_cot_codi"
     title = "SIM-CoT (CODI)"
@@ -200,20 +202,21 @@ class SimCoTCODI(SimCoT):
         return 1
 
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
-        """A step for each state as long as there are steps."""
+        """A step for each state, as long as there are steps."""
         states = self.base.options.num_latents + 1
         lines = merge(example.steps, states, self.vocabulary.newline)
         return [*lines, *[[]] * (states - len(lines))]
 
-    def weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """The n-th texts of a micro-batch count the mean over all their tokens, and every n with any text the same."""
+    def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
+        """The loss of the n-th texts of a micro-batch is the mean over all their tokens; every n that has texts counts
+        the same."""
         tokens = [sum(len(text) + 1 for text in nth if text) for nth in zip(*texts, strict=True)]
         used = sum(count > 0 for count in tokens)
         return [[len(texts) / (count * used) if count else 0.0 for count in tokens]] * len(texts)
 
 
 def merge(steps: Sequence[Sequence[int]], count: int, separator: Sequence[int]) -> list[list[int]]:
-    """At most ``count`` texts from steps: all steps from the last text's on are joined in it."""
+    """At most ``count`` texts: a step each, and the last joins all steps that are left."""
     if len(steps) <= count:
         return [list(step) for step in steps]
     joined = [token for step in steps[count - 1 :] for token in (*separator, *step)]

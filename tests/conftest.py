@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import launch
 from benchmarks.data import prepare
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from inflict import ROWS
 from methods.base import Vocabulary
 from small import fresh, small_study
@@ -28,6 +28,7 @@ LONG = (
     "test_damaged",
     "test_paper_studies",
     "test_workflow",
+    "test_counting",
     "test_planning",
 )
 

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import launch
 from benchmarks.paths import Paths
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from small import MARCOS, small_study
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]

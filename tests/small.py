@@ -9,6 +9,17 @@ from benchmarks.study import Study, parse_study
 
 MARCOS = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
 
+# Rows of most methods, whose plans are compared with what is counted
+PLANNED: list[dict[str, Any]] = [
+    {"id": "cot_sft", "method": "cot_sft"},
+    {"id": "icot_si", "method": "icot_si"},
+    {"id": "coconut", "method": "coconut"},
+    # other compressions are drawn, and few draws are counted
+    {"id": "colar", "method": "colar", "options": {"max_compression": 1}},
+    {"id": "codi", "method": "codi"},
+    {"id": "marcos", "method": "marcos", "options": MARCOS},
+]
+
 
 def small_study(rows: list[dict[str, Any]], **changes: Any) -> Study:
     """A one-block study with the given rows; ``changes`` replace top-level keys, and merge into `training`."""

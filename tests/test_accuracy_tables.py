@@ -67,6 +67,8 @@ def test_in_another_setting_the_papers_numbers_stand_apart(tmp_path: Path) -> No
     text = table(made(["alpha", "beta"], ABLATION), tmp_path, Table.ablation)
     main, reference = text.split("## For reference")
     assert "24.11" not in main and "not this study's" in reference.splitlines()[0]
+    assert "SVAMP (4,138) Acc (%)" in reference and "3,138 training rows" in main  # short heads, told in the legend
+    assert "corrected for all pairs of rows and p for the pairs with the first row alone" in main
     assert cells(reference, "MarCos")[:2] == ["24.11", DASH] and cells(reference, "causal")[:2] == ["22.74", "-1.37"]
     assert cells(reference, "Xavier") == [DASH] * 6
 
@@ -122,3 +124,10 @@ def test_3b_says_what_each_row_is_built_of(tmp_path: Path) -> None:
     assert cells(text, "paper", "Equation")[0] == "1.23 ± 0.00"
     sizes = text.split("## Backbone of each row")[1]
     assert cells(sizes, "CoT-SFT") == ["qwen2-tiny (hidden_size 128)", "0.24M"]
+
+
+def test_3b_has_the_rows_of_a_block_that_lacks_the_first_test(tmp_path: Path) -> None:
+    blocks = [EQUATION[0], {**EQUATION[0], "id": "late", "title": "Late", "tests": ["multiarith"]}]
+    ours = made(PAPER_TESTS, [{"id": "marcos", "method": "marcos"}], blocks=blocks)
+    sizes = table(ours, tmp_path, Table.scale).split("## Backbone of each row")[1]
+    assert cells(sizes, "MarCos", "Late") == ["qwen2-tiny", "0.24M"]

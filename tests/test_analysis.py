@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 
 from benchmarks.analysis.digits import Encoding, digits_of, drawn_digits, encoding, follows, is_summation, steer
 from benchmarks.analysis.patterns import correlation_graph, correlations, largest_clique, most_frequent, patterns
+from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.saying import Said, Speaker
-from benchmarks.analysis.steering import effects
+from benchmarks.analysis.steering import clique_effects, effects
 from benchmarks.analysis.votes import calibration_error, majority, protocols, reliability, votes
 from benchmarks.data import TestSet
 from benchmarks.specs import AnalysisSpec
-from methods.base import Decoding, Example, Intervention
+from methods.base import Example
+from methods.generation import Decoding, Intervention
 
 
 def planted(count: int = 400, size: int = 50) -> np.ndarray:
@@ -169,6 +172,22 @@ def test_effects_are_against_what_is_said_unsteered() -> None:
     first, second = effects(frame).to_dict("records")
     assert first == {"setting": "", "n": 2, "tokens": 15.0, "longer": 0.0, "marked": 1.0, "correct": 0.5}
     assert second["longer"] == 2.0 and second["marked"] == 0
+
+
+def test_effects_of_the_clique_are_by_the_value_that_it_is_set_to() -> None:
+    columns = ["setting", "dims", "value", "tokens", "marked", "correct"]
+    lines = [
+        ("", None, None, 10, True, True),
+        ("3, 8 = 0", "3,8", 0.0, 20, True, False),
+        ("3, 8 = 1e-07", "3,8", 1e-7, 5, False, True),
+        ("3 = 1", "3", 1.0, 50, False, False),
+    ]
+    frame = pd.DataFrame(lines, columns=columns)
+    analysis = SimpleNamespace(record=SimpleNamespace(clique=[3, 8]), frame=lambda name: frame)
+    found = clique_effects(cast(Analysis, analysis))
+    assert found["setting"].tolist() == ["", "3, 8 = 0", "3, 8 = 1e-07"]
+    assert np.isnan(found["value"].iloc[0]) and found["value"].tolist()[1:] == [0.0, 1e-7]
+    assert found["longer"].tolist() == [0.0, 1.0, -0.5]
 
 
 def test_majority_and_its_votes() -> None:

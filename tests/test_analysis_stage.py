@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure as Canvas
 from typer.testing import CliRunner
 
 from benchmarks.analysis import stage
 from benchmarks.analysis.by_hand import changes_table, marked_changes, parse_dims
 from benchmarks.analysis.digits import digits_of
+from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis
 from benchmarks.analysis.saying import Speaker
+from benchmarks.analysis.steering import clique_effects
 from benchmarks.checkpoints import save_weights
 from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation import decoding_of
+from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.files import BrokenRecord, write_json
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.specs import AnalysisSpec, RunSpec
-from benchmarks.study import Study
-from methods.base import Context, Example, InterventionError, Stage
+from benchmarks.runs import RunSpec
+from benchmarks.study import Study, parse_study
+from methods.base import Context, Example, Stage
+from methods.generation import InterventionError
 from small import MARCOS, small_study
 from test_synthetic import small
 
@@ -66,10 +72,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def analysis(results: Path) -> Analysis:
-    (block, spec), *others = analysed(study())
+    (block, row, spec), *others = analysed(study())
     assert (block.id, spec.id, others) == ("equation", RUN, [])  # the first row whose latents can be set by hand
     stage.analyse(spec, results)
-    return read_analysis(block, spec, results)
+    return read_analysis(block, row, spec, results)
 
 
 def command(results: Path, *arguments: str) -> str:
@@ -99,7 +105,7 @@ def test_latents_of_a_method_that_encodes_nothing_are_those_that_decoding_traces
     monkeypatch.setattr(Speaker, "encode", lambda *_: None)
     shutil.copytree(results / "small", tmp_path / "small")
     stage.analyse(analysis.spec, tmp_path)
-    drawn = read_analysis(analysis.block, analysis.spec, tmp_path)
+    drawn = read_analysis(analysis.block, analysis.row, analysis.spec, tmp_path)
     samples, values = drawn.latents
     assert drawn.record.source == "drawn" and len(samples) == len(values) == 2 * 6 * 3
     speaker = Speaker.load(analysis.spec, results)
@@ -139,14 +145,25 @@ def test_latents_of_training_are_the_posteriors(results: Path) -> None:
     assert Speaker.load(study().runs["equation/cot_sft/s0"], results).encode(examples) is None
 
 
-def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The encoder is replaced by one that gives digit d dimension 2 d; what is asked of the method is real."""
-    rs = small("synthetic", ("rs",))
-    prepare(rs, rs.blocks[0], tmp_path)
-    spec = rs.runs["rs/marcos/s0"].model_copy(update={"analysis": AnalysisSpec(questions=3, samples=1)})
-    paths = Paths(tmp_path, spec)
+def analysed_digits(
+    folder: Path, patch: pytest.MonkeyPatch, encode: Callable[[Speaker, list[Example]], np.ndarray]
+) -> tuple[Study, Analysis]:
+    """Random Summation, whose steps ``encode`` encodes; what else is asked of the method is real."""
+    content = small("synthetic", ("rs",)).model_dump(mode="json") | {"analysis": {"questions": 3, "samples": 1}}
+    rs = parse_study(content, "the test's study")
+    prepare(rs, rs.blocks[0], folder)
+    spec = rs.runs["rs/marcos/s0"]
+    paths = Paths(folder, spec)
     paths.model.mkdir(parents=True)
     with_weights(spec, paths)
+    patch.setattr(Speaker, "encode", encode)
+    stage.analyse(spec, folder)
+    row = next(row for row in rs.rows if row.id == "marcos")
+    return rs, read_analysis(rs.blocks[0], row, spec, folder)
+
+
+def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder gives digit d dimension 2 d."""
 
     def planted(speaker: Speaker, examples: list[Example]) -> np.ndarray:
         digits = digits_of(examples, partial(decode, speaker.tokenizer))
@@ -155,21 +172,45 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
         np.put_along_axis(latents[:, :2], digits[..., None] % 8 * 2, 0.7, axis=2)
         return latents
 
-    monkeypatch.setattr(Speaker, "encode", planted)
-    stage.analyse(spec, tmp_path)
-    analysis = read_analysis(rs.blocks[0], spec, tmp_path)
+    _, analysis = analysed_digits(tmp_path, monkeypatch, planted)
     encoded, steering = analysis.record.encoding, analysis.frame("steering")
     assert encoded is not None and encoded.test == "rs_n2_k3"
     owned = [digit for digit, dim in enumerate(encoded.dims) if dim is not None]
     assert owned and all(encoded.dims[digit] == 2 * (digit % 8) for digit in owned)
     assert len(steering) == 2 * len(owned) * 3 and sorted(set(steering["digit"])) == owned
     assert max(analysis.frame("encoding")["mean"].dropna()) == pytest.approx(0.7)
+    assert MEASURES["own_dimensions"](analysis) == len(owned) / 10
+
+
+@pytest.mark.parametrize("last", [0.0, 0.7])
+def test_digits_without_a_dimension_are_none_of_ten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: float
+) -> None:
+    """They are recorded, and drawn without the steering test, also where R is never active at all."""
+
+    def silent(speaker: Speaker, examples: list[Example]) -> np.ndarray:
+        latents = np.zeros((len(examples), 3, 16))
+        latents[:, 2, :4] = last  # the last step draws no digit
+        return latents
+
+    rs, analysis = analysed_digits(tmp_path, monkeypatch, silent)
+    assert analysis.record.encoding is not None and analysis.record.encoding.own == []
+    assert set(analysis.frame("encoding")["mean"].dropna()) == {0.0}
+    assert "steering" not in analysis.record.files
+    assert MEASURES["own_dimensions"](analysis) == 0.0 and MEASURES["steering"](analysis) is None
+    assert len(clique_effects(analysis)) == (4 if last else 1), "as it is, and three values of a clique if there is one"
+    figure, canvas = EncodingFigure(rs, tmp_path), Canvas()
+    data = figure.data()
+    figure.draw(canvas, data)
+    assert set(data["part"]) == {"encoding"} and [axes.axison for axes in canvas.axes[:2]] == [True, False]
+    text = " ".join(" ".join(figure.caption(data)).split())
+    assert "0 of 10 digits have a dimension of their own" in text and "no digit can be set" in text
 
 
 def test_other_settings_ask_for_another_analysis(analysis: Analysis, results: Path) -> None:
     other = small_study(ROWS, analysis=SETTINGS | {"samples": 5}).runs[RUN]
     with pytest.raises(BrokenRecord, match=f"another specification: run `analyse small {RUN}` again"):
-        read_analysis(analysis.block, other, results)
+        read_analysis(analysis.block, analysis.row, other, results)
     for name in ("train", "evaluate", "time"):
         assert other.digest(name) == analysis.spec.digest(name)  # type: ignore[arg-type]
 

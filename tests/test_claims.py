@@ -18,13 +18,17 @@ from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed
 from benchmarks.claims import Cell, Claim, Measure, Paper, checked, judge, load_claims
 from benchmarks.cli import app
+from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.markup import DASH
-from benchmarks.study import Study
-from benchmarks.summary import Summary
+from benchmarks.results import load_collected
+from benchmarks.study import Study, load_study
+from benchmarks.summary import Summary, summarise
 from benchmarks.tables import Table
-from benchmarks.tables.claims import Records, counterparts, paper_alone
+from benchmarks.tables.claims import paper_alone
+from benchmarks.tables.evidence import Records, counterparts
 from benchmarks.tables.render import contents
 from fabricate import fabricate, fabricate_analysis, study
+from test_synthetic import repeating, with_draws
 
 CLAIMS = {claim.id: claim for claim in load_claims()}
 CELLS = {"table": "main_0.5b", "block": "equation", "row": "marcos", "against": ["cot_sft", "codi"]}
@@ -46,8 +50,11 @@ class Given:
     ) -> None:
         self.numbers, self.sure, self.reason = numbers, separated, reason
 
-    def analysed(self, claim: Claim) -> float | None:
+    def analysed(self, claim: Claim) -> tuple[float, str] | None:
         return None
+
+    def unanalysed(self, claim: Claim) -> str:
+        return "nothing was analysed"
 
     def value(self, cell: Cell, measure: Measure) -> float | None:
         return self.numbers.get((cell.row, cell.test))
@@ -267,7 +274,8 @@ def test_ours_stands_beside_with_a_verdict_of_its_own(files: dict[str, str]) -> 
     above = row(text, "more accurate than the other continuous methods")
     assert above[6] == "not held" and "18 of 21 comparisons lack a number" in above[7]
     assert row(text, "trains in less time than every 3B model")[5:7] == ["–", "not comparable"]  # noqa: RUF001
-    assert "alpha for GSM8K test, 1,319 questions" in text and "main_0.5b from fake (another setting)" in text
+    assert "alpha for GSM8K, beta for SVAMP (4,138)" in text and "main_0.5b from fake (another setting)" in text
+    assert "3,138 training rows of MAWPS and ASDiv-A" in text
 
 
 def test_numbers_of_each_comparison_are_in_the_frame(files: dict[str, str]) -> None:
@@ -300,9 +308,9 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
     assert row(contents(ours, tmp_path, Table.claims)["md"], "steps follow R")[5:8] == [
         DASH,
         "not comparable",
-        "paper: its text alone says so: nothing to recompute it from; ours: no run that was analysed shows it",
+        "paper: stated in its text alone: nothing to recompute it from; ours: no run that was analysed shows it",
     ]
-    for _, spec in analysed(ours):
+    for _, _, spec in analysed(ours):
         fabricate_analysis(spec, tmp_path)
     text = contents(ours, tmp_path, Table.claims)["md"]
     for says, shown, verdict in (
@@ -310,9 +318,9 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
         ("each drawn digit", "100.00 %", "held"),
         ("and #### in 1.08", "100.00 %", "not comparable"),
         ("and #### in almost", "100.00 %", "held"),
-        ("and the answers as accurate", "+0.00", "held"),
+        ("and answers stay as accurate", "+0.00", "held"),
     ):
-        assert row(text, says)[5:7] == [shown, verdict]
+        assert row(text, says)[5:7] == [f"{shown} (fake:text/marcos/s0)", verdict]
         assert ("a size, and the setting is not" in row(text, says)[7]) == (verdict == "not comparable")
     assert float(row(text, "a clique of dimensions")[5].split()[0]) == 12.5
     papers = Records([], tmp_path)
@@ -321,12 +329,58 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
     assert judge(CLAIMS["one_to_one"], papers, papers.in_papers_setting(CLAIMS["one_to_one"])).verdict == "held"
 
 
+def test_a_single_dimension_is_no_clique_and_what_it_does_is_told(tmp_path: Path) -> None:
+    ours = made()
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    for _, _, spec in analysed(ours):
+        fabricate_analysis(spec, tmp_path)
+        path = tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json"
+        write_json(path, read_json(path) | {"clique": [0], "frequent": [0]})
+    text = contents(ours, tmp_path, Table.claims)["md"]
+    alone = "fake:text/marcos/s0: no clique, as one dimension alone is active"
+    told = "; dimension 0 set by itself gives #### in 50.0 % at 0.5 (as it is: 50.0 %)"
+    for says in ("and #### in 1.08", "and #### in almost"):
+        assert row(text, says)[5:7] == [DASH, "not comparable"] and f"ours: {alone}{told}" in row(text, says)[7]
+    longer = row(text, "a clique of dimensions")
+    assert longer[5:7] == [DASH, "not comparable"] and alone in longer[7] and "gives ####" not in longer[7]
+
+
+def test_answers_that_all_have_the_marker_say_so(tmp_path: Path) -> None:
+    ours = made(rows=[ROWS[2]])
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    for _, _, spec in analysed(ours):
+        fabricate_analysis(spec, tmp_path)
+        path = tmp_path / f"fake/runs/{spec.id}/analysis/interventions.parquet"
+        digest = write_parquet(path, pd.read_parquet(path).assign(marked=True))
+        record = read_json(path.with_name("analysis.json"))
+        write_json(path.with_name("analysis.json"), record | {"files": record["files"] | {"interventions": digest}})
+    text = contents(ours, tmp_path, Table.claims)["md"]
+    assert (
+        "fake:equation/marcos/s0: all answers have ####, so no dimension need say so"
+        in row(text, "and #### in 1.08")[7]
+    )
+    assert row(text, "a clique of dimensions")[5] == "12.50 % (fake:text/marcos/s0)"
+
+
+def test_hits_by_the_habit_of_repeating_are_no_evidence(tmp_path: Path) -> None:
+    long = load_study("long_range")
+    with_draws(long, tmp_path, {"1": 1})
+    summary = summarise(long, load_collected(long, tmp_path), tmp_path, ["default"])
+    records = Records([(long, summary)], tmp_path)
+    assert judge(CLAIMS["no_bottleneck"], records).verdict == "held"
+    repeating(long, tmp_path, "k16/marcos/s0")
+    found = judge(CLAIMS["no_bottleneck"], records)
+    assert found.verdict == "not comparable" and found.why.endswith("% do: no evidence of memory") and found.values
+
+
 def analysis_of(correct: tuple[float, ...], marked: tuple[float, ...]) -> Analysis:
     """Two questions asked as they are and with a clique of two dimensions at 0, 0.1 and 0.5: shares of each."""
     settings = ("", "1, 2 = 0", "1, 2 = 0.1", "1, 2 = 0.5")
-    shares = {"correct": correct, "marked": marked, "tokens": (5.0,) * 4}
+    columns = {"value": (None, 0.0, 0.1, 0.5), "correct": correct, "marked": marked, "tokens": (5.0,) * 4}
     lines = [
-        {"setting": name, "dims": "1,2" if name else None} | {field: values[i] for field, values in shares.items()}
+        {"setting": name, "dims": "1,2" if name else None} | {field: values[i] for field, values in columns.items()}
         for i, name in enumerate(settings)
     ]
     record = SimpleNamespace(clique=[1, 2])
@@ -376,8 +430,12 @@ def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("benchmarks.tables.render.load_study", known.__getitem__)
     for each in (main, other):
         fabricate(each, tmp_path, {**SHARES, "marcos_causal": (0.1, 0.1, 0.9)})
+        if each is other:
+            path = tmp_path / "other/runs/equation/marcos_causal/s0/train.json"
+            write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
         results.collect(each, tmp_path)
     text = contents(main, tmp_path, Table.claims)["md"]
     found = row(text, "bidirectional thinking is better everywhere")
     assert found[6] == "not held" and "2 of 3" in found[7] and "equation gamma (for multiarith) marcos" in found[7]
+    assert found[7].endswith("; R is dead in equation marcos_causal") and text.count("R is dead") == 1
     assert "**Beside, other:** qwen2-tiny; tokenizer: byte-level BPE of 512" in text and "never_run" not in text

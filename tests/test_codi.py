@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from methods.backbone import load_backbone
-from methods.base import Budget, Context, Decoding, Example, Setup, Stage, Vocabulary
+from methods.base import Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.codi import ANSWER_PHRASE, CODI, CODIOptions, layer_distance
 from methods.cot_sft import CoTSFT, CoTSFTOptions
+from methods.generation import Decoding
 from methods.registry import build
 
 CONTEXT = Context(Stage("distillation", 1.0), epoch=0, step=0, seed=0)

@@ -16,9 +16,11 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from methods.backbone import load_backbone
-from methods.base import IGNORE, Batch, Budget, Context, Decoding, Example, Setup, Stage, Vocabulary
+from methods.base import IGNORE, Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
 from methods.cot_sft import CoTSFT, CoTSFTOptions
+from methods.draws import key
+from methods.generation import Decoding
 from methods.registry import build
 
 CONTEXT = Context(Stage("compression", 1.0), epoch=0, step=0, seed=0)
@@ -145,6 +147,16 @@ def test_factor_is_drawn_by_step_and_seed(setup: Setup) -> None:
     assert drawn == [model._draw_factor(replace(CONTEXT, step=step, epoch=9)) for step in range(500)]
     assert drawn != [model._draw_factor(replace(CONTEXT, step=step, seed=1)) for step in range(500)]
     assert model._draw_factor(VALIDATION) == 2
+
+
+def test_validation_draws_the_same_labels_and_noise_at_any_step(setup: Setup) -> None:
+    model, rows = make(setup), examples(setup.vocabulary)
+    early, late = (model.collate(rows, replace(VALIDATION, epoch=step, step=step)) for step in (1, 9))
+    assert early.keys is not None and late.keys is not None
+    assert early.keys.tolist() == late.keys.tolist() == [key(0, None, row.id) for row in rows]
+    assert torch.equal(early["labels"], late["labels"])
+    trained = model.collate(rows, replace(CONTEXT, epoch=1, step=9)).keys
+    assert trained is not None and trained.tolist() == [key(0, 9, row.id) for row in rows]
 
 
 def test_factor_one_is_the_written_chain(setup: Setup) -> None:

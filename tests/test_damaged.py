@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from benchmarks import checkpoints, files, launch, training
 from benchmarks.models import exported_method, trained_method
 from benchmarks.paths import Paths
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from benchmarks.steps import NonFiniteLoss
 from inflict import exit_code, in_step, nth_call, run_of, saved
 

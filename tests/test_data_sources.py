@@ -64,8 +64,47 @@ def test_bytes_that_are_no_text_are_named(folder: Path):
         small_gsm8k().rows("train")
 
 
-def test_a_missing_file_is_named(folder: Path):
-    with pytest.raises(DataError, match=f"{FOLDER} must name a folder that holds gsm8k/test.jsonl"):
+def test_a_split_of_which_only_some_files_are_there_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
+    first, second = cards.SVAMP_4138.files["test"]
+    (folder / "svamp").mkdir()
+    (folder / second.path).write_text("Question,Numbers,Answer\n")
+    with pytest.raises(DataError, match=f"{FOLDER} must name a folder that holds {first.path}"):
+        load_records("svamp_paper4138", "equation", "test")
+
+
+def test_what_the_folder_has_no_file_of_is_read_from_the_pinned_copy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: [json.loads(GOOD)])
+    (row,) = small_gsm8k().rows("train")
+    assert row.answer == "2"
+    (line,) = caplog.messages
+    assert line == f"{folder} has no file of gsm8k (train): reading its pinned copy on the hub, openai/gsm8k"
+    (folder / "gsm8k/train.jsonl").write_text(GOOD.replace("#### 2", "#### 3"))
+    (row,) = small_gsm8k().rows("train")
+    assert row.answer == "3" and len(caplog.messages) == 1
+
+
+def test_files_that_neither_folder_nor_hub_has_are_named_with_their_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def load(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(sources, "load_dataset", load)
+    for name, split, said in (("gsm8k", "test", "no route"), ("gsm8k_aug", "train", "no pinned revision")):
+        with pytest.raises(DataError, match=said) as caught:
+            load_records(name, "equation", split)
+        card = DATASETS[name].card
+        (file,) = card.files[split]
+        for part in (file.path, str(file.sha256), card.source, f"into {folder}, which {FOLDER} names"):
+            assert part in str(caught.value)
+
+
+def test_a_folder_that_is_none_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(FOLDER, str(folder / "nowhere"))
+    with pytest.raises(DataError, match=f"{FOLDER} names .*nowhere, which is no folder"):
         load_records("gsm8k", "equation", "test")
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from methods.backbone import load_backbone
-from methods.base import Decoding
-from methods.decoding import choose, decode, prefill
+from methods.backbone import label_loss, load_backbone
+from methods.base import IGNORE
+from methods.decoding import choose, decode, end_where, prefill, prompted
 from methods.draws import key, normal, question_keys, uniform
+from methods.generation import Decoding
 
 EOS = 0
 
@@ -87,6 +89,44 @@ def test_question_keys_depend_on_question_seed_and_stream_alone() -> None:
     assert question_keys([first, second], 0, "R")[1] == question_keys([second], 0, "R")[0]
     others = [question_keys([first], 1, "R"), question_keys([first], 0, "tokens"), question_keys([second], 0, "R")]
     assert all(question_keys([first], 0, "R") != other for other in others)
+
+
+def test_prompts_are_padded_on_the_left_and_draw_by_their_questions() -> None:
+    decoding = Decoding(seed=4)
+    ids, real, keys = prompted([[5, 6, 9], [7, 9]], [[5, 6], [7]], decoding, EOS, torch.device("cpu"))
+    assert ids.tolist() == [[5, 6, 9], [EOS, 7, 9]]
+    assert real.tolist() == [[True, True, True], [False, True, True]]
+    assert torch.equal(keys, question_keys([[5, 6], [7]], 4, "tokens"))
+
+
+def test_end_of_text_is_chosen_where_it_is_due_and_nowhere_else() -> None:
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1))
+    logits[..., EOS] = 9.0
+    over = torch.tensor([[False, True, True], [False, False, True]])
+    forced = end_where(logits, over, EOS)
+    assert torch.equal(forced.argmax(-1) == EOS, over)
+    assert torch.equal(forced[~over][:, 1:], logits[~over][:, 1:]) and (logits[..., EOS] == 9.0).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_loss_at_labels_is_to_the_bit_that_of_masked_positions(weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.randint(0, 40, (5, 7), generator=generator)
+    labels[torch.rand(5, 7, generator=generator) < 0.4] = IGNORE
+    weights = torch.rand(5, 7, generator=generator)
+    head = torch.nn.Linear(16, 40)
+
+    def masked(hidden: torch.Tensor) -> torch.Tensor:
+        here = labels != IGNORE
+        losses = F.cross_entropy(head(hidden[here]), labels[here], reduction="none" if weighted else "sum")
+        return (losses * weights[here]).sum() if weighted else losses
+
+    found = []
+    for loss in (masked, lambda hidden: label_loss(head, hidden, labels, weights if weighted else None)):
+        hidden = torch.randn(5, 7, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        value = loss(hidden)
+        found.append((value, *torch.autograd.grad(value, [hidden, head.weight])))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
 def test_a_tokenizer_with_more_tokens_than_a_checkpoint_embeds_is_refused(tmp_path: Path) -> None:

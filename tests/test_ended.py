@@ -17,7 +17,7 @@ import torch
 from benchmarks import checkpoints, features, launch
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from copies import copy_suite, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged_steps, nth_call, run_of, saved
 from test_locks import HOLD_WORKFLOW, process
@@ -155,8 +155,9 @@ def step(*arguments, **settings):
     if not os.path.exists("told"):
         open("told", "w").close()
         shell = os.getppid()
-        for pid in [shell, *(int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == shell)]:
-            os.kill(pid, signal.SIGTERM)  # as a scheduler does: the shell, tee and all
+        children = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == shell]
+        for pid in [parent(shell), shell, *children]:
+            os.kill(pid, signal.SIGTERM)  # as a scheduler does: the shells, tee and all
     return real(*arguments, **settings)
 
 torch.optim.AdamW.step = step

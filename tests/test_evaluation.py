@@ -1,12 +1,20 @@
-"""Who is asked together with whom."""
+"""Who is asked together with whom, and in what precision."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from benchmarks.evaluation import batches_by_length
+from benchmarks.evaluation import batches_by_length, generated, said_ids
+from benchmarks.runs import RunSpec
 from benchmarks.specs import EvaluationSpec
+from methods.base import Method
+from methods.generation import Cost, Decoding, Generation
 
 
 @pytest.mark.parametrize(
@@ -30,3 +38,30 @@ def test_controls_need_more_than_one_question_at_a_time() -> None:
     with pytest.raises(ValueError, match="`exchanged` takes the latents of other questions of a batch"):
         EvaluationSpec.model_validate(settings | {"batch_size": 1})
     assert EvaluationSpec.model_validate({"tests": ["embedded_in_domain"], "batch_size": 1})
+
+
+class Noting(nn.Module):
+    """Says the first token of each question, and notes what its weights are meanwhile."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.seen: list[torch.dtype] = []
+
+    def generate(self, questions: list[list[int]], decoding: Decoding) -> Generation:
+        self.seen.append(self.layer.weight.dtype)
+        return Generation(torch.tensor([[question[0], 0] for question in questions]), Cost())
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_all_questions_are_answered_with_weights_in_the_runs_precision(precision: str, dtype: torch.dtype) -> None:
+    method = Noting()
+    settings = SimpleNamespace(engine=SimpleNamespace(precision=precision), evaluation=SimpleNamespace(batch_size=2))
+    questions = [[3], [4, 0, 0], [5, 0], [6, 0, 0, 0]]
+    answered = {}
+    for indices, generation in generated(cast(Method, method), questions, Decoding(), cast(RunSpec, settings)):
+        answered |= dict(zip(indices.tolist(), said_ids(generation).tolist(), strict=True))
+    assert answered == {i: [[question[0], 0]] for i, question in enumerate(questions)}
+    assert method.seen == [dtype] * 2 and method.layer.weight.dtype == torch.float32

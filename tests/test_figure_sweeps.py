@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
@@ -14,6 +15,7 @@ from benchmarks.figures import Figure
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.render import render
 from benchmarks.figures.sweeps import SweepsFigure
+from benchmarks.files import read_json, write_json
 from benchmarks.study import Study
 from fabricate import fabricate, study
 
@@ -79,7 +81,24 @@ def test_files_and_caption(tmp_path: Path) -> None:
     paths = {path.suffix: path for path in render(ours, tmp_path, Figure.sweeps)}
     assert paths[".png"].read_bytes().startswith(b"\x89PNG") and paths[".pdf"].read_bytes().startswith(b"%PDF")
     assert len(pd.read_csv(paths[".csv"])) == 18
-    assert "Not drawn, for want of an accuracy: tau_2." in paths[".md"].read_text()
+    assert "Not drawn, as there is no accuracy: tau_2." in paths[".md"].read_text()
+    assert "Hollow" not in paths[".md"].read_text()
+
+
+def test_a_point_whose_r_is_dead_is_hollow(tmp_path: Path) -> None:
+    ours = made(blocks=ONE)
+    drawing(ours, tmp_path)
+    path = tmp_path / "fake/runs/equation/shallow_16/s0/train.json"
+    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    results.collect(ours, tmp_path)
+    figure, canvas = SweepsFigure(ours, tmp_path), Canvas(layout="constrained")
+    data = figure.data()
+    assert set(data.loc[data["dead"], "row"]) == {"shallow_16"}
+    assert data["dead"].value_counts()[True] == 3  # test sets
+    figure.draw(canvas, data)
+    hollow = [line for axes in canvas.axes for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert [count for line in hollow if (count := np.size(line.get_xdata()))] == [1, 1, 1]
+    assert any("without R: shallow_16 (Equation)." in " ".join(text.split()) for text in figure.caption(data))
 
 
 def test_a_study_without_sweeps_says_what_it_lacks(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from benchmarks import results
 from benchmarks.analysis.reading import analysed
 from benchmarks.figures import Figure
+from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
 from benchmarks.figures.dimensions import first_active
 from benchmarks.figures.drawing import NothingToDraw
+from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
@@ -72,7 +75,7 @@ def test_no_row_beats_one_on_the_front(files: dict[Figure, dict[str, Path]]) -> 
 
 def test_what_cannot_be_drawn_is_named(files: dict[Figure, dict[str, Path]]) -> None:
     assert (
-        "Not drawn, for want of an accuracy or of a cost: CoT-SFT (equation)" in files[Figure.pareto]["md"].read_text()
+        "Not drawn, as an accuracy or a cost is missing: CoT-SFT (equation)" in files[Figure.pareto]["md"].read_text()
     )
 
 
@@ -96,7 +99,7 @@ def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
     assert list(dict.fromkeys(effect["setting"])) == ["as it is", "0", "0.1", "0.5"]
     assert values.loc["0.5", "longer"] == pytest.approx(1 / 8) and values.loc["0.5", "marked"] == 0
     text = files[Figure.intervention]["md"].read_text()
-    assert "clique 4, 9, 17. At 0.5, outputs are +12.5 % longer and 0.0 % of answers have the marker" in text
+    assert "clique 4, 9, 17. At 0.5, outputs are 12.5 % longer and 0.0 % of answers have the marker" in text
 
 
 def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:
@@ -109,7 +112,7 @@ def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path
     plain, settings = study(), {"dims": "4,9,17", "setting": "4, 9, 17 = "}
     fabricate(plain, tmp_path)
     results.collect(plain, tmp_path)
-    for _, spec in analysed(plain):
+    for _, _, spec in analysed(plain):
         fabricate_analysis(spec, tmp_path)
     path = tmp_path / "fake/runs/text/marcos/s0/analysis/interventions.parquet"
     frame = pd.read_parquet(path).drop_duplicates(["id", "setting"])
@@ -168,8 +171,45 @@ def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
     assert "Steering accuracy: 95.0 %, steered over 10 of 10 digits" in " ".join(text.split())
 
 
+@pytest.mark.parametrize("steered", [True, False])
+def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -> None:
+    """Where no digit has one, nothing was steered, and the right panel is empty."""
+    made = study()
+    fabricate(made, tmp_path)
+    for _, _, spec in analysed(made):
+        fabricate_analysis(spec, tmp_path)
+        path = tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json"
+        record = read_json(path)
+        record["encoding"]["dims"] = [*range(3, 11), None, None] if steered else [None] * 10
+        if not steered:
+            del record["files"]["steering"]
+        write_json(path, record)
+    results.collect(made, tmp_path)
+    drawing, canvas = EncodingFigure(made, tmp_path), Canvas(layout="constrained")
+    data = drawing.data()
+    drawing.draw(canvas, data)
+    hatched = [patch for axes in canvas.axes for patch in axes.patches if patch.get_hatch()]
+    assert len(hatched) == (2 * 2 if steered else 0)  # two digits in each block's panel
+    assert sum(axes.axison for axes in canvas.axes) == (6 if steered else 4)  # with the bars of colours
+    text = " ".join(" ".join(drawing.caption(data)).split())
+    assert f"{8 if steered else 0} of 10 digits have a dimension of their own" in text
+    assert ("no digit can be set by hand" in text) == (not steered)
+
+
+def test_a_run_of_another_study_is_named_as_in_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = study()
+    monkeypatch.setattr("benchmarks.study.load_study", lambda name: theirs)
+    ours = study(name="other", shares="fake", rows=[{"id": "mine", "method": "marcos", "title": "Mine"}])
+    for _, _, spec in analysed(ours):
+        assert (spec.study, spec.row) == ("fake", "marcos")
+        fabricate_analysis(spec, tmp_path)
+    drawing = CalibrationFigure(ours, tmp_path)
+    titles = [drawing.block_title(analysis) for analysis in drawing.analyses]
+    assert titles == ["Mine, training data: text", "Mine, training data: equation"]
+
+
 def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
-    """Fifteen steps and three: every answer but a tenth copies step 2."""
+    """Fifteen steps and three: every answer but a tenth copies step 2. One row says the same step all the time."""
     made = study(evaluation={"tests": ["copy_k16", "copy_k4", "gsm8k"], "decodings": {"default": {"seeds": 1}}})
     fabricate(made, tmp_path, {})
     for spec in made.runs.values():
@@ -177,7 +217,8 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
         frame = pd.read_parquet(path)
         draws = [["2"] if i % 10 else [None] for i in range(len(frame))]
         choices = [[15] if test == "copy_k16" else [3] for test in frame["test"]]
-        frame.assign(draws=draws, choices=choices).to_parquet(path, index=False)
+        said = {"text": "1 2\n" * 4 + "#### 1 2"} if spec.row == "marcos" else {}
+        frame.assign(draws=draws, choices=choices, **said).to_parquet(path, index=False)
         record = read_json(path.parents[1] / "evaluate.json")
         write_json(path.parents[1] / "evaluate.json", record | {"predictions": {"default": sha256(path)}})
     results.collect(made, tmp_path)
@@ -188,7 +229,11 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
     assert list(zip(long["first"], long["last"], long["share"], strict=True)) == [
         (1, 4, 1.0), (5, 8, 0.0), (9, 12, 0.0), (13, 15, 0.0)]  # fmt: skip
     assert list(frame[frame["test"] == "copy_k4"]["share"][:3]) == [0.0, 1.0, 0.0]
-    assert "copy_k16, training data: text, MarCos: 180 of 200" in paths[3].read_text()
+    caption = paths[3].read_text()
+    assert "copy_k16, training data: text, MarCos: 180 of 200" in caption
+    assert set(frame.loc[frame["by_habit"], "row"]) == {"marcos"}
+    assert "Hatched: answers copy no more often" in caption
+    assert "copy_k4, training data: equation, MarCos (75.0 %)" in caption and "CoT-SFT (0.0 %)" not in caption
 
 
 def test_figures_of_latents_name_what_they_need(folder: Path, tmp_path: Path) -> None:
@@ -217,5 +262,5 @@ def test_a_changed_file_is_not_drawn(tmp_path: Path) -> None:
         fabricate_analysis(made.runs[f"{block.id}/marcos/s0"], tmp_path)
     results.collect(made, tmp_path)
     (tmp_path / f"fake/runs/{spec.id}/analysis/samples.parquet").write_bytes(b"")
-    with pytest.raises(BrokenRecord, match=r"samples\.parquet is not what analysis\.json recorded"):
+    with pytest.raises(BrokenRecord, match=r"samples\.parquet is not the file that was recorded: run `analyse` again"):
         render(made, tmp_path, Figure.calibration)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import results
+from benchmarks.files import read_json, write_json
 from benchmarks.study import Study, StudyError
 from benchmarks.tables import Table
 from benchmarks.tables.render import MAKERS, contents, render
@@ -72,7 +73,7 @@ def test_decodings_stand_side_by_side_with_their_spread_over_seeds(decoding: dic
     assert set(others) == {"–"}  # noqa: RUF001
     marcos = cells(text, "MarCos", ALPHA)
     assert all("±" in cell for cell in marcos[:3]) and marcos[3].endswith(" (det.)")
-    assert "* Nucleus: tokens drawn at temperature 1, from the likeliest that make up 0.9, latents" in text
+    assert "* Nucleus: tokens drawn at temperature 1 from the likeliest that make up a share of 0.9, latents" in text
 
 
 def test_a_run_without_answers_says_so_in_every_table(decoding: dict[str, str], controls: dict[str, str]) -> None:
@@ -97,7 +98,7 @@ def test_controls_show_what_is_lost_and_whether_it_is_much(controls: dict[str, s
     assert header(text)[1:5] == ["Own (%)", "Exchanged (%)", "Exchanged lost", "Exchanged p"]
     own, exchanged, lost, p, *mean = cells(text, "MarCos", ALPHA)
     assert float(own) - float(exchanged) == pytest.approx(float(lost), abs=0.011) and float(lost) > 20
-    assert p == "&lt;0.001" and len(mean) == 3 and "goes on from the mean of its batch" in text
+    assert p == "&lt;0.001" and len(mean) == 3 and "continues with the mean of its batch" in text
 
 
 def test_methods_without_latents_have_a_dash_and_its_reason(controls: dict[str, str]) -> None:
@@ -126,12 +127,21 @@ def test_latex_of_all_tables_is_ascii(decoding: dict[str, str], controls: dict[s
         assert not re.search("[^\x00-\x7f]", text) and not re.search(r"(?<!\\)[%#_]", text.split("\n", 1)[1])
 
 
+def test_a_row_whose_r_is_dead_says_so_in_every_table(tmp_path: Path) -> None:
+    fabricate(made(), tmp_path)
+    path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
+    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    results.collect(made(), tmp_path)
+    for table in (Table.main, Table.decoding, Table.controls, Table.ablation, Table.nar, Table.scale, Table.synthetic):
+        assert "MarCos (R dead" in contents(made(), tmp_path, table)["md"], table
+
+
 def test_a_study_without_other_decodings_says_what_it_lacks(tmp_path: Path) -> None:
     plain = study(evaluation={"tests": ["alpha", "beta"]})
     fabricate(plain, tmp_path)
     results.collect(plain, tmp_path)
-    assert "This study has no control: name a decoding" in contents(plain, tmp_path, Table.controls)["md"]
-    assert "This study decodes in one way" in contents(plain, tmp_path, Table.decoding)["md"]
+    assert "no control of latents: add a decoding" in contents(plain, tmp_path, Table.controls)["md"]
+    assert "This study has one decoding only" in contents(plain, tmp_path, Table.decoding)["md"]
 
 
 def test_controls_are_for_methods_with_latents() -> None:

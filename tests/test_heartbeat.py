@@ -132,6 +132,7 @@ def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
 def test_ranks_see_what_their_parent_was_told_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A runner over a hostfile hands on next to nothing of its environment."""
     monkeypatch.setenv("HF_HOME", "/shared/models")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setattr(launch, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(1)"])
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
@@ -139,6 +140,7 @@ def test_ranks_see_what_their_parent_was_told_and_no_secret(tmp_path: Path, monk
         launch.run_ranks(spec, tmp_path, "train")
     carried = read_json(Paths(tmp_path, spec).ranks / "train" / rank.ENVIRONMENT)
     assert carried["HF_HOME"] == "/shared/models" and carried["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in carried
+    assert carried["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 def test_logs_of_the_try_before_are_kept(tmp_path: Path) -> None:
@@ -163,12 +165,12 @@ TAKES_OVER = """
 import sys
 from benchmarks import rank
 
-def place(*_):
+def complete_environment(*_):
     import torch
     print(torch.get_num_threads())
     sys.exit()
 
-rank.place = place
+rank.complete_environment = complete_environment
 rank.main()
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch.nn import functional as F
 
 from golden import close
-from methods.base import IGNORE, Budget, Context, Decoding, Example
+from methods.base import IGNORE, Budget, Context, Example
 from methods.cot_sft import CoTSFT
+from methods.generation import Decoding
 from methods.icot_si import PUBLISHED_CUTOFF, ICoTSI, ICoTSIOptions, cut
 from tiny import EOS, context, examples, ids, make, passes, questions, text
 
@@ -84,6 +86,8 @@ def test_offsets_differ_between_epochs_and_are_the_same_in_any_batch() -> None:
     assert torch.equal(method._removed(rows, place), alone)
     later = Context(place.stage, epoch=1, step=0, seed=0)
     assert not torch.equal(method._removed(rows, later), alone)
+    unseen = [method._removed(rows, replace(one, training=False)) for one in (place, later)]
+    assert torch.equal(*unseen)  # validation draws the same in every epoch
 
 
 # -- curriculum

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from methods.base import Decoding, Generation, Intervention, InterventionError, Method
+from methods.base import Method
+from methods.generation import Decoding, Generation, Intervention, InterventionError
 from methods.registry import available
 from test_conformance import OPTIONS, make, questions
 

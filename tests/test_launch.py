@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import weakref
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +19,15 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import devices, measuring, rank, speed
+from benchmarks import devices, launch, locks, measuring, rank, speed
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
-from benchmarks.engine import Phase, Ranks, build_engine
+from benchmarks.engine import Phase, Ranks, build_engine, pick_device
+from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import DeepSpeedEngine, deepspeed_settings
 from benchmarks.launch import NoPlace, command
+from benchmarks.locks import FileLock
 from benchmarks.measuring import one_rank
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
@@ -75,7 +79,7 @@ def test_a_task_of_slurm_finds_its_place(bare: pytest.MonkeyPatch) -> None:
         bare.delenv(name)
     for name, value in {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}.items():
         bare.setenv(name, value)
-    assert rank.place(4, "node-1:2345") == 5
+    assert rank.complete_environment(4, "node-1:2345") == 5
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
     assert [os.environ[name] for name in names] == ["5", "1", "8", "node-1", "2345", "4"]
 
@@ -188,6 +192,66 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
     bare.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert devices.pin(1, tmp_path) == ["0"]
     assert sorted(path.name for path in tmp_path.glob("gpu-17*.lock")) == ["gpu-17-0.lock"]
+
+
+def test_who_holds_a_gpu_is_said_once(
+    tmp_path: Path, bare: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it is asked for until it is free."""
+    other, waits = FileLock(tmp_path / "gpu-0.lock", "other work"), list[float]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            other.release()
+
+    other.acquire()
+    bare.setenv("CUDA_VISIBLE_DEVICES", "0")
+    bare.setattr(locks, "PATIENCE", 0.0)
+    bare.setattr(devices, "time", SimpleNamespace(sleep=wait))
+    assert devices.pin(1, tmp_path) == ["0"] and len(waits) == 3
+    assert caplog.text.count("work on GPU 0 is already being done by process") == 1
+
+
+def test_a_gpu_is_set_up_before_it_is_used(bare: pytest.MonkeyPatch) -> None:
+    attention: list[bool] = []
+    bare.setattr(torch.cuda, "is_available", lambda: True)
+    bare.setattr(torch.backends.cuda, "enable_cudnn_sdp", attention.append)
+    bare.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # put back when the test ends
+    bare.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert pick_device() == torch.device("cuda")
+    assert attention == [False] and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_a_group_waits_for_longer_than_the_launcher_does(bare: pytest.MonkeyPatch) -> None:
+    """Who waited would be ended by it, and be named in the place of the rank that hangs."""
+    import deepspeed
+
+    asked: dict[str, Any] = {}
+
+    def note(**settings: Any) -> None:
+        asked.update(settings)
+        raise TimeoutError
+
+    bare.setattr(deepspeed, "init_distributed", note)
+    with pytest.raises(TimeoutError), join(900):
+        pass
+    assert asked["timeout"] > timedelta(seconds=900 + launch.GRACE)
+
+
+def test_gpus_may_have_names_that_are_no_numbers(bare: pytest.MonkeyPatch) -> None:
+    """DeepSpeed reads them as such when it asks pynvml how much of their memory is free."""
+    from deepspeed.accelerator import cuda_accelerator
+
+    accelerator = cuda_accelerator.CUDA_Accelerator()
+    bare.setattr(cuda_accelerator, "pynvml", SimpleNamespace(nvmlDeviceGetHandleByIndex=int))
+    bare.setattr(accelerator, "total_memory", lambda _: 10)
+    bare.setattr(accelerator, "memory_allocated", lambda _: 4)
+    bare.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f6d2a41,MIG-1b3c")
+    with pytest.raises(ValueError, match="GPU-8f6d2a41"):
+        accelerator.available_memory(0)
+    leave_nvml_out()
+    assert accelerator.available_memory(0) == 6
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from methods.backbone import load_backbone
-from methods.base import IGNORE, Batch, Context, Decoding, Example, Setup, Stage, Vocabulary
+from methods.base import IGNORE, Batch, Context, Example, Setup, Stage, Vocabulary
+from methods.draws import key
+from methods.generation import Decoding
 from methods.marcos.layout import group, targets
 from methods.marcos.method import MarCos
-from methods.marcos.options import MarCosOptions
+from methods.marcos.options import MarCosOptions, SparsityOptions
 from methods.marcos.randomness import SparsityController, gaussian_kl, upstream_nll
 from methods.registry import build
 
@@ -216,6 +218,28 @@ def test_noise_of_the_posterior_changes_with_the_step_and_spares_the_l1_norm() -
     assert same is mean and float((drawn - mean).detach().std()) == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.parametrize("posterior", ["noisy", "gaussian"])
+@torch.no_grad()
+def test_validation_draws_the_same_noise_at_any_step(posterior: str) -> None:
+    """So that weights of different steps are compared by themselves, not by their draws."""
+    method = make(posterior=posterior, epsilon=0.5)
+
+    def loss(epoch: int, step: int, training: bool) -> Tensor:
+        context = replace(CONTEXT, epoch=epoch, step=step, training=training)
+        return method(method.collate(EXAMPLES, context), context).losses["reconstruction"]
+
+    assert loss(0, 1, training=False) == loss(0, 40, training=False) == loss(3, 40, training=False)
+    assert loss(0, 1, training=True) != loss(0, 40, training=True) != loss(3, 40, training=True)
+
+
+def test_draws_of_training_are_keyed_by_epoch_and_step() -> None:
+    """The keys that weights of today are trained with; others would be other weights."""
+    context = replace(CONTEXT, epoch=2, step=7, seed=5)
+    assert context.moment == (2, 7) and replace(context, training=False).moment == (None, None)
+    keys = make().collate(EXAMPLES, context).keys
+    assert keys is not None and keys.tolist() == [key(5, 2, example.id) for example in EXAMPLES]
+
+
 def test_without_randomness_nothing_of_it_is_left() -> None:
     names = {name.split(".")[0] for name, _ in make(randomness=False).named_parameters()}
     assert names == {"understanding", "thinking", "speaking", "neurons"}
@@ -274,7 +298,7 @@ def test_upstream_density_has_its_optimum_at_the_wrong_deviation() -> None:
 
 
 def test_lambda_steers_to_its_target_and_stays_in_bounds() -> None:
-    controller = SparsityController(1e-4, adaptive=True, target=0.5, window=1, minimum=1e-6, maximum=0.1)
+    controller = SparsityController(SparsityOptions(weight=1e-4, target=0.5, minimum=1e-6, maximum=0.1))
     controller.update(l1=10.0, active=10.0)
     assert float(controller.weight) == pytest.approx(1.01e-4)
     controller.update(l1=1.0, active=10.0)
@@ -285,13 +309,13 @@ def test_lambda_steers_to_its_target_and_stays_in_bounds() -> None:
 
 
 def test_lambda_window_waits_and_a_fixed_lambda_stays() -> None:
-    waiting = SparsityController(1e-4, adaptive=True, target=0.5, window=3, minimum=1e-6, maximum=0.1)
+    waiting = SparsityController(SparsityOptions(weight=1e-4, target=0.5, window=3))
     for _ in range(2):
         waiting.update(10.0, 10.0)
     assert float(waiting.weight) == 1e-4
     waiting.update(10.0, 10.0)
     assert float(waiting.weight) == pytest.approx(1.01e-4)
-    fixed = SparsityController(1e-3, adaptive=False, target=0.5, window=1, minimum=1e-6, maximum=0.1)
+    fixed = SparsityController(SparsityOptions(weight=1e-3, adaptive=False, target=0.5))
     fixed.update(10.0, 10.0)
     assert float(fixed.weight) == 1e-3
 

@@ -10,8 +10,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from methods.base import IGNORE, Decoding, Length
+from methods.base import IGNORE
 from methods.draws import question_keys
+from methods.generation import Decoding, Length
 from methods.marcos.options import MarCosOptions
 from methods.marcos.speaking import at_once_loss, decode_at_once, in_sight, speak_at_once
 from test_marcos import CONTEXT, EXAMPLES, VOCABULARY, make

@@ -15,12 +15,14 @@ from benchmarks.casting import cast_linears
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.engine import autocast
-from benchmarks.files import read_json
+from benchmarks.files import read_json, write_json
+from benchmarks.hardware import gpu_of
 from benchmarks.measuring import gold_examples, measure
 from benchmarks.paths import Paths
+from benchmarks.study import load_study
 from benchmarks.tables.measured import measured_lines, render_measured
-from methods.base import Decoding
 from methods.codi import CODI
+from methods.generation import Decoding
 from small import MARCOS, small_study
 from tiny import make, questions
 
@@ -39,7 +41,7 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", "--micro-batch", "8"]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
-    folder = results / "reference/here"
+    folder = results / "measured/here"
     lines = {line["row"]: line for line in json.loads((folder / "table_small.json").read_text())["lines"]}
     assert list(lines) == ["cot_sft", "coconut", "marcos"]
     for line in lines.values():
@@ -66,6 +68,9 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options]).exit_code == 0
     again = {line["row"]: line for line in json.loads((folder / "table_small.json").read_text())["lines"]}
     assert list(again) == list(lines) and (folder / "table_larger.md").is_file()
+    named = ["--output", str(tmp_path / "kept"), *options]
+    assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *named]).exit_code == 0
+    assert (tmp_path / "kept/table_small.md").is_file() and not (results / "reference").exists()
 
 
 def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
@@ -110,6 +115,51 @@ def test_an_epoch_includes_warm_starts_that_were_measured() -> None:
     both = {("equation", "cot_sft"): record("cot_sft", None), ("equation", "coconut"): record("coconut", "cot_sft")}
     assert [line["gpu_hours"] for line in measured_lines(study, both)] == [2.0, 4.0]
     assert [line["mfu"] for line in measured_lines(study, both)] == pytest.approx([0.2, 0.2])
+
+
+@pytest.mark.parametrize("name", ["paper_synthetic", "paper_long_range"])
+def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: Path, name: str) -> None:
+    """The paper's has one for all of them, and each block is measured on its own test set."""
+    study = load_study(name)
+    phase = {"step_seconds_median": 0.5, "tokens_per_step": 10, "flops_per_step": 1e12, "epoch_seconds": 7200}
+    engine = {"kind": "process", "precision": "float32", "micro_batch": None, "zero_stage": 0}
+    versions = dict.fromkeys(("cpu", "threads", "torch", "transformers", "commit"), "one")
+    for block in study.blocks:
+        tests = {test: {"seconds": [1.0, 3.0, 2.0], "n": 5, "n_total": 5} for test in study.tests_of(block)}
+        record = {"study": name, "block": block.id, "row": "marcos", "starts_from": None, "parameters": 1}
+        record |= {"precision": "float32", "batch_size": 8, "engine": engine, "learning": None, "tests": tests}
+        record |= {"train": {"phases": {"train": phase | {"peak_memory_bytes": 2e9}}, "epoch_seconds": 7200}}
+        record |= {"environment": {"device": "cpu", **versions}}
+        write_json(tmp_path / f"runs/{name}/{block.id}/marcos.json", record)
+    text = render_measured(study, tmp_path)[0].read_text()
+    shown = [line for line in text.splitlines() if line.startswith("| MarCos")]
+    assert len(shown) == len(study.blocks) and all(line.count("2.00") == 2 for line in shown)  # GPU-h, its own test
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80"),
+        ("NVIDIA A100 80GB PCIe", "A100-80"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40"),
+        ("NVIDIA A100-PCIE-40GB", "A100-40"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),  # these have less than what they are called after
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA A10", None),
+        ("cpu", None),
+    ],
+)
+def test_a_gpu_is_known_by_the_name_that_pytorch_has_for_it(device: str, name: str | None) -> None:
+    found = gpu_of(device)
+    assert (found and found.name) == name
 
 
 @torch.no_grad()

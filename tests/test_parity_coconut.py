@@ -10,8 +10,9 @@ from torch import Tensor
 
 from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import IGNORE, Batch, Context, Decoding, Setup, Stage, Vocabulary, pad
+from methods.base import IGNORE, Batch, Context, Setup, Stage, Vocabulary, pad
 from methods.coconut import Coconut, CoconutOptions
+from methods.generation import Decoding
 
 CASES = cases("coconut")
 pytestmark = pytest.mark.skipif(not CASES, reason="MARCOS_BENCH_GOLDEN names no folder with coconut_*.safetensors")

@@ -9,9 +9,10 @@ import torch
 
 from golden import FOLDER, backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import IGNORE, Context, Decoding, Example, Setup, Stage, Vocabulary, pad
+from methods.base import IGNORE, Context, Example, Setup, Stage, Vocabulary, pad
 from methods.codi import ANSWER_PHRASE, CODI, MARKERS, CODIOptions
 from methods.decoding import prefill, read
+from methods.generation import Decoding
 
 CASES = cases("codi")
 OURS = {"codi.": "lm.", "prj.1.": "project.0.", "prj.3.": "project.2.", "prj.ln.": "project.3."}  # published: ours

@@ -9,11 +9,12 @@ import torch
 
 from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import Batch, Budget, Context, Decoding, Setup, Stage, Vocabulary
+from methods.base import Batch, Budget, Context, Setup, Stage, Vocabulary
 from methods.decoding import decode, prefill
+from methods.generation import Decoding
 from methods.marcos.method import MarCos
 from methods.marcos.options import MarCosOptions, SparsityOptions
-from methods.marcos.speaking import speak_at_once
+from methods.marcos.speaking import speak, speak_at_once
 
 CASES = cases("marcos")
 OURS = {  # published prefix -> ours
@@ -125,7 +126,7 @@ def test_hidden_values(golden: Golden) -> None:
         ids = golden.tensors[f"in.step{step}.target_ids"]
         close(randomness[step].abs().sum(-1), expected["R_l1"])
         close(thoughts[step], expected["neu_shallow"])
-        close(head(model.speak(thoughts[step], ids)), expected["speaking_logits"])
+        close(head(speak(model.speaking, thoughts[step], ids)), expected["speaking_logits"])
         blank = torch.full_like(ids, golden.eos)
         at_once = speak_at_once(model.speaking, thoughts[step], blank, torch.zeros_like(ids, dtype=torch.bool))
         close(head(at_once), expected["nar_logits"])

@@ -1,150 +1,40 @@
-"""A plan agrees with what is counted and measured where that is possible: FLOPs, kept tensors, peak memory."""
+"""Plans of studies: memory on ranks, hours, lengths, disk, and what is refused (test_counting: what can be counted)."""
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from typer.testing import CliRunner
 
-from benchmarks import launch, planning, timing
+from benchmarks import launch, planning
 from benchmarks.cli import app
-from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
-from benchmarks.data import open_corpus, prepare
+from benchmarks.counting import example
+from benchmarks.data import open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
-from benchmarks.engine.base import checkpoint_activations
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.hardware import GPU, GPUS
 from benchmarks.lengths import lengths_of, total_length
-from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.plan_text import render
 from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, refusals
-from benchmarks.specs import EngineSpec, RunSpec
+from benchmarks.specs import DataSpec, TokenizerSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
-from small import MARCOS, small_study
+from small import PLANNED, small_study
 from tiny import make
-
-ROWS = [
-    {"id": "cot_sft", "method": "cot_sft"},
-    {"id": "icot_si", "method": "icot_si"},
-    {"id": "coconut", "method": "coconut"},
-    {
-        "id": "colar",
-        "method": "colar",
-        "options": {"max_compression": 1},
-    },  # others are drawn, and few draws are counted
-    {"id": "codi", "method": "codi"},
-    {"id": "marcos", "method": "marcos", "options": MARCOS},
-]
-FLOPS_ERROR = 0.1  # few batches are counted on either side
-MEMORY_ERROR = 0.2
-FORKS = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
-    study = small_study(ROWS, timing={"train_steps": 10})
+    study = small_study(PLANNED)
     folder = tmp_path_factory.mktemp("results")
     prepare(study, study.blocks[0], folder)
     return study, folder
-
-
-def test_flops_are_those_that_are_counted_while_training(prepared: tuple[Study, Path]) -> None:
-    """PyTorch's counter, with attention in plain products of matrices: it does not know the fused kernel for CPUs."""
-    study, folder = prepared
-    shares = {}
-    for made in plan(study, folder):
-        paths = Paths(folder, made.run)
-        method = build_method(made.run, paths.data)
-        with sdpa_kernel(SDPBackend.MATH):
-            counted = timing.time_training(method, made.run, paths, Ranks())
-        shares[made.run.row] = made.flops / counted["training_flops"]
-        assert made.parameters == sum(p.numel() for p in method.parameters())
-        assert made.basis == "the prepared data"
-    assert shares == pytest.approx(dict.fromkeys(shares, 1.0), abs=FLOPS_ERROR)
-
-
-def test_layers_that_run_again_keep_their_inputs_alone() -> None:
-    """Counted at the size itself: the layers' inputs; and one layer's own share of what is kept without."""
-    examples = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
-    size = Dimensions(40, 56, 6, 4, 2, 12, 160)
-    again = EngineSpec(activation_checkpointing=True)
-    for spec in small_study([row for row in ROWS if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
-        stage = small_method(spec, size).stages(Budget(2.0, 10, (26,) * 8))[0]
-        plain, deeper = (
-            kept_by(small_method(spec, replace(size, layers=layers)), stage, examples, "float32") for layers in (6, 7)
-        )
-        checkpointed = small_method(spec, size).train()
-        checkpoint_activations(checkpointed)
-        inputs = kept_by(checkpointed, stage, examples, "float32")
-        assert inputs < 0.6 * plain
-        planned = kept_bytes(spec, stage, examples, size, "float32")
-        assert planned == pytest.approx(inputs + deeper - plain, rel=0.03), spec.id
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_is_kept_follows_from_smaller_sizes(precision: str) -> None:
-    examples = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
-    size = Dimensions(40, 56, 3, 4, 2, 12, 160)
-    for spec in small_study(ROWS).runs.values():
-        method = small_method(spec, size)
-        stage = method.stages(Budget(2.0, 10, (26,) * 8))[0]
-        kept = kept_by(method, stage, examples, precision)
-        assert kept_bytes(spec, stage, examples, size, precision) == pytest.approx(kept, rel=0.03), spec.id
-
-
-# -- peak memory
-
-
-def _peak(spec: RunSpec, results: Path, send: Any) -> None:
-    """How far training raises this process's resident memory, in bytes."""
-    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed goes back at once
-    launch.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
-    before = _resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    launch.train(spec, results)
-    send.send(_resident("VmHWM") - before)
-
-
-def _short(spec: RunSpec) -> dict[str, Any]:
-    return {"backbone": spec.backbone.model_copy(update={"overrides": {"hidden_size": 16, "num_hidden_layers": 1}})}
-
-
-def _resident(name: str) -> int:
-    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert match
-    return 1024 * int(match[1])
-
-
-@pytest.mark.parametrize("row", ["cot_sft", "marcos"])
-def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "vocab_size": 4096}
-    study = small_study(
-        [entry for entry in ROWS if entry["id"] == row],
-        backbone={"name": "qwen2-tiny", "overrides": sizes},
-        blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 96}}],
-        training={"epochs": 2, "batch_size": 48, "checkpoint_seconds": 1e6, "validations": 1},
-    )
-    prepare(study, study.blocks[0], tmp_path)
-    (made,) = plan(study, tmp_path)
-    receive, send = FORKS.Pipe(duplex=False)
-    child = FORKS.Process(target=_peak, args=(made.run, tmp_path, send))
-    child.start()
-    child.join()
-    measured = receive.recv()
-    print(f"{row}: planned {made.needed / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB")
-    assert made.needed == pytest.approx(measured, rel=MEMORY_ERROR)
 
 
 def test_zero_splits_moments_then_gradients_then_weights() -> None:
@@ -172,7 +62,7 @@ def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) ->
     part = weights * 1e9 / 4
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9, 0.0)
     engine = {"kind": "deepspeed", "gpus": ranks}
-    run = small_study(ROWS, engine=engine).runs["equation/cot_sft/s0"]
+    run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and advice in made.advice(gpu)
@@ -183,8 +73,8 @@ def test_a_validation_of_more_rows_than_a_rank_trains_on_is_in_the_plan(prepared
     _, folder = prepared
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 3}
     for whole, cut in zip(
-        plan(small_study(ROWS, engine=engine), folder),
-        plan(small_study(ROWS, engine={**engine, "micro_batch": 4}), folder),
+        plan(small_study(PLANNED, engine=engine), folder),
+        plan(small_study(PLANNED, engine={**engine, "micro_batch": 4}), folder),
         strict=True,
     ):
         assert whole.micro_batch == cut.micro_batch == 4 and whole.memory.activations == cut.memory.activations
@@ -214,7 +104,7 @@ def test_hours_know_of_ranks_that_wait(
     """The share of the passes that count is that of the engine's own parts."""
     _, folder = prepared
     engine = {"kind": "deepspeed", "gpus": ranks, "micro_batch": micro}
-    study = small_study(ROWS[:1], engine=engine, training={"batch_size": batch})
+    study = small_study(PLANNED[:1], engine=engine, training={"batch_size": batch})
     (made,) = plan(study, folder)
     method = make("cot_sft")
     (stage,) = method.stages(Budget(1.0, 1, (9,)))
@@ -248,6 +138,17 @@ def test_memory_is_for_the_longest_rows_of_all(prepared: tuple[Study, Path], tmp
     other = replace(lengths, longest=[example(0, 200, [20] * 5, 4)] * len(lengths.longest))
     usual, large = plan_run(run, lengths), plan_run(run, other)
     assert large.memory.activations > 1.5 * usual.memory.activations and large.flops == usual.flops
+
+
+def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the folder of published files has none of a data set, which would then be read from the hub."""
+    monkeypatch.setenv(sources.FOLDER, str(tmp_path))
+    monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
+    found = lengths_of(DataSpec(train="gsm8k"), TokenizerSpec(trained=512), tmp_path / "none")
+    assert found.basis.startswith("the card's count and assumed lengths")
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k/train.jsonl").write_text("cut")  # what cannot be used is as good as nothing
+    assert lengths_of(DataSpec(train="gsm8k"), TokenizerSpec(trained=512), tmp_path / "none").basis == found.basis
 
 
 def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
@@ -300,7 +201,7 @@ def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
 
 def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most, and not much more: checkpoints, selected weights of both phases, features of every row."""
-    study = small_study([ROWS[-1]])
+    study = small_study([PLANNED[-1]])
     prepare(study, study.blocks[0], tmp_path)
     run = study.runs["equation/marcos/s0"]
     folder, sizes, features = Paths(tmp_path, run).run, [0], [0]

@@ -28,7 +28,7 @@ from benchmarks.launch import alive
 from benchmarks.models import exported_method
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from benchmarks.study import Study
 from conftest import ROOT
 from small import MARCOS, fresh, small_study

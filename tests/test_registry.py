@@ -36,7 +36,7 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
 @pytest.mark.parametrize("name", available())
 def test_a_method_builds_on_all_that_it_decodes_with(name: str) -> None:
     assert builds_on(get_method(name).__module__) >= {
-        f"methods.{part}" for part in ("base", "backbone", "decoding", "memory", "_static_memory")
+        f"methods.{part}" for part in ("base", "backbone", "decoding", "generation", "memory", "_static_memory")
     }
 
 

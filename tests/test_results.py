@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import results
-from benchmarks.files import BrokenRecord, read_json, write_json, write_text
+from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
 from benchmarks.study import Study
 from fabricate import N, fabricate, study, time_record, train_record
 from methods import registry
@@ -205,3 +205,17 @@ def test_a_study_without_times_is_done_without_them(tmp_path: Path) -> None:
     for path in (tmp_path / "fake/runs").rglob("time.json"):
         path.unlink()
     assert set(results.collect(untimed, tmp_path)["status"]) == {"done"}
+
+
+def test_a_frame_must_be_the_recorded_one(tmp_path: Path) -> None:
+    path = tmp_path / "predictions" / "default.parquet"
+    frame = pd.DataFrame({"id": ["x", "y"], "correct": [True, False]})
+    digest = write_parquet(path, frame)
+    pd.testing.assert_frame_equal(read_parquet(path, digest, "`evaluate`"), frame)
+    assert list(read_parquet(path, digest, "`evaluate`", ["id"])) == ["id"]
+    for wrong in ("0" * 64, None):
+        with pytest.raises(BrokenRecord, match=r"default\.parquet is not the file that was recorded: run `evaluate` "):
+            read_parquet(path, wrong, "`evaluate`")
+    path.unlink()
+    with pytest.raises(BrokenRecord, match=r"default\.parquet does not exist: run `evaluate` again"):
+        read_parquet(path, digest, "`evaluate`")

@@ -48,7 +48,7 @@ def test_new_method_passes_the_conformance_tests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("My-Method", "cannot be a method's name: use one as my_method"),
+        ("My-Method", "cannot be a method's name: use one like my_method"),
         ("class", "cannot be a method's name"),
         ("batch", "cannot be a method's name"),  # its class would hide the interface's
         ("marcos", r"there is a method 'marcos' already \(methods\.marcos"),

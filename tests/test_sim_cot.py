@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from golden import close
-from methods.base import IGNORE, Batch, Budget, Decoding, Example
+from methods.base import IGNORE, Batch, Budget, Example
 from methods.coconut import CoconutOptions
+from methods.codi import CODIOptions
+from methods.generation import Decoding
 from methods.sim_cot import SimCoT, SimCoTCoconut, SimCoTCoconutOptions, SimCoTCODI, SimCoTCODIOptions, merge
 from tiny import EOS, context, examples, make, passes, questions, text
 
@@ -165,3 +167,10 @@ def test_starts_from() -> None:
 def test_a_base_without_thoughts_is_refused() -> None:
     with pytest.raises(ValidationError, match="no thoughts to explain"):
         SimCoTCoconutOptions(base=CoconutOptions(control="pause"))
+
+
+def test_a_base_with_a_warm_start_of_its_own_is_refused() -> None:
+    """It would do nothing: the Coconut checkpoint that is started from is one of default options."""
+    with pytest.raises(ValidationError, match="leave out the base's `warm_start`"):
+        SimCoTCoconutOptions(base=CoconutOptions(warm_start="none"))
+    assert SimCoTCODI.starts_from(SimCoTCODIOptions(base=CODIOptions(warm_start="cot_sft"))) == "cot_sft"

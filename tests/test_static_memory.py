@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor
 from methods import _static_memory
 from methods._static_memory import Static
 from methods.backbone import load_backbone
-from methods.base import CachePolicy, Decoding
 from methods.decoding import Prefix, decode, extend, make_memory, prefill, read
+from methods.generation import CachePolicy, Decoding
 from methods.memory import Growing
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured where there is a GPU
@@ -122,3 +123,19 @@ def test_precision_follows_autocast(lm) -> None:
     torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.05)
     assert _static_memory._BUFFERS[lm.base_model].layers[0][0].dtype == torch.bfloat16
     torch.testing.assert_close(states(lm, "static", 5, 7, 3), states(lm, "dynamic", 5, 7, 3), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_collected_during_a_capture(enabled: bool) -> None:
+    """And afterwards the collector is as it was, also where the capture fails."""
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with _static_memory.nothing_collected():
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+        with pytest.raises(RuntimeError, match="failed"), _static_memory.nothing_collected():
+            raise RuntimeError("failed")
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from benchmarks import statistics
-from benchmarks.files import BrokenRecord, sha256
 
 
 def right(count: int, of: int = 100, shift: int = 0) -> pd.Series:
@@ -82,14 +79,3 @@ def test_correctness_is_a_mean_over_seeds_and_runs() -> None:
     frame = pd.DataFrame({"id": ["x", "y", "x", "y"], "seed": [0, 0, 1, 1], "correct": [True, False, False, False]})
     assert statistics.correctness([frame]).to_dict() == {"x": 0.5, "y": 0.0}
     assert statistics.correctness([frame, frame.assign(correct=True)]).to_dict() == {"x": 0.75, "y": 0.5}
-
-
-def test_predictions_must_be_the_recorded_ones(tmp_path: Path) -> None:
-    path = tmp_path / "default.parquet"
-    frame = pd.DataFrame({"test": ["t"], "id": ["x"], "seed": [0], "correct": [True], "overlap": [False]})
-    frame.to_parquet(path)
-    assert len(statistics.read_predictions(path, sha256(path))) == 1
-    with pytest.raises(BrokenRecord, match=r"default\.parquet is not what evaluate\.json recorded"):
-        statistics.read_predictions(path, "0" * 64)
-    with pytest.raises(BrokenRecord, match="does not exist"):
-        statistics.read_predictions(tmp_path / "other.parquet", "0" * 64)

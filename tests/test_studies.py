@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.data import get_dataset
 from benchmarks.paper import paper_table
+from benchmarks.runs import row_of, run_id
 from benchmarks.study import StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
@@ -89,6 +90,26 @@ def test_a_backbone_is_the_rows_else_the_blocks_else_the_studys() -> None:
         "other/cot/s0": ("llama-tiny", 300),
         "other/wide/s0": ("qwen2.5-0.5b", 300),
     }
+
+
+def test_a_block_has_runs_of_the_rows_that_are_for_it() -> None:
+    blocks = [{**MINIMAL["blocks"][0], "id": id} for id in ("equation", "other")]
+    rows = [*MINIMAL["rows"], {"id": "more", "method": "cot_sft", "blocks": ["other"]}]
+    study = parse_study({**MINIMAL, "blocks": blocks, "rows": rows, "seeds": [0, 7]}, "place.yaml")
+    found = {block.id: [row.id for row in study.rows_of(block)] for block in study.blocks}
+    assert found == {"equation": ["cot"], "other": ["cot", "more"]}
+    ids = [run_id(block, row, seed) for block, own in found.items() for row in own for seed in (0, 7)]
+    assert list(study.runs) == ids and ids[-1] == "other/more/s7"
+    assert [row_of(id) for id in ids] == [run.row for run in study.runs.values()]
+
+
+def test_a_budget_takes_the_place_of_an_earlier_one() -> None:
+    """The study's gives way to the row's, and that to the block's; other settings stay."""
+    blocks = [MINIMAL["blocks"][0], {**MINIMAL["blocks"][0], "id": "other", "training": {"epochs": 3}}]
+    rows = [{**MINIMAL["rows"][0], "training": {"tokens": 1e6, "batch_size": 8}}]
+    runs = parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml").runs
+    budgets = {id: (run.training.epochs, run.training.tokens, run.training.batch_size) for id, run in runs.items()}
+    assert budgets == {"equation/cot/s0": (None, 1e6, 8), "other/cot/s0": (3, None, 8)}
 
 
 def test_a_warm_start_has_the_same_backbone() -> None:

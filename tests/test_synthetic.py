@@ -15,13 +15,15 @@ from benchmarks import evaluation, launch, results
 from benchmarks.data import TestSet, prepare
 from benchmarks.data.records import DataError
 from benchmarks.diversity import draw_statistics, entropy
-from benchmarks.files import read_json, write_json
+from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.markup import DASH
 from benchmarks.paths import Paths
 from benchmarks.scoring import SCORERS
+from benchmarks.scoring.by_test import scorers_of
 from benchmarks.scoring.copying import repeats
 from benchmarks.study import Study, StudyError, load_study, parse_study, study_path
 from benchmarks.tables.render import contents
+from benchmarks.tables.repeating import habit
 from fabricate import fabricate
 
 TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -112,9 +114,9 @@ def test_entropy_is_that_of_the_distribution() -> None:
 
 
 def test_tests_of_both_kinds_need_blocks_of_their_own() -> None:
-    assert evaluation.scorers_of(["gsm8k"])["gsm8k"] is SCORERS["number"]
+    assert scorers_of(["gsm8k"])["gsm8k"] is SCORERS["number"]
     with pytest.raises(DataError, match="a block of its own"):
-        evaluation.scorers_of(["rs_n2_k3", "gsm8k"])
+        scorers_of(["rs_n2_k3", "gsm8k"])
 
 
 # ---- studies
@@ -175,6 +177,16 @@ def with_draws(study: Study, folder: Path, counts: dict[str, int]) -> None:
     results.collect(study, folder)
 
 
+def repeating(study: Study, folder: Path, run: str) -> None:
+    """Let a run that :func:`with_draws` made up say one and the same step all the time."""
+    path = Paths(folder, study.runs[run]).run / "evaluate.json"
+    predictions = path.parent / "predictions/default.parquet"
+    digest = write_parquet(predictions, pd.read_parquet(predictions).assign(text="1 2\n" * 4 + "#### 1 2"))
+    record = read_json(path)
+    write_json(path, record | {"predictions": record["predictions"] | {"default": digest}})
+    results.collect(study, folder)
+
+
 def lines(text: str) -> dict[str, list[str]]:
     """Cells of a Markdown table's first line of each title."""
     found: dict[str, list[str]] = {}
@@ -197,6 +209,29 @@ def test_the_table_has_both_accuracies_the_entropy_and_the_papers_numbers(tmp_pa
     assert "25.00" in found["MarCos (sampled: default)"] and "75.00" in found["MarCos (sampled: default)"]
     assert "RS: Transformer 43.60 points below MarCos (p = 0.0001); RP:" in text
     assert "MarCos (greedy: mean r)" in found and "Transformer (sampled: default)" in found
+    strict = next(line for line in text.splitlines() if line.startswith("* Strict: "))
+    assert "before the answer and nowhere else (" in strict and "and with k equations in step k (" in strict
+
+
+def test_rows_that_the_paper_does_not_print_have_no_line_of_it(tmp_path: Path) -> None:
+    """The source has one behind a %."""
+    content = yaml.safe_load(study_path("paper_synthetic").read_text())
+    content["rows"].append(content["rows"][0] | {"id": "cot_sft_3b", "title": "CoT (3B)"})
+    study = parse_study(content, "place.yaml")
+    with_draws(study, tmp_path, {"0": 1})
+    text = contents(study, tmp_path, study.tables[0])["md"]
+    assert "CoT (3B)" in lines(text) and text.count("&nbsp;paper ") == 2
+
+
+def test_a_task_with_a_dead_r_is_named_with_the_row(tmp_path: Path) -> None:
+    study = load_study("synthetic")
+    with_draws(study, tmp_path, {"0": 1})
+    path = Paths(tmp_path, study.runs["rp/marcos/s0"]).run / "train.json"
+    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    results.collect(study, tmp_path)
+    found = lines(contents(study, tmp_path, study.tables[0])["md"])
+    assert "MarCos (R dead: RP)" in found and "MarCos (R dead) (sampled: default)" in found
+    assert "MarCos (sampled: default)" in found
 
 
 def test_without_the_papers_setting_its_numbers_are_not_shown(tmp_path: Path) -> None:
@@ -212,8 +247,12 @@ def test_a_run_that_is_not_there_says_so(tmp_path: Path) -> None:
     (Paths(tmp_path, study.runs["k4/marcos/s0"]).run / "evaluate.json").unlink()
     results.collect(study, tmp_path)
     found = lines(contents(study, tmp_path, study.tables[0])["md"])
-    assert found["MarCos"][0].startswith("not run") and "±" in found["MarCos"][4]
-    assert found["CoT"][2] != DASH and found["MarCos"][2] == DASH  # what was said is read, where there is something
+    assert found["Model"][:6] == [
+        f"K = 4 {name} (%)"
+        for name in ("Sampled", "Greedy", "Sampled strict", "Greedy strict", "Sampled repeats", "Greedy repeats")
+    ]
+    assert found["MarCos"][0].startswith("not run") and "±" in found["MarCos"][6]
+    assert DASH not in found["CoT"][2:6] and found["MarCos"][2:6] == [DASH] * 4  # where nothing was said
     assert found["step 1"] == ["75.00", DASH, "33.33"] and found["step 3"][0] == "0.00"
 
 
@@ -221,9 +260,33 @@ def test_copied_steps_are_counted_in_the_papers_bins(tmp_path: Path) -> None:
     study = load_study("paper_long_range")
     with_draws(study, tmp_path, {str(step): 4 if step < 5 else 0 for step in range(1, 16)})
     found = lines(contents(study, tmp_path, study.tables[0])["md"])
-    assert found["paper"] == ["92.50", DASH, DASH, DASH, "0.00", DASH, DASH, DASH, "0.10", DASH, DASH, DASH]
+    assert found["paper"] == ["92.50", *[DASH] * 5, "0.00", *[DASH] * 5, "0.10", *[DASH] * 5]
     assert found["steps 1 to 4"] == ["100.00", "100.00", "26.67"]
     assert found["steps 13 to 15"] == ["0.00", "0.00", "20.00"]
+
+
+def test_hits_that_the_habit_of_repeating_explains_have_a_note(tmp_path: Path) -> None:
+    study = load_study("long_range")
+    with_draws(study, tmp_path, {"1": 3, "2": 1, "3": 0})
+    plain = contents(study, tmp_path, study.tables[0])["md"]
+    assert "no evidence of memory" not in plain
+    repeating(study, tmp_path, "k8/marcos/s0")
+    text = contents(study, tmp_path, study.tables[0])["md"]
+    found, verdicts = lines(text), next(line for line in text.splitlines() if "paired tests" in line)
+    assert found["MarCos"][6].endswith("<sup>1</sup>") and found["MarCos"][10] == "75.00"
+    assert "<sup>1</sup> K = 8, MarCos, sampled: 75.0 % of the steps before the last repeat an earlier one" in text
+    assert verdicts.count("; no evidence of memory by MarCos)") == 1
+    assert "<sup>" not in "".join(found["CoT"]) + found["MarCos"][0]
+
+
+def test_a_habit_explains_hits_that_are_no_more_frequent() -> None:
+    """A step has one step before it on average here, and the last has three."""
+    found = habit(["1\n2\n1\n#### 1", "1\n2\n3\n#### 4"])
+    assert found.repeats == pytest.approx(1 / 6) and found.last == pytest.approx(0.5)
+    assert found.explains(0.5) and not found.explains(0.6) and not found.explains(0.0)
+    rarely = habit(["1\n2\n1\n#### 1"] + ["1\n2\n3\n#### 4"] * 99)
+    assert not rarely.explains(0.001)  # a share so small explains nothing
+    assert habit(["#### 1"]).last == 0.0
 
 
 def test_steps_that_repeat_one_another_are_counted() -> None:

@@ -13,13 +13,16 @@ import pandas as pd
 import pytest
 
 from benchmarks import results
+from benchmarks.code import CODE
 from benchmarks.files import read_json, write_json
 from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
 from benchmarks.paper import paper_table, paper_tables
 from benchmarks.provenance import provenance
 from benchmarks.results import Collected, load_collected
+from benchmarks.scoring import SCORERS
 from benchmarks.study import Study
-from benchmarks.tables import CODE
+from benchmarks.tables.cells import timed
+from benchmarks.tables.maker import STRICT
 from benchmarks.tables.render import contents, render
 from conftest import ROOT
 from fabricate import ACCURACY, fabricate, study
@@ -81,7 +84,53 @@ def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_p
     results.collect(made, tmp_path)
     text = contents(made, tmp_path)["md"]
     assert "equation/marcos/s0: R is dead" in text
-    assert any(line.startswith("| MarCos<sup>1</sup>") for line in text.splitlines())
+    titles = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| MarCos")]
+    assert titles.count("MarCos (R dead)<sup>1</sup>") == 3  # among accuracies, trainings, and against the control
+    assert "MarCos (R dead) (mean r)" in text and "MarCos" in titles
+
+
+def test_a_row_whose_r_is_dead_for_some_seeds_says_for_how_many(tmp_path: Path) -> None:
+    made = study(seeds=[0, 1])
+    fabricate(made, tmp_path)
+    path = tmp_path / "fake/runs/equation/marcos/s1/train.json"
+    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    results.collect(made, tmp_path)
+    assert "| MarCos (R dead in 1 of 2 trainings)<sup>1</sup>" in contents(made, tmp_path)["md"]
+
+
+def test_times_and_their_spreads_have_as_many_decimals() -> None:
+    assert timed(0.3813, spread=0.0044) == Cell("0.38", " ± 0.00")
+    assert timed(0.0038, spread=0.0001) == Cell("0.0038", " ± 0.0001")
+    assert timed(80.95, spread=5.78) == Cell("80.95", " ± 5.78") and timed(2.0, spread=0.0) == Cell("2.00", " ± 0.00")
+    assert timed(None, "1") == Cell(mark="1")
+
+
+def test_strict_is_what_the_scorer_asks_for(files: dict[str, str]) -> None:
+    assert set(STRICT) == set(SCORERS)
+    assert "Strict: right, and written exactly as the gold number" in files["md"]
+
+
+def test_rows_stand_against_the_control_of_their_block(files: dict[str, str]) -> None:
+    found = json.loads(files["json"])["against_controls"]
+    family = [one for one in found if (one["block"], one["test"]) == ("equation", "alpha")]
+    assert [(one["row"], one["control"]) for one in family] == [
+        ("cot", "oracle"),
+        ("marcos", "oracle"),
+        ("marcos_wo_r", "oracle"),
+    ]
+    assert all(one["n"] == 200 and one["p_value"] <= one["p_holm"] < 0.001 for one in family)
+    last = files["md"].split("## Against the control")[1]
+    shown = cells(last, "MarCos", "Training data: equation: minus Gold answers")
+    assert -35 < float(shown[0]) < -10 and shown[1] == "&lt;0.001" and len(shown) == 4
+    assert shown[0] == f"{100 * family[1]['difference']:+.2f}"
+    assert set(cells(last, "MarCos", "Training data: text: minus Gold answers")) == {"–"}  # noqa: RUF001
+    assert "Gold answers" not in [line.split("|")[1].strip() for line in last.splitlines() if line[:1] == "|"]
+
+
+def test_without_a_control_there_is_no_table_against_it(tmp_path: Path) -> None:
+    rows = [{"id": "cot", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
+    files = rendered(study(rows=rows), tmp_path)
+    assert "gainst the control" not in files["md"] and json.loads(files["json"])["against_controls"] == []
 
 
 def test_bold_only_where_the_test_separates(files: dict[str, str]) -> None:
@@ -162,7 +211,7 @@ def test_latex_is_booktabs(files: dict[str, str]) -> None:
     assert not re.search("[^\x00-\x7f]", text)
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
     for name in ("table*", "tabular"):
-        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 3
+        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 4
     for tabular in re.findall(r"\\begin{tabular}{l(r+)}(.*?)\\end{tabular}", text, re.DOTALL):
         rows = [row for row in tabular[1].splitlines() if row.endswith(r"\\") and "multicolumn" not in row]
         assert rows and all(len(re.findall(r"(?<!\\)&", row)) == len(tabular[0]) for row in rows)
@@ -267,6 +316,8 @@ def test_the_papers_tables_are_complete() -> None:
     for table in known.values():
         for row in (row for block in table.blocks.values() for row in block.rows):
             assert row.tests.keys() == table.tests.keys()
+    assert known["synthetic"].printed("rs") == {} and "cot_sft_3b" not in known["synthetic"].printed("all")
+    assert max(map(len, known["main_0.5b"].tests.values())) < 15  # they head columns
     with pytest.raises(ValueError, match="no table 'main'"):
         paper_table("main")
 
@@ -279,4 +330,4 @@ def test_an_edit_of_what_tables_import_renders_them_anew() -> None:
                 imported |= {f"benchmarks.{alias.name}" for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks."):
                 imported.add(".".join(node.module.split(".")[:2]))
-    assert imported <= set(CODE)
+    assert imported <= set(CODE["table"])

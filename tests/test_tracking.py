@@ -17,7 +17,7 @@ from mlflow import MlflowClient
 from requests import RequestException
 
 from benchmarks import results, tracking
-from benchmarks.files import read_json, write_json, write_text
+from benchmarks.files import BrokenRecord, read_json, write_json, write_text
 from benchmarks.mlflow_store import connect, experiment_id, find_runs
 from benchmarks.tables import Table
 from benchmarks.tables.render import render
@@ -236,6 +236,15 @@ def track_and_render(folder: Path) -> str:
 def assert_catches_up(folder: Path) -> None:
     assert tracking.track(study(), folder)["status"] == "done"
     assert all_runs(folder)["text/cot/s0"].data.metrics["train_wall_seconds"] == 63.0
+
+
+def test_a_missing_file_of_a_run_is_no_outage(behind: Path) -> None:
+    """It is not waited for: somebody has to make it again."""
+    shutil.rmtree(behind / "fake/runs/text/cot/s0/predictions")
+    again = "run `evaluate`, then `collect`"
+    with pytest.raises(BrokenRecord, match=rf"text/cot/s0/predictions/default\.parquet does not exist.*{again}"):
+        tracking.track(study(), behind)
+    assert not (behind / "fake" / "track.json").exists()
 
 
 def test_a_database_that_is_read_only_fails_no_table(behind: Path, monkeypatch: pytest.MonkeyPatch) -> None:

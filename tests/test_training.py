@@ -25,7 +25,7 @@ from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
 from benchmarks.models import build_method, exported_method
 from benchmarks.paths import Paths
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from benchmarks.study import Study
 from methods.backbone import load_backbone
 from methods.base import Batch, Context, Example, Stage

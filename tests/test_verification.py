@@ -16,10 +16,11 @@ import fabricate
 from benchmarks import results, verification
 from benchmarks.cli import app
 from benchmarks.data.records import Record
-from benchmarks.evaluation import scored, summary, write_predictions
+from benchmarks.evaluation import scored, summary
 from benchmarks.figures import Figure
 from benchmarks.figures.render import render as draw
-from benchmarks.files import read_json, sha256, write_json
+from benchmarks.files import read_json, sha256, write_json, write_parquet
+from benchmarks.paths import Paths
 from benchmarks.scoring import SCORERS
 from benchmarks.study import Study, load_study
 from benchmarks.tables.render import render
@@ -69,7 +70,7 @@ def test_a_changed_answer_is_found_by_its_digest(folder: Path) -> None:
     frame.to_parquet(path, index=False)
     found = {finding.place: finding.text for finding in findings(folder, "differs")}
     assert found["equation/cot/s0 evaluate.json"] == "default.parquet is not the recorded file"
-    assert "is not what evaluate.json recorded" in found["table_main"]
+    assert "is not the file that was recorded: run `evaluate`, then `collect` again" in found["table_main"]
 
 
 def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) -> None:
@@ -98,14 +99,14 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, An
     return {"decodings": {"default": {"tests": {"rs_n2_k3": means}}}, "predictions": {}}, frame
 
 
-def answers(record: dict[str, Any], frame: pd.DataFrame, folder: Path) -> list[str]:
-    record["predictions"]["default"] = write_predictions(folder / "predictions" / "default.parquet", frame)
-    return list(verification._answers(record, folder, "lines"))
+def answers(record: dict[str, Any], frame: pd.DataFrame, results: Path) -> list[str]:
+    paths = Paths(results, study().runs["equation/cot/s0"])
+    record["predictions"]["default"] = write_parquet(paths.predictions("default"), frame)
+    return list(verification._answers(record, paths, "lines"))
 
 
 def test_draws_are_computed_again(drawn: tuple[dict[str, Any], pd.DataFrame], tmp_path: Path) -> None:
     record, frame = drawn
-    (tmp_path / "predictions").mkdir()
     assert answers(record, frame, tmp_path) == []
     changed = frame.assign(draws=[["9"], *frame["draws"].tolist()[1:]])
     texts = answers(record, changed, tmp_path)

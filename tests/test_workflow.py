@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -149,6 +150,17 @@ def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
         assert json.loads(record.read_text()) == {"status": status, "tries": tries}
         down.unlink(missing_ok=True)
     assert "Nothing to be done" in snakemake(finished, *asked)
+
+
+def test_the_address_of_a_server_is_not_kept(finished: Path, tmp_path: Path) -> None:
+    """It may hold a password. Another one asks for another import."""
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    words = [sys.executable, "-m", "snakemake", "--cores", "2", "--config", "study=smoke", "--", TARGET]
+    variables = environment(folder) | {"MLFLOW_TRACKING_URI": "https://me:secret@example.org"}
+    done = subprocess.run(words, cwd=folder, env=variables, text=True, capture_output=True)
+    assert planned(done.stdout + done.stderr) == {"track": 1}
+    files = [path for path in (folder / ".snakemake").rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"secret" in path.read_bytes()]
 
 
 def test_all_tables_are_made_when_none_is_named(finished: Path) -> None:

@@ -14,9 +14,9 @@ from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.stage import NoLatents
 from benchmarks.analysis.steering import differences, effects, outputs
 from benchmarks.evaluation import decoding_of
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from benchmarks.study import StudyError
-from methods.base import Intervention, InterventionError
+from methods.generation import Intervention, InterventionError
 
 
 def intervene(
@@ -51,7 +51,7 @@ def known_test(spec: RunSpec, test: str | None) -> str:
 
 
 def changes_table(frame: pd.DataFrame, questions: dict[str, str], show: int) -> Table:
-    """Outputs that changed, what differs in colour."""
+    """The outputs that change, with differences in colour."""
     before, after = (frame.loc[frame["setting"] == setting].set_index("id") for setting in frame["setting"].unique())
     changed = [id for id in before.index if before.loc[id, "steps"] != after.loc[id, "steps"]]
     title = f"{len(changed)} of {len(before)} outputs change; the first {min(show, len(changed))} of them"
@@ -63,7 +63,7 @@ def changes_table(frame: pd.DataFrame, questions: dict[str, str], show: int) -> 
 
 
 def marked_changes(before: str, after: str) -> tuple[Text, Text]:
-    """Two texts, what the other lacks in colour."""
+    """Two texts, with what only one of them has in colour."""
     texts = Text(), Text()
     for shared, old, new in differences(before, after):
         for text, part, style in zip(texts, (old, new), ("red", "bold green"), strict=True):

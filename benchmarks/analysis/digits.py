@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.analysis.judging import judged, readable, scorer_of
+from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
 from benchmarks.scoring import Asked, Score
+from benchmarks.scoring.by_test import scorer_of
 from benchmarks.scoring.sequences import Summation
-from methods.base import Decoding, Example, Intervention
+from methods.base import Example
+from methods.generation import Decoding, Intervention
 
 DIGITS = range(10)
 
@@ -33,17 +35,17 @@ class Encoding:
 
 
 def is_summation(test: TestSet) -> bool:
-    """Whether a test set is of this task."""
+    """Whether a test set is Random Summation."""
     return isinstance(scorer_of(test.name), Summation)
 
 
 def drawn_digits(test: TestSet, said: Said) -> np.ndarray:
-    """(N, K - 1) digits, -1 where a step is explained by none."""
+    """(N, K - 1) digits that the steps drew, -1 where none explains a step."""
     return _digits(judged(test, readable(test, said)))
 
 
 def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
-    """(N, K - 1) digits that the examples' own steps drew, whose tokens ``text`` makes readable."""
+    """(N, K - 1) digits that the examples' own steps drew; ``text`` decodes tokens."""
     asked = (Asked(text(one.question), "", len(one.steps)) for one in examples)
     lines = ("\n".join(map(text, (*one.steps, one.answer))) for one in examples)
     return _digits(Summation().score(*of) for of in zip(lines, asked, strict=True))
@@ -54,7 +56,7 @@ def _digits(scores: Iterable[Score]) -> np.ndarray:
 
 
 def follows(steps: list[str], step: int) -> bool:
-    """Whether all that is said after a step follows from it: a problem of its own, whose question is that step."""
+    """Whether all that is said after a step follows from it, as if that step were the question."""
     return Summation().score("\n".join(steps[step:]), Asked(steps[step - 1], "", len(steps) - 1 - step)).correct
 
 
@@ -106,6 +108,6 @@ def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding
 
 
 def alone(dim: int, value: float, step: int, encoded: Encoding) -> tuple[Intervention, Intervention]:
-    """One dimension at its value and all others at 0: nothing that was predicted for the step is left."""
+    """One dimension at its value and all others at 0, so that nothing that was predicted for the step is left."""
     others = tuple(other for other in range(encoded.matrix.shape[1]) if other != dim)
     return Intervention(others, 0.0, step), Intervention((dim,), value, step)

@@ -21,7 +21,7 @@ from benchmarks.data import TestSet
 from benchmarks.evaluation import decoding_of
 from benchmarks.files import BrokenRecord
 from benchmarks.paths import Paths
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from benchmarks.study import Study, StudyError
 from methods.base import Method
 
@@ -84,7 +84,7 @@ def words_of(speaker: Speaker, latents: np.ndarray) -> list[str]:
 
 
 def nearest(table: Tensor, latents: Tensor) -> list[int]:
-    """The rows of a (V, d) table nearest to (n, d) vectors by cosine; vectors of zeros, which fill up, are left out."""
+    """The rows of a (V, d) table nearest to (n, d) vectors by cosine. Vectors of zeros are padding, and left out."""
     latents = latents[latents.norm(dim=-1) > 0]
     likeness = torch.nn.functional.normalize(latents, dim=-1) @ torch.nn.functional.normalize(table, dim=-1).T
     return likeness.argmax(-1).tolist()

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.data import TestSet, get_dataset
-from benchmarks.scoring import SCORERS, Asked, Score, Scorer
+from benchmarks.data import TestSet
+from benchmarks.scoring import Asked, Score
+from benchmarks.scoring.by_test import scorer_of
 
 if TYPE_CHECKING:
     from benchmarks.analysis.saying import Said
-
-
-def scorer_of(test: str) -> Scorer:
-    """What a test set is scored by, as its card names it."""
-    return SCORERS[get_dataset(test).card.scorer]
 
 
 def judged(test: TestSet, texts: Sequence[str]) -> list[Score]:

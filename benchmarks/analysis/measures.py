@@ -1,25 +1,27 @@
-"""What the paper's text says in one number of its analyses of R, measured in one of ours."""
+"""Each measure: one number that the paper's text states about R, computed from our analysis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.analysis.reading import Analysis
-from benchmarks.analysis.steering import effects
+from benchmarks.analysis.steering import clique_effects
 
 STRONG, WEAK = 0.5, 0.1  # values that the paper sets its clique to
 
 
 def own_dimensions(analysis: Analysis) -> float | None:
-    """Share of the ten digits."""
+    """Share of the ten digits that have a dimension of their own."""
     return None if analysis.record.encoding is None else len(analysis.record.encoding.own) / 10
 
 
 def steering(analysis: Analysis) -> float | None:
-    """Share of steps set by hand that obey and that all later steps follow from."""
-    if analysis.record.encoding is None:
+    """Share of steps set by hand that obey and that all later steps follow from; None where no digit has a dimension
+    to set."""
+    if "steering" not in analysis.record.files:
         return None
     frame = analysis.frame("steering")
     return float(np.mean(frame["obeyed"] & frame["followed"]))
@@ -57,14 +59,12 @@ def _of_both_kinds(analysis: Analysis) -> dict[float | None, dict[str, float]]:
 
 
 def _clique(analysis: Analysis) -> dict[float | None, dict[str, float]]:
-    """Effects of the clique by the value that it is set to, None where it is not; none of a single dimension."""
-    clique = analysis.record.clique
-    if len(clique) < 2:
+    """Effects of the clique by the value that it is set to, None where it is not. The paper's sentences are about
+    dimensions that are correlated, so there are none of a single dimension."""
+    if len(analysis.record.clique) < 2:
         return {}
-    frame = analysis.frame("interventions")
-    own = frame.loc[(frame["setting"] == "") | (frame["dims"] == ",".join(map(str, clique)))]
-    lines = effects(own).to_dict("records")
-    return {float(line["setting"].split(" = ")[-1]) if line["setting"] else None: line for line in lines}
+    lines = clique_effects(analysis).to_dict("records")
+    return {None if pd.isna(line["value"]) else line["value"]: line for line in lines}
 
 
 MEASURES: dict[str, Callable[[Analysis], float | None]] = {

@@ -34,7 +34,7 @@ def patterns(values: np.ndarray, settings: AnalysisSpec) -> Patterns:
 
 
 def most_frequent(frequency: np.ndarray, share: float, at_least: int) -> list[int]:
-    """A share of all dimensions, or so many of them where that is more; none that is never active."""
+    """The dimensions that are active most often: a share of all, but ``at_least`` some; none that is never active."""
     count = max(math.ceil(share * len(frequency)), at_least)
     order = np.argsort(-frequency, kind="stable")[:count]
     return [int(dim) for dim in order if frequency[dim] > 0]

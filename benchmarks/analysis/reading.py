@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from benchmarks.files import BrokenRecord, read_json, sha256
+from benchmarks.files import BrokenRecord, read_json, read_parquet
 from benchmarks.paths import Paths
 from benchmarks.records import first_problem
-from benchmarks.specs import Block, RunSpec
+from benchmarks.runs import RunSpec, run_id
+from benchmarks.specs import Block, Row
 from benchmarks.study import Study
 from methods.registry import get_method
 
@@ -29,7 +30,7 @@ class EncodingRecord(BaseModel):
 
     @property
     def own(self) -> list[int]:
-        """Dimensions that digits have to themselves, in the order of the digits."""
+        """The digits' own dimensions, in the order of the digits."""
         return [dim for dim in self.dims if dim is not None]
 
 
@@ -38,7 +39,7 @@ class AnalysisRecord(BaseModel):
     run: str
     digest: str
     name: str  # of the latents
-    source: Literal["encoded", "drawn"] = "drawn"  # what `latents` are
+    source: Literal["encoded", "drawn"] = "drawn"  # where the frame `latents` is from
     dimensions: int
     active: int
     frequent: list[int]
@@ -49,18 +50,17 @@ class AnalysisRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Analysis:
-    """One run's record and the frames beside it."""
+    """One run's record and the frames beside it. ``row``: of the study that is drawn, whose name in the run's own study
+    (``spec``) may be another."""
 
     block: Block
+    row: Row
     spec: RunSpec
     folder: Path
     record: AnalysisRecord
 
     def frame(self, name: str) -> pd.DataFrame:
-        path = self.folder / f"{name}.parquet"
-        if not path.is_file() or sha256(path) != self.record.files.get(name):
-            raise BrokenRecord(f"{path} is not what analysis.json recorded: run `analyse` again")
-        return pd.read_parquet(path)
+        return read_parquet(self.folder / f"{name}.parquet", self.record.files.get(name), "`analyse`")
 
     @property
     def latents(self) -> tuple[pd.DataFrame, np.ndarray]:
@@ -70,27 +70,27 @@ class Analysis:
 
 
 def steered(spec: RunSpec) -> str | None:
-    """The name of a run's latents that can be set by hand."""
+    """The name of a run's latents that can be set by hand, None where it has none."""
     method = get_method(spec.method)
     return method.steers(method.Options.model_validate(spec.options))
 
 
-def analysed(study: Study) -> list[tuple[Block, RunSpec]]:
+def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
     """The runs that figures of latents are drawn from: each block's first row whose latents can be set by hand."""
     found = []
     for block in study.blocks:
-        runs = [f"{block.id}/{row.id}/s{study.seeds[0]}" for row in study.rows if not row.control]
-        steerable = [study.sources[run] for run in runs if run in study.sources and steered(study.sources[run])]
-        found += [(block, spec) for spec in steerable[:1]]
+        rows = [(row, run_id(block.id, row.id, study.seeds[0])) for row in study.rows_of(block) if not row.control]
+        runs = [(row, study.sources[run]) for row, run in rows if run in study.sources]
+        found += [(block, row, spec) for row, spec in runs if steered(spec)][:1]
     return found
 
 
 def analyses(study: Study, results: Path) -> list[Analysis]:
-    """Those of the runs that figures are drawn from that are there and up to date."""
+    """The analyses of those runs, as far as they are there and up to date."""
     found = []
-    for block, spec in analysed(study):
+    for block, row, spec in analysed(study):
         with suppress(BrokenRecord):
-            found.append(read_analysis(block, spec, results))
+            found.append(read_analysis(block, row, spec, results))
     return found
 
 
@@ -98,7 +98,7 @@ def record_path(results: Path, spec: RunSpec) -> Path:
     return Paths(results, spec).run / FOLDER / "analysis.json"
 
 
-def read_analysis(block: Block, spec: RunSpec, results: Path) -> Analysis:
+def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
     """A run's analysis, or :class:`BrokenRecord`."""
     path = record_path(results, spec)
     try:
@@ -107,4 +107,4 @@ def read_analysis(block: Block, spec: RunSpec, results: Path) -> Analysis:
         raise BrokenRecord(f"{path} is broken ({first_problem(error)}): run `analyse` again") from error
     if record.digest != spec.digest("analyse"):
         raise BrokenRecord(f"{path} was made from another specification: run `analyse {spec.study} {spec.id}` again")
-    return Analysis(block, spec, path.parent, record)
+    return Analysis(block, row, spec, path.parent, record)

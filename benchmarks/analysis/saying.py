@@ -13,16 +13,17 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.engine import autocast, pick_device
-from benchmarks.evaluation import batches_by_length, generate
+from benchmarks.evaluation import batches_by_length, generated, said_ids
 from benchmarks.models import trained_method
 from benchmarks.paths import Paths
-from benchmarks.specs import RunSpec
-from methods.base import Decoding, Example, Method
+from benchmarks.runs import RunSpec
+from methods.base import Example, Method
+from methods.generation import Decoding
 
 
 @dataclass(frozen=True)
 class Said:
-    """``steps``: every step in words, the answer last; the answer alone where a method says nothing else. ``tokens``:
+    """``steps``: every step as text, the answer last; the answer alone where a method says nothing else. ``tokens``:
     (N,) over all of them, without end-of-text. ``trace``: (N, ...) by name."""
 
     answers: list[str]
@@ -33,7 +34,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Speaker:
-    """A trained run that can be asked."""
+    """A trained run that can be asked questions."""
 
     spec: RunSpec
     method: Method
@@ -48,7 +49,7 @@ class Speaker:
         return cls(spec, method, load_tokenizer(paths.data), paths.data)
 
     def test(self, name: str, count: int | None = None) -> TestSet:
-        """A test set, or so many of its questions, spread evenly over it."""
+        """A test set, or ``count`` of its questions, spread evenly over it."""
         test = open_test(self.data, name)
         if count is None or count >= len(test):
             return test
@@ -73,16 +74,12 @@ class Speaker:
         answers, steps = [""] * len(questions), [[""]] * len(questions)
         tokens = np.zeros(len(questions), dtype=np.int64)
         traces: dict[str, list[np.ndarray | None]] = {}
-        eos = self.method.vocabulary.eos
-        for indices in batches_by_length(questions, self.spec.evaluation.batch_size):
-            batch = [questions[i] for i in indices]
-            generation = generate(self.method, batch, decoding, self.spec.engine.precision)
-            answer = generation.answer.cpu()
-            said = answer[:, None] if generation.steps is None else generation.steps.cpu()
-            for at, index in enumerate(indices):
-                answers[index] = decode(self.tokenizer, answer[at].tolist())
-                steps[index] = [decode(self.tokenizer, step) for step in said[at].tolist()]
-            tokens[indices] = (said != eos).sum((1, 2)).numpy()
+        for indices, generation in generated(self.method, questions, decoding, self.spec):
+            ids = said_ids(generation)
+            for index, answer, said in zip(indices, generation.answer.tolist(), ids.tolist(), strict=True):
+                answers[index] = decode(self.tokenizer, answer)
+                steps[index] = [decode(self.tokenizer, step) for step in said]
+            tokens[indices] = (ids != self.method.vocabulary.eos).sum((1, 2)).numpy()
             for name, tensor in generation.trace.items():
                 rows = traces.setdefault(name, [None] * len(questions))
                 for index, row in zip(indices, tensor.float().cpu().numpy(), strict=True):

@@ -1,4 +1,4 @@
-"""The analyse stage: a trained run is asked what figures of its latents need, so that they are drawn from files."""
+"""The analyse stage: asks a trained run for all that figures of its latents need, which are then drawn from files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.analysis.digits import digits_of, encoding, is_summation, steer
-from benchmarks.analysis.judging import judged, scorer_of
+from benchmarks.analysis.judging import judged
 from benchmarks.analysis.patterns import Patterns, patterns
 from benchmarks.analysis.reading import FOLDER, steered
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.analysis.steering import described, outputs
+from benchmarks.analysis.votes import MEAN
 from benchmarks.data import TestSet, decode, open_corpus
 from benchmarks.environment import environment, now
-from benchmarks.evaluation import answer, decoding_of, write_predictions
-from benchmarks.files import write_json
+from benchmarks.evaluation import answer, decoding_of
+from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
-from benchmarks.specs import RunSpec
-from methods.base import Decoding, Intervention
+from benchmarks.runs import RunSpec
+from benchmarks.scoring.by_test import reads_steps
+from methods.generation import Decoding, Intervention
 
 SINGLE = 3  # frequent dimensions that are set alone, for the case study
 
@@ -55,7 +57,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
         }
         extra = _digits(speaker, tests, decoding, frames)
         folder = paths.run / FOLDER
-        files = {key: write_predictions(folder / f"{key}.parquet", frame) for key, frame in frames.items()}
+        files = {key: write_parquet(folder / f"{key}.parquet", frame) for key, frame in frames.items()}
         record = {
             "run": spec.id,
             "digest": spec.digest("analyse"),
@@ -111,17 +113,18 @@ def _interventions(
                 frame = outputs(speaker, test, decoding, [one])
                 frames.append(frame.assign(dims=",".join(map(str, one.dims)), value=one.value))
                 progress.advance(len(test))
-    return pd.concat(frames, ignore_index=True)
+    columns = [*frames[0], "dims", "value"]  # also where no dimension is ever active, so that nothing is set
+    return pd.concat(frames, ignore_index=True).reindex(columns=columns)
 
 
 def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
-    """Answers under many draws, and with the mean in place of a draw (seed -1)."""
+    """Answers under many draws, by seed, and with the mean in place of a draw (seed :data:`MEAN`)."""
     spec = speaker.spec
     default = spec.evaluation.decodings["default"]
     mean = default.model_copy(update={"latents": "mean"})
-    only = not any(scorer_of(test.name).reads_steps for test in tests)
+    only = not reads_steps(test.name for test in tests)
     runs = [(seed, decoding_of(default, spec.evaluation, seed, only)) for seed in range(spec.analysis.samples)]
-    runs.append((-1, decoding_of(mean, spec.evaluation, 0, only)))
+    runs.append((MEAN, decoding_of(mean, spec.evaluation, 0, only)))
     frames = []
     with Progress(f"{spec.id} samples", len(runs) * sum(map(len, tests))) as progress:
         for seed, decoding in runs:
@@ -137,8 +140,9 @@ def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
 def _digits(
     speaker: Speaker, tests: list[TestSet], decoding: Decoding, frames: dict[str, pd.DataFrame]
 ) -> dict[str, Any]:
-    """Where a test set is one of drawn digits: which dimension stands for which, and whether it steers. What stands for
-    a digit is read off validation data, whose digits are known; predicted latents are a blur of all ten."""
+    """Where a test set is Random Summation: which dimension stands for which digit, and whether setting it steers. The
+    former is read off validation data, whose digits are known: predicted latents are a blur of all ten. Adds the frame
+    ``encoding``, and ``steering`` where some digit has a dimension of its own."""
     for test in filter(is_summation, tests):
         corpus = open_corpus(speaker.data, "validation")
         examples = corpus.examples(range(len(corpus)))
@@ -147,14 +151,13 @@ def _digits(
             continue
         digits = digits_of(examples, partial(decode, speaker.tokenizer))
         encoded = encoding(latents, digits, speaker.spec.analysis.active_above)
-        steering = steer(speaker, test, decoding, encoded, latents.shape[1])
-        if not len(steering):
-            continue
         lines = [
             (digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)
         ]
         frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
-        frames["steering"] = steering
+        steering = steer(speaker, test, decoding, encoded, latents.shape[1])
+        if len(steering):
+            frames["steering"] = steering
         found = {"test": test.name, "dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement}
         return {"encoding": found}
     return {"encoding": None}

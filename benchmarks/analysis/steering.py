@@ -12,12 +12,12 @@ import pandas as pd
 
 from benchmarks.analysis.judging import judged, readable
 from benchmarks.data import TestSet
-from methods.base import Decoding, Intervention
+from benchmarks.scoring.base import MARKER
+from methods.generation import Decoding, Intervention
 
 if TYPE_CHECKING:
+    from benchmarks.analysis.reading import Analysis
     from benchmarks.analysis.saying import Said, Speaker
-
-MARKER = "####"
 
 
 def outputs(speaker: Speaker, test: TestSet, decoding: Decoding, interventions: Sequence[Intervention]) -> pd.DataFrame:
@@ -67,6 +67,16 @@ def effects(frame: pd.DataFrame) -> pd.DataFrame:
         }
         lines.append(line | {share: float(group[share].mean()) for share in ("marked", "correct")})
     return pd.DataFrame(lines)
+
+
+def clique_effects(analysis: Analysis) -> pd.DataFrame:
+    """:func:`effects` of the clique, with the ``value`` that it is set to: the line as it is has none (NaN)."""
+    frame = analysis.frame("interventions")
+    clique = ",".join(map(str, analysis.record.clique))
+    own = frame.loc[(frame["setting"] == "") | (frame["dims"] == clique)]
+    values = dict(zip(own["setting"], own["value"], strict=True))
+    found = effects(own)
+    return found.assign(value=[float(values[setting]) for setting in found["setting"]])
 
 
 def differences(before: str, after: str) -> list[tuple[bool, str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,8 @@ def methods() -> None:
     from methods.registry import available
 
     for name, cls in available().items():
-        typer.echo(f"{name:12} {cls.title:24} {(cls.__doc__ or '').strip().splitlines()[0]}")
+        about = (inspect.getdoc(cls) or "").partition("\n\n")[0]
+        typer.echo(f"{name:16} {cls.title:20} {' '.join(about.split())}")
 
 
 @app.command()
@@ -32,10 +34,10 @@ def studies() -> None:
 
 @app.command()
 def new_method(
-    name: Annotated[str, typer.Argument(help="Small letters, digits and _, as in my_method.")],
-    folder: Annotated[Path, typer.Option(help="Where the file goes.")] = METHODS,
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _, as in my_method.")],
+    folder: Annotated[Path, typer.Option(help="Folder that the file is written to.")] = METHODS,
 ) -> None:
-    """Write a new method's file: it works as it stands, and its comments say what to change."""
+    """Write the file of a new method: it works as it is, and its comments say what to change."""
     with clear_errors():
         from benchmarks import scaffold
 

@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from benchmarks.heartbeat import RankFailure
-from benchmarks.specs import RunSpec
+from benchmarks.runs import RunSpec
 from benchmarks.study import StudyError, load_study
 
 StudyArgument = Annotated[
     str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")
 ]
 RunArgument = Annotated[str, typer.Argument(help="A run's id: BLOCK/ROW/sSEED, e.g. equation/marcos/s0.")]
-Results = Annotated[Path, typer.Option(help="Folder that everything is written to.")]
+Results = Annotated[Path, typer.Option(help="Folder of results.")]
 RESULTS = Path("results")
 
 

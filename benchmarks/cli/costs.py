@@ -8,23 +8,24 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, StudyArgument, clear_errors
+from benchmarks.hardware import GPUS, get_gpu
 from benchmarks.study import load_study
 
 app = typer.Typer()
+Gpu = Annotated[str, typer.Option(help=f"The GPU to plan for: {', '.join(GPUS)}.")]
 
 
 @app.command()
 def plan(
     study: StudyArgument,
     results: Results = RESULTS,
-    gpu: Annotated[str, typer.Option(help="What it is to run on: H200, H100, A100-80, A100-40 or RTX-4090.")] = "H200",
-    utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of its peak that is reached.")] = 0.4,
+    gpu: Gpu = "H200",
+    utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the GPU's peak FLOP/s.")] = 0.4,
 ) -> None:
-    """Say what a study will take, before anything runs; exit code 1 where memory or disk is too little."""
+    """Say what a study will take before anything runs; exit code 1 if memory or disk space is insufficient."""
     with clear_errors():
         loaded = load_study(study)
         from benchmarks import plan_text, planning
-        from benchmarks.hardware import get_gpu
 
         device = get_gpu(gpu)
         plans = planning.plan(loaded, results)
@@ -39,11 +40,11 @@ def plan(
 def speed(
     study: StudyArgument,
     results: Results = RESULTS,
-    output: Annotated[Path | None, typer.Option(help="Write the measurements to this JSON file too.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Medians are taken over so many.")] = 3,
-    questions: Annotated[int, typer.Option(min=1, help="Each is answered in a batch, and by itself.")] = 256,
+    output: Annotated[Path | None, typer.Option(help="Also write the measurements to this JSON file.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repeats; the median is reported.")] = 3,
+    questions: Annotated[int, typer.Option(min=1, help="Questions to answer, in batches and one by one.")] = 256,
 ) -> None:
-    """Measure what batching and a cache are worth for every method. Nothing else should run on the machine."""
+    """Measure how much faster batching and a cache make each method. Nothing else should run on the machine."""
     with clear_errors():
         loaded = load_study(study)
         from benchmarks import devices
@@ -60,22 +61,29 @@ def speed(
 @app.command()
 def measure(
     study: StudyArgument,
-    name: Annotated[str, typer.Option(help="Of the machine, e.g. h200: the table goes to results/reference/NAME.")],
+    name: Annotated[str, typer.Option(help="Machine name, e.g. h200.")],
     results: Results = RESULTS,
-    row: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
-    learn: Annotated[list[str] | None, typer.Option(help="A row whose loss is followed; may be repeated.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps that it is followed for.")] = 300,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for records and table, e.g. results/reference/h200; default: RESULTS/measured/NAME."),
+    ] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Measure only this row; may be repeated.")] = None,
+    learn: Annotated[list[str] | None, typer.Option(help="Also follow this row's loss; may be repeated.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps for the `--learn` rows.")] = 300,
     timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
-    micro_batch: Annotated[int | None, typer.Option(min=1, help="Examples per pass; default: the study's.")] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, help="Examples per forward pass; default: the study's.")
+    ] = None,
 ) -> None:
-    """Measure what a study would cost on this machine, untrained, beside the paper's Train and Test columns."""
+    """Measure what a study would cost on one device of this machine, with untrained weights, beside the paper's Train
+    and Test columns."""
     with clear_errors():
         loaded = load_study(study)
         from benchmarks import devices, measuring
         from benchmarks.tables.measured import render_measured
 
         devices.pin(1)
-        folder = results / "reference" / name
+        folder = output or results / "measured" / name
         measuring.measure(loaded, results, folder, row or (), learn or (), steps, timed, micro_batch)
         files = render_measured(loaded, folder)
     typer.echo(files[0].read_text())

@@ -1,4 +1,4 @@
-"""Looking into results: two runs, one question, a latent set by hand, records computed again."""
+"""Looking into results: two runs, one question, latents set by hand, records recomputed, the paper's claims."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ app = typer.Typer()
 @app.command()
 def compare(
     a: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY:RUN, e.g. quick:equation/marcos/s0.")],
-    b: Annotated[str, typer.Argument(help="The run that it is compared with.")],
+    b: Annotated[str, typer.Argument(help="The run to compare it with.")],
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
-    decoding: Annotated[str, typer.Option(help="Whose answers, as the studies name it.")] = "default",
+    decoding: Annotated[str, typer.Option(help="Decoding whose answers are compared.")] = "default",
 ) -> None:
-    """Metric differences of two tracked runs, a paired test, and the questions where they differ."""
+    """Compare two tracked runs: differences of metrics, a paired test, and the questions on which they differ."""
     with clear_errors():
         from benchmarks import comparison
 
@@ -31,11 +31,11 @@ def compare(
 @app.command()
 def explain(
     study: StudyArgument,
-    question: Annotated[int, typer.Option(min=1, help="Its number in the test set, from 1.")],
+    question: Annotated[int, typer.Option(min=1, help="Number of the question in the test set, from 1.")],
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
 ) -> None:
-    """All trained runs on one question, side by side: steps, latents as nearest tokens, active dimensions."""
+    """Show what all trained runs make of one question: steps, latents as nearest tokens, active dimensions."""
     with clear_errors():
         loaded = load_study(study)
         from benchmarks import devices
@@ -49,16 +49,16 @@ def explain(
 def intervene(
     study: StudyArgument,
     run: RunArgument,
-    dims: Annotated[str, typer.Option(help="Dimensions, as in 3,7.")],
-    value: Annotated[float, typer.Option(help="What they are set to.")],
+    dims: Annotated[str, typer.Option(help="Dimensions to set, as in 3,7.")],
+    value: Annotated[float, typer.Option(help="Value that they are set to.")],
     results: Results = RESULTS,
     step: Annotated[int | None, typer.Option(help="Thinking step, from 1; default: all.")] = None,
     test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
-    questions: Annotated[int, typer.Option(min=1, help="So many, spread evenly over the test set.")] = 100,
-    show: Annotated[int, typer.Option(min=0, help="So many outputs are printed.")] = 5,
+    questions: Annotated[int, typer.Option(min=1, help="Number of questions, spread evenly over the test set.")] = 100,
+    show: Annotated[int, typer.Option(min=0, help="Number of outputs to print.")] = 5,
 ) -> None:
-    """Set dimensions of a trained run's latents by hand: outputs before and after, and what becomes of their length,
-    their format and their accuracy."""
+    """Set dimensions of a trained run's latents by hand: outputs before and after, and how their length, format and
+    accuracy change."""
     with clear_errors():
         spec = run_of(study, run)
         from benchmarks import devices
@@ -70,10 +70,10 @@ def intervene(
 
 @app.command()
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A study's results, e.g. results/reference/quick.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")],
     study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,
 ) -> None:
-    """Compute digests, scores and tables again from the predictions; exit code 1 where anything differs."""
+    """Recompute digests, scores and tables from the predictions; exit code 1 if anything differs."""
     with clear_errors():
         loaded = load_study(study or folder.resolve().name)
         from benchmarks import verification
@@ -85,7 +85,7 @@ def verify(
 
 @app.command()
 def claims() -> None:
-    """What the paper says of its numbers, against these numbers; `table STUDY --table claims` has ours beside."""
+    """Check the paper's claims against its own numbers; `table STUDY --table claims` has our numbers beside them."""
     from benchmarks.markup import markdown
     from benchmarks.tables.claims import paper_alone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -13,7 +14,6 @@ from benchmarks.study import load_study
 from benchmarks.tables import Table
 
 app = typer.Typer()
-MAIN = Table.main
 
 
 @app.command()
@@ -34,7 +34,7 @@ def data(
 
 @app.command()
 def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
-    """Train one run; goes on from its last checkpoint."""
+    """Train one run, from its last checkpoint if there is one."""
     with clear_errors():
         spec = run_of(study, run)
         from benchmarks import devices, launch
@@ -47,7 +47,7 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 
 @app.command()
 def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
-    """Answer and score all test questions with a trained run."""
+    """Answer all test questions with a trained run and score the answers."""
     with clear_errors():
         spec = run_of(study, run)
         from benchmarks import devices, evaluation
@@ -71,13 +71,13 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
         record = timing.time_run(spec, results)
     for test, modes in record["tests"].items():
         for mode, measured in modes.items():
-            seconds = sorted(measured["seconds"])[len(measured["seconds"]) // 2]
+            seconds = median(measured["seconds"])
             typer.echo(f"{run} {test} ({mode}): {seconds:.2f} s for {measured['n']} questions", err=True)
 
 
 @app.command()
 def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
-    """Ask a trained run what its latents carry: their patterns, interventions, samples. Figures are drawn from it."""
+    """Analyse what a trained run's latents carry: their patterns, interventions, samples. Figures are drawn from it."""
     with clear_errors():
         spec = run_of(study, run)
         from benchmarks import devices
@@ -112,7 +112,7 @@ def track(study: StudyArgument, results: Results = RESULTS) -> None:
 def table(
     study: StudyArgument,
     results: Results = RESULTS,
-    table: Annotated[Table, typer.Option(help="Which one; `table --help` lists them.")] = MAIN,
+    table: Annotated[Table | None, typer.Option(help="Which table; default: the study's first.")] = None,
 ) -> None:
     """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
     with clear_errors():
@@ -120,7 +120,7 @@ def table(
         from benchmarks import tracking
         from benchmarks.tables.render import render
 
-        files = render(loaded, results, table)
+        files = render(loaded, results, table or next(iter(loaded.tables), Table.main))
         tracking.attach_table(loaded, results, files)
     typer.echo(next(path for path in files if path.suffix == ".md").read_text())
 
@@ -128,10 +128,10 @@ def table(
 @app.command()
 def figure(
     study: StudyArgument,
-    figure: Annotated[Figure, typer.Option(help="Which one; `marcos-bench figure --help` lists them.")],
+    figure: Annotated[Figure, typer.Option(help="Which figure.")],
     results: Results = RESULTS,
 ) -> None:
-    """Draw a figure as PNG and PDF, with its numbers as CSV and its caption as Markdown."""
+    """Draw a figure as PNG and PDF, and write its numbers as CSV and its caption as Markdown."""
     with clear_errors():
         loaded = load_study(study)
         from benchmarks.figures.render import render
@@ -142,9 +142,9 @@ def figure(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A results folder, or that of one study.")] = RESULTS,
+    folder: Annotated[Path, typer.Argument(help="A results folder, or the folder of one study in it.")] = RESULTS,
 ) -> None:
-    """Put all tables and figures of a results folder into one HTML file that opens offline."""
+    """Put all tables and figures of a results folder into one HTML file that can be read offline."""
     with clear_errors():
         from benchmarks import report as pages
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
 from benchmarks.data import embedded
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from benchmarks.specs import Strict
 
 
 class File(Strict):
-    """A file as published. ``sha256`` is None where nobody has published one: then it is only recorded."""
+    """A file as published. ``sha256`` is None where nobody has published one: then the file is taken as it is."""
 
     path: str
     sha256: str | None

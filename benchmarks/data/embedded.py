@@ -4,7 +4,7 @@ A story is a chain of one to three operations on a quantity. Four corpora come f
 
 * ``train``, and ``in_domain``: the same templates, other draws;
 * ``reworded``: about half of the sentences are worded in other ways, of words that training uses, and now and then
-  comes a number that does not matter;
+  there is a number that does not matter;
 * ``multistep``: two or three operations, at least two of which stand next to each other in an order that training
   never shows (:data:`HELD_OUT`).
 

@@ -49,7 +49,7 @@ def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[R
 
 
 def load_records(name: str, form: Form, split: str) -> list[Record]:
-    """The records of a data set's split, from the folder that MARCOS_BENCH_DATA names or else from the hub."""
+    """The records of a data set's split: of the folder that MARCOS_BENCH_DATA names, or else of the hub."""
     return to_records(name, form, split, load_rows(name, form, split))
 
 

@@ -1,4 +1,4 @@
-"""Rows of every data set, from a local folder of the published files or from the hub: the same rows either way."""
+"""Rows of every data set, from a local folder of the published files or from the hub: the same rows from either."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,11 +18,13 @@ from typing import Any, cast
 from datasets import load_dataset
 
 from benchmarks.data import cards, embedded, synthetic
-from benchmarks.data.cards import Card, File, Hub
+from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw, digest, is_number, number_text, question_hash
 from benchmarks.data.synthetic.cards import CARDS as SYNTHETIC
 
 FOLDER = "MARCOS_BENCH_DATA"  # names a folder with the published files, byte for byte
+
+log = logging.getLogger(__name__)
 
 Fields = Mapping[str, Any]
 
@@ -114,14 +117,25 @@ class DataSet:
     convert: Callable[[Fields], Raw]
 
     def rows(self, split: str) -> list[Raw]:
-        """All published rows of a split, verified against the card."""
-        folder = os.environ.get(FOLDER)
-        found = self._local(split, Path(folder)) if folder else self._from_hub(split)
+        """All published rows of a split, verified against the card: from the folder that :data:`FOLDER` names if any
+        file of the split is there, else from the hub."""
+        folder = published_files()
+        if folder is not None and self.in_folder(split):
+            found, place = self._from_folder(split, folder), str(folder)
+        else:
+            found, place = self._from_hub(split, folder), f"the hub ({self.card.hub and self.card.hub.name})"
         rows = sorted(found, key=lambda row: row.key) if found and found[0].key else found
-        verify(self.card, split, rows, folder or f"the hub ({self.card.hub and self.card.hub.name})")
+        verify(self.card, split, rows, place)
         return [replace(row, key=str(number)) for number, row in enumerate(rows)]
 
-    def _local(self, split: str, folder: Path) -> list[Raw]:
+    def in_folder(self, split: str) -> bool:
+        """Whether any file of a split is in the folder that :data:`FOLDER` names."""
+        folder = os.environ.get(FOLDER)
+        if not folder:
+            return False
+        return any((Path(folder) / file.path).exists() for file in self.card.files[split])
+
+    def _from_folder(self, split: str, folder: Path) -> list[Raw]:
         rows: list[Raw] = []
         for file in self.card.files[split]:
             path = folder / file.path
@@ -130,15 +144,29 @@ class DataSet:
             check(path, file, content)
         return rows
 
-    def _from_hub(self, split: str) -> list[Raw]:
-        hub, rows = self._hub(), list[Raw]()
+    def _from_hub(self, split: str, folder: Path | None) -> list[Raw]:
+        """From the pinned copy, if there is one. ``folder``: where there is no file of the split."""
+        hub, rows = self.card.hub, list[Raw]()
+        if hub is None or hub.revision is None:
+            raise DataError(
+                f"data set {self.card.name!r} has no pinned revision on the hub, so it is read from files only: "
+                f"{self._mend(split, folder)}"
+            )
+        if folder is not None:
+            log.warning(
+                "%s has no file of %s (%s): reading its pinned copy on the hub, %s",
+                folder,
+                self.card.name,
+                split,
+                hub.name,
+            )
         for part in hub.splits[split]:
             try:
                 loaded = load_dataset(hub.name, hub.config, split=part, revision=hub.revision)
             except Exception as error:  # the hub's errors have no common class
                 raise DataError(
-                    f"cannot read {hub.name} ({part}) from the hub: {error}. Check the network, or set {FOLDER} to a "
-                    f"folder with {', '.join(file.path for file in self.card.files[split])}"
+                    f"cannot read {hub.name} ({part}) from the hub: {error}. Check the network, or "
+                    f"{self._mend(split, folder)}"
                 ) from error
             rows += [
                 self._convert(f"{hub.name} ({part}), row {n}", row)
@@ -146,14 +174,13 @@ class DataSet:
             ]
         return rows
 
-    def _hub(self) -> Hub:
-        if self.card.hub is None or self.card.hub.revision is None:
-            files = sorted({file.path for files in self.card.files.values() for file in files})
-            raise DataError(
-                f"data set {self.card.name!r} has no pinned revision on the hub, so it is read from files only: set "
-                f"{FOLDER} to a folder with {', '.join(files)} (from {self.card.source})"
-            )
-        return self.card.hub
+    def _mend(self, split: str, folder: Path | None) -> str:
+        """How to get a split's files to where they are read from."""
+        files = [f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in self.card.files[split]]
+        wanted = f"{', '.join(files)}, from {self.card.source}"
+        if folder is None:
+            return f"set {FOLDER} to a folder with {wanted}"
+        return f"put what is missing into {folder}, which {FOLDER} names: {wanted}"
 
     def _convert(self, place: str, row: Fields) -> Raw:
         try:
@@ -180,8 +207,20 @@ class Generated:
         return rows
 
 
+def published_files() -> Path | None:
+    """The folder that :data:`FOLDER` names, if it names one."""
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return None
+    if not Path(folder).is_dir():
+        raise DataError(
+            f"{FOLDER} names {folder}, which is no folder: give the folder of the published files, or unset it"
+        )
+    return Path(folder)
+
+
 def read(path: Path, file: File) -> bytes:
-    """The content of a file, which is there and not empty."""
+    """The content of a file; an error where it is missing or empty."""
     try:
         content = path.read_bytes()
     except OSError as error:

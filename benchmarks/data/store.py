@@ -21,6 +21,7 @@ from benchmarks.data.loading import get_dataset, load_rows, questions, shared, s
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import make_tokenizer
 from benchmarks.files import BrokenRecord, read_json, sync, write_json
+from benchmarks.paths import DONE, data_folder
 from benchmarks.specs import Block
 from benchmarks.study import Study
 from methods.base import Example
@@ -89,7 +90,8 @@ def _sizes(table: Any, column: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set: questions as text and as ids, gold answers as text, and which questions stand in training too."""
+    """A test set: questions as text and as ids, gold answers as text, and which questions are also in the training
+    data."""
 
     __test__ = False  # no test class, whatever pytest thinks of its name
 
@@ -107,7 +109,7 @@ class TestSet:
 
 def prepare(study: Study, block: Block, results: Path) -> Path:
     """Read, split, tokenise and store the data of a block; what is already there for the same inputs stays."""
-    target = results / study.name / "data" / block.id
+    target = data_folder(results, study.name, block.id)
     key = _key(study, block)
     if _is_done(target, key):
         return target
@@ -140,7 +142,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def _open(directory: Path, path: Path) -> Dataset:
-    if not (directory / "done.json").is_file() or not path.is_dir():
+    if not (directory / DONE).is_file() or not path.is_dir():
         raise DataError(f"{path} is not prepared: run `marcos-bench data` for the study first")
     return cast(Dataset, load_from_disk(str(path)))
 
@@ -160,7 +162,7 @@ def _key(study: Study, block: Block) -> str:
 
 def _is_done(target: Path, key: str) -> bool:
     try:
-        return read_json(target / "done.json")["key"] == key
+        return read_json(target / DONE)["key"] == key
     except (BrokenRecord, KeyError, TypeError):
         return False
 
@@ -206,7 +208,7 @@ def _build(study: Study, block: Block, folder: Path, key: str) -> None:
         "tokenizer": {**named.model_dump(mode="json", exclude_none=True), "size": len(tokenizer)},
         "tokens_per_epoch": int(stored["train"].lengths.sum()),
     }
-    write_json(folder / "done.json", done)
+    write_json(folder / DONE, done)
 
 
 def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int, path: Path) -> Corpus:

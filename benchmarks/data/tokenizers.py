@@ -23,8 +23,8 @@ END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
 
 @dataclass(frozen=True)
 class Published:
-    """Where a tokenizer that studies know by name lies, and how many tokens it has. ``folder``: variable that names a
-    folder with its files. ``end``: its end-of-text, where that is not what the tokenizer itself calls so."""
+    """Where a tokenizer that studies know by name is, and how many tokens it has. ``folder``: the variable that names a
+    folder with its files. ``end``: its end-of-text, where the tokenizer itself names another token."""
 
     hub: str
     revision: str
@@ -79,7 +79,7 @@ def word_level(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def _wrapped(tokenizer: Tokenizer, **settings: str) -> PreTrainedTokenizerFast:
-    from transformers import PreTrainedTokenizerFast  # a second, which a table of results need not wait
+    from transformers import PreTrainedTokenizerFast  # takes a second, for which no table of results need wait
 
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False, **settings

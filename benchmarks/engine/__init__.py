@@ -1,5 +1,5 @@
-"""What runs an optimizer step: one process, or the ranks of DeepSpeed. Training asks an :class:`Engine`, and does not
-know which one it is.
+"""What runs an optimizer step: one process, or the ranks of DeepSpeed. Training asks an :class:`Engine`, and need not
+know which kind it is.
 
 One update is the same whatever runs it. A global batch is cut into micro-batches by the specification alone; they are
 dealt to the ranks; each loss term is divided by its denominator over the *global* batch; gradients are summed. So the
@@ -10,19 +10,19 @@ micro-batch (:attr:`Method.batch_terms`): those are the same at the same micro-b
 from __future__ import annotations
 
 from benchmarks.engine.base import Engine, Phase
-from benchmarks.engine.device import autocast, pick_device, synchronize
+from benchmarks.engine.device import autocast, deterministic, pick_device, synchronize
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.engine.ranks import Ranks
 from benchmarks.specs import EngineSpec, TrainingSpec
 from methods.base import Method, Stage
 
-__all__ = ["Engine", "Phase", "Ranks", "autocast", "build_engine", "pick_device", "synchronize"]
+__all__ = ["Engine", "Phase", "Ranks", "autocast", "build_engine", "deterministic", "pick_device", "synchronize"]
 
 
 def build_engine(
     method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: Phase, ranks: Ranks
 ) -> Engine:
-    """The engine of one stage. One process imports neither deepspeed nor a process group."""
+    """The engine of one stage. A single process imports neither deepspeed nor torch.distributed."""
     if spec.kind == "process":
         return ProcessEngine(method, stage, training, spec, phase, ranks)
     from benchmarks.engine.sharded import DeepSpeedEngine

@@ -1,4 +1,4 @@
-"""What an engine does for a stage: forward, backward, update; weights and optimizer states in and out, by name."""
+"""What an engine does for a stage: forward, backward, update; weights and optimizer states, in and out by name."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.engine.ranks import Ranks
-from benchmarks.specs import EngineSpec, TrainingSpec
+from benchmarks.specs import EngineSpec, TrainingSpec, rows_per_pass
 from methods.base import Batch, Context, Method, Output, Stage
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, by parameter; the third of its states is the number of its updates
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides the number of its updates
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank computes of a global batch: rows of each of its micro-batches, ``idle`` of them at the end not its
-    own. Those it computes only because the other ranks compute one more, and their result counts nothing."""
+    """The micro-batches of one rank. The last ``idle`` are dummies: computed so that all ranks make equally many
+    passes, and left out of every sum."""
 
     rows: Sequence[np.ndarray]
     idle: int
@@ -49,30 +50,34 @@ class Engine(ABC):
         self.method, self.training, self.spec, self.phase, self.ranks = method, training, spec, phase, ranks
         self.updates = 0  # since the optimizer's states were zero
         for name, parameter in method.named_parameters():
-            parameter.requires_grad_(name.startswith(stage.trainable))
+            parameter.requires_grad_(stage.trains(name))
         self.trainable = {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
         if not self.trainable:
             raise ValueError(f"{method.name}: stage {stage.name!r} trains nothing; no parameter starts with "
                              f"{stage.trainable}")  # fmt: skip
         if spec.activation_checkpointing:
             checkpoint_activations(method)
+        # A rate of 0 until the first step, because DeepSpeed may make an empty update to begin with
+        self.optimizer = torch.optim.AdamW(
+            self.trainable.values(), lr=0.0, betas=training.betas, weight_decay=training.weight_decay, fused=True
+        )
 
     def share(self, indices: np.ndarray) -> Share:
-        """This rank's part of a global batch. The micro-batches are the same at any number of ranks, unless their size
-        is left to it."""
-        size = self.spec.micro_batch or math.ceil(len(indices) / self.ranks.world)
+        """This rank's part of a global batch. Without a ``micro_batch`` in the settings, each rank has one micro-batch;
+        with one, the micro-batches are the same at any number of ranks."""
+        size = rows_per_pass(len(indices), self.ranks.world, self.spec.micro_batch)
         count = math.ceil(len(indices) / size)
         parts = [indices[start::count] for start in range(count)]
         return self.deal(parts)
 
     def deal(self, parts: Sequence[np.ndarray]) -> Share:
-        """This rank's part of micro-batches: every rank gets as many, since they compute each one together."""
+        """This rank's part of some micro-batches. Every rank gets equally many, since all make each pass together."""
         own = list(parts[self.ranks.rank :: self.ranks.world])
         idle = math.ceil(len(parts) / self.ranks.world) - len(own)
         return Share([*own, *[parts[0][:1]] * idle], idle)
 
     def learning_rate(self, step: int) -> float:
-        """At step ``step`` of the stage: linear warm-up, then constant or cosine, over the whole phase."""
+        """At a ``step`` of the stage: linear warm-up, then constant or cosine, over the whole phase."""
         training, step = self.training, self.phase.before + step
         if step < training.warmup_steps:
             return training.learning_rate * (step + 1) / training.warmup_steps
@@ -88,32 +93,32 @@ class Engine(ABC):
 
     @abstractmethod
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add the gradient of a share of the loss; ``last``: of this rank's micro-batches of the step."""
+        """Add the gradient of a share of the loss; ``last``: this rank has no further micro-batch in this step."""
 
     @abstractmethod
     def step(self, step: int) -> float:
-        """Update the weights at step ``step`` of the stage; returns the gradient norm before clipping."""
+        """Update the weights at a ``step`` of the stage; returns the gradient norm before clipping."""
 
     @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter and persistent buffer whole, each shared tensor once, in the same order on all ranks; a
-        tensor may be gone when the next one is asked for."""
+        """Every parameter and persistent buffer whole, each shared tensor once, in the same order on all ranks. A
+        tensor may be freed when the next one is asked for."""
 
     @abstractmethod
     def optimizer_states(self) -> Iterator[tuple[str, Tensor]]:
-        """``parameter.exp_avg`` and ``parameter.exp_avg_sq`` whole, as :meth:`weights` gives tensors."""
+        """``parameter.exp_avg`` and ``parameter.exp_avg_sq``, whole, in the way of :meth:`weights`."""
 
     @abstractmethod
     def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
-        """The opposite: go on after ``updates`` of them, whatever engine they come from."""
+        """Go on from states that :meth:`optimizer_states` of any engine gave after so many ``updates``."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the method whole on every rank, as an engine finds it."""
+        """Leave the method whole on every rank, as the next engine expects it."""
 
 
 def checkpoint_activations(method: Method) -> None:
-    """Let every transformer of a method keep its layers' inputs alone."""
+    """Let every transformer of a method keep only the inputs of its layers, and compute the rest again."""
     if method.caches_in_training:
         raise ValueError(f"{method.name} reads a cache while it trains, and layers that run again would add to it "
                          "twice: leave activation_checkpointing out of its row's engine")  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +14,7 @@ from methods.base import Batch, Context, Output
 
 
 class ProcessEngine(Engine):
-    """Fused AdamW over whole parameters."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        training = self.training
-        self.optimizer = torch.optim.AdamW(
-            self.trainable.values(),
-            lr=training.learning_rate,
-            betas=training.betas,
-            weight_decay=training.weight_decay,
-            fused=True,
-        )
+    """Weights, gradients and optimizer states are whole."""
 
     def forward(self, batch: Batch, context: Context) -> Output:
         with autocast(self.method.device, self.spec.precision):
@@ -37,7 +25,7 @@ class ProcessEngine(Engine):
 
     def step(self, step: int) -> float:
         parameters = self.trainable.values()
-        for parameter in parameters:  # one that this batch does not reach decays too, as where states are flat
+        for parameter in parameters:  # also decay those that this batch does not reach, as engines with flat states do
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         norm = nn.utils.clip_grad_norm_(parameters, self.training.max_grad_norm or math.inf)
@@ -68,7 +56,7 @@ class ProcessEngine(Engine):
 
 
 def distinct_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and persistent buffers themselves, each shared one once, under its first name."""
+    """Parameters and persistent buffers (no copies), each shared one once, under its first name."""
     seen: set[int] = set()
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
@@ -77,5 +65,5 @@ def distinct_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def whole_weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a module that is whole, without gradient."""
+    """The weights of a module that is whole, detached."""
     return ((name, tensor.detach()) for name, tensor in distinct_tensors(module))

@@ -1,4 +1,4 @@
-"""The processes that train one run together, and what they tell each other. Files are written by the first alone."""
+"""The processes that train one run together, and what they tell each other. Only the first of them writes records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ranks:
         return pick_device()
 
     def beat(self, where: str) -> None:
-        """Note that this rank has come so far: in the stretch of work between two beats all ranks do the same."""
+        """Note that this rank has come so far. All ranks make the same beats in the same order."""
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums over all ranks; all give the same names."""
@@ -103,21 +103,33 @@ class ProcessGroup(Ranks):
 
 @contextmanager
 def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[ProcessGroup]:
-    """Join the group that the environment names (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` …), until the block ends.
+    """Join the group that the environment names (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` …) until the block ends.
 
-    A rank that waits for another longer than ``seconds`` fails.
+    The launcher gives up after ``seconds`` without progress and names the rank that hangs. The group's own limit is
+    somewhat longer: it ends ranks that wait for another, and those would be named instead.
     """
     import deepspeed
 
-    setattr(deepspeed.ops, "__compatible_ops__", {})  # noqa: B010  # else it compiles one for CPU ranks, or waits for a lock of one that died
+    # Else it compiles an operator for CPU ranks, or waits for the lock of a rank that died
+    setattr(deepspeed.ops, "__compatible_ops__", {})  # noqa: B010
     device = pick_device()
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        leave_nvml_out()
     deepspeed.init_distributed(
         dist_backend="nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=seconds),
+        timeout=timedelta(seconds=1.2 * seconds + 30),
         auto_mpi_discovery=False,
         verbose=False,
     )
     yield ProcessGroup(heartbeat)  # a rank that fails just ends: to leave the group, it would wait for the others
     deepspeed.comm.destroy_process_group()  # PyTorch's own call would leave dead subgroups to whoever joins next
+
+
+def leave_nvml_out() -> None:
+    """Have DeepSpeed ask PyTorch how much memory is free. Where pynvml is installed it would ask that, and fail where
+    ``CUDA_VISIBLE_DEVICES`` has UUIDs or parts of GPUs (MIG), because it takes all names for numbers."""
+    from deepspeed.accelerator import cuda_accelerator, get_accelerator
+
+    get_accelerator()  # looks for pynvml when it is first called
+    cuda_accelerator.pynvml = None

@@ -1,13 +1,13 @@
 """The engine of many ranks: DeepSpeed, with weights, gradients and optimizer states split as far as ZeRO's stage says.
 
-Where it must not change the mathematics of one process:
+What keeps its mathematics those of one process:
 
-- DeepSpeed averages gradients over ranks; here they are summed, since a loss is a share of the global one already.
-- Its optimizer is PyTorch's AdamW: nothing has to be compiled, so a machine without a C++ compiler will do.
+- DeepSpeed averages gradients over ranks; here they are summed, since each loss already is a share of the global one.
+- The optimizer is PyTorch's AdamW, so nothing has to be compiled, and no C++ compiler is needed.
 - Mixed precision is autocast over float32 weights, as in one process, and gradients are reduced in float32.
 
 With ZeRO 3 a parameter is whole only inside the forward and backward pass of the module that holds it. DeepSpeed finds
-those that are used elsewhere by itself (a tied head; a weight that another module reads), if all ranks call the same
+by itself those that are used elsewhere (a tied head; a weight that another module reads), if all ranks call the same
 modules in the same order; a method's own parameters are registered here. So methods need not know.
 """
 
@@ -29,8 +29,9 @@ from methods.base import Batch, Context, Method, Output
 
 
 def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, parameters: int) -> dict[str, Any]:
-    """DeepSpeed's JSON for a model of so many ``parameters``. What a step accumulates is told to it step by step, so
-    its own count is one. With ZeRO 3, tensors of under a thousandth of the model (biases, norms) stay whole."""
+    """DeepSpeed's JSON for a model of so many ``parameters``. DeepSpeed is told at each micro-batch whether the step
+    ends with it, so its own count is one. With ZeRO 3, tensors of under a thousandth of the model (biases, norms) stay
+    whole."""
     zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": 50_000_000, "overlap_comm": True}
     if spec.zero_stage == 3:
         zero["stage3_param_persistence_threshold"] = min(100_000, parameters // 1000)
@@ -52,8 +53,11 @@ def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, par
 
 
 def _parts(module: nn.Module) -> set[tuple[str, int | None]]:
-    """Names of a module's attributes, and its hooks by the attribute that holds them. What comes later goes with an
-    engine as a whole: transformers notes in an attribute that its hooks are there, and would add them once more."""
+    """Names of a module's attributes, and its hooks by the attribute that holds them.
+
+    Whatever appears after this snapshot is removed together with the engine, attributes and hooks alike: transformers
+    marks its hooks as installed in an attribute, and would install them twice if only the mark were removed.
+    """
     holders = (
         (name, held) for name, held in vars(module).items() if name.endswith("_hooks") and isinstance(held, dict)
     )
@@ -62,7 +66,7 @@ def _parts(module: nn.Module) -> set[tuple[str, int | None]]:
 
 
 class Losses(nn.Module):
-    """A method as DeepSpeed sees it: tensors come out, and the statistics are put aside."""
+    """A method as DeepSpeed sees it: losses come out, and the statistics are put aside."""
 
     def __init__(self, method: Method, precision: str) -> None:
         super().__init__()
@@ -90,13 +94,6 @@ class DeepSpeedEngine(Engine):
                              "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2")  # fmt: skip
         self._found = {module: _parts(module) for module in self.method.modules()}
         self.losses = Losses(self.method, self.spec.precision)
-        self.optimizer = torch.optim.AdamW(  # a rate of 0, because DeepSpeed may make an empty update to begin with
-            self.trainable.values(),
-            lr=0.0,
-            betas=self.training.betas,
-            weight_decay=self.training.weight_decay,
-            fused=True,
-        )
         size = sum(parameter.numel() for parameter in self.method.parameters())
         settings = deepspeed_settings(self.spec, self.training, self.ranks.world, size)
         self.engine, *_ = deepspeed.initialize(
@@ -162,13 +159,13 @@ class DeepSpeedEngine(Engine):
                     self._tools.safe_set_full_optimizer_state(parameter, value, moment)
 
     def _own_part(self, parameter: Any, value: Tensor) -> Tensor:
-        """This rank's part of a tensor that is split into equal ones, the last filled up."""
+        """This rank's part of a tensor that is split into parts of one size, the last of them padded."""
         size = parameter.ds_tensor.ds_numel
         flat = nn.functional.pad(value.flatten(), (0, size * self.ranks.world - value.numel()))
         return flat.narrow(0, size * self.ranks.rank, size)
 
     def _reset_optimizer(self, updates: int = 0) -> None:
-        """States as after ``updates`` that left the moments zero."""
+        """States as after so many ``updates``, all moments zero."""
         sharded: Any = self.engine.optimizer
         groups = [group["params"] for group in self.optimizer.param_groups]
         if self.spec.zero_stage == 3:
@@ -185,10 +182,10 @@ class DeepSpeedEngine(Engine):
     def close(self) -> None:
         self._give_back()
         del self.engine, self.optimizer, self.losses, self.trainable
-        gc.collect()  # what DeepSpeed builds stands in circles, and the next stage needs its memory
+        gc.collect()  # what DeepSpeed builds refers to itself, and the next stage needs its memory
 
     def _give_back(self) -> None:
-        """Put whole parameters of PyTorch's own in the place of DeepSpeed's, and take off all that it left behind."""
+        """Put PyTorch's own whole parameters in the place of DeepSpeed's, and remove all that it left behind."""
         whole: dict[int, nn.Parameter] = {}
         for parameter in self.method.parameters():
             self.ranks.beat("gathering the weights of a stage")

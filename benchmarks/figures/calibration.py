@@ -1,4 +1,4 @@
-"""What drawing R is worth: its mean against one draw and majorities of more, and whether votes are calibrated."""
+"""What drawing R is worth: its mean against one draw and majorities of several, and whether votes are calibrated."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class CalibrationFigure(LatentsFigure):
             left.set_ylabel(f"{self.block_title(analysis)}\nAccuracy (%)")
             left.set_ylim(bottom=0)
             right.plot([0, 100], [0, 100], color=GREY, linewidth=0.8, linestyle="--")
-            right.set_ylabel("Accuracy of it (%)")
+            right.set_ylabel("Accuracy of the majority (%)")
         panels[-1][1].set_xlabel("Votes for the majority (%)")
         legend_below(canvas, [axes for across in panels for axes in across])
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Left: accuracy when R is the mean of its predicted distribution, one draw (mean over
         {self.study.analysis.samples} of them), or when the most frequent answer of several draws is taken; bars: 95 %
-        interval over questions ({self.asked}). Right: accuracy of the majority of all draws by its share of the
-        votes; on the dashed line that share says how likely it is right."""
+        interval over questions ({self.asked}). Right: accuracy of the majority answer of all draws by its share of the
+        votes; on the dashed line the share equals the probability of being right."""
         for analysis in self.analyses:
             bins = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "reliability")]
             errors = [

@@ -82,9 +82,10 @@ class CasesFigure(LatentsFigure):
             at = below + max(len(before), len(after)) + 2
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        yield f"""Left: what is said as it is, steps first and the answer last; right: with the named dimensions of R
-        set by hand in every step, at the value of those tried that changes most outputs; differences in colour. Of the
-        questions asked ({self.asked}), the one is shown whose output changes by the median of all that change."""
+        yield f"""Left: the output as it is, steps first and the answer last. Right: the output with the named
+        dimensions of R set by hand in every step, to the value among those tried that changes most outputs; differences
+        in colour. Of the questions asked ({self.asked}), the one is shown whose output changes by the median amount of
+        all outputs that change."""
         for line in data.to_dict("records"):
             yield f"{line['block']}, {line['setting']}: {line['changed']} of {line['n']} outputs change."
 

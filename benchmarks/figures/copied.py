@@ -8,15 +8,16 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.judging import scorer_of
-from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.drawing import FEWEST, Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
+from benchmarks.scoring.by_test import scorer_of
 from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.specs import Block, Row
 from benchmarks.summary import answers
+from benchmarks.tables.repeating import habit
 
-FEWEST = 10  # answers that copied a step; shares of fewer say nothing
-COLUMNS = ("test", "correct", "draws", "choices")
+COLUMNS = ("test", "text", "correct", "draws", "choices")
+HATCHED: dict[str, Any] = {"facecolor": "none", "hatch": "////", "linewidth": 0.8}
 
 
 def is_copy(test: str) -> bool:
@@ -25,15 +26,19 @@ def is_copy(test: str) -> bool:
 
 
 class CopiedFigure(Drawing):
-    """A panel for each test set: shares of the copied steps, of the answers that copy one."""
+    """A panel for each test set: of the answers that copy a step, the shares of each. Hatched where the model repeats
+    steps so freely that they are no evidence of memory."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: the copied step"
 
     def data(self) -> pd.DataFrame:
-        """One line per test set, row and bin of steps: share of the answers that copy a step, and of a uniform draw."""
-        found = [line for block in self.study.blocks for row in self.rows_of(block) for line in self._lines(block, row)]
+        """One line per test set, row and bin of steps: share of the answers that copy a step, and of a uniform draw.
+        ``repeats``: share of the steps before the last that equal an earlier one; ``by_habit``: that this explains how
+        many answers copy a step."""
+        blocks = self.study.blocks
+        found = [line for block in blocks for row in self.study.rows_of(block) for line in self._lines(block, row)]
         if not found:
             raise NothingToDraw(f"no answer of {self.study.name} copies a step, or no test set is the long-range copy")
         return pd.DataFrame(found)
@@ -41,16 +46,19 @@ class CopiedFigure(Drawing):
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         if not any(map(is_copy, self.study.tests_of(block))):
             return
-        every = answers(self.study, self.collected.runs, self.results, f"{block.id}/{row.id}", "default", COLUMNS)
+        every = answers(self.study, self.collected.runs, self.results, block.id, row.id, "default", COLUMNS)
         if every is None:
             return
         for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
+            known, hits = habit(own["text"].tolist()), float(own["correct"].mean())
+            shared = {"repeats": known.repeats, "by_habit": known.explains(hits)}
             choices = int(own["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
             for part in bins(choices):
                 share = float(steps.isin(part).mean()) if len(steps) >= FEWEST else None
                 line = {"test": test, "block": block.id, "row": row.id, "first": part[0], "last": part[-1]}
-                yield line | {"share": share, "uniform": len(part) / choices, "copies": len(steps), "n": len(own)}
+                counts = {"uniform": len(part) / choices, "copies": len(steps), "n": len(own)}
+                yield line | {"share": share} | counts | shared
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         sets = list(dict.fromkeys(zip(data["block"], data["test"], strict=True)))
@@ -63,8 +71,12 @@ class CopiedFigure(Drawing):
             for at, row in enumerate(rows):
                 line = own.loc[own["row"] == row.id].set_index("first").reindex(bins["first"])
                 places = [place + width * (at - (len(rows) - 1) / 2) for place in range(len(bins))]
-                label = self.row_name(row)
-                axes.bar(places, 100 * line["share"].astype(float), width, color=self.look(row)["color"], label=label)
+                look: dict[str, Any] = {"color": self.look(row)["color"], "label": self.row_name(row)}
+                if own.loc[own["row"] == row.id, "by_habit"].any():
+                    axes.bar(0, 0, **look)  # for the legend
+                    axes.bar(0, 0, edgecolor=GREY, label="no evidence of memory", **HATCHED)
+                    look = {"edgecolor": look["color"], **HATCHED}
+                axes.bar(places, 100 * line["share"].astype(float), width, **look)
             axes.step(
                 [-0.5, *(place + 0.5 for place in range(len(bins)))],
                 [100 * share for share in (*bins["uniform"], bins["uniform"].iloc[-1])],
@@ -88,12 +100,22 @@ class CopiedFigure(Drawing):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Which earlier step the last one repeats, in shares of the answers that repeat one (default decoding,
-        all decoding and training seeds), in the paper's bins of {WIDTH} steps where they are many. Dashed: a uniform
+        all decoding and training seeds); where there are many steps, in the paper's bins of {WIDTH}. Dashed: a uniform
         draw, as in training."""
         titles = {row.id: self.row_name(row) for row in self.study.rows}
+        lines = data.drop_duplicates(["block", "test", "row"]).to_dict("records")
         parts = [
             f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]}: {line['copies']:,} of {line['n']:,}"
-            for line in data.drop_duplicates(["block", "test", "row"]).to_dict("records")
+            for line in lines
         ]
         yield f"""Answers that copy a step: {"; ".join(parts)}. Shares of fewer than {FEWEST} are not shown. Of equal
-        steps the first counts as the one that is copied: see the table for how often steps repeat one another."""
+        steps the first counts as the one that is copied."""
+        habits = [
+            f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]} ({100 * line['repeats']:.1f} %)"
+            for line in lines
+            if line["by_habit"]
+        ]
+        if habits:
+            yield f"""Hatched: answers copy no more often than the model repeats steps anyway, so that they are no
+            evidence of memory. In brackets, the share of the steps before the last that equal an earlier one:
+            {"; ".join(habits)}."""

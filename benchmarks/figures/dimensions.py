@@ -23,8 +23,8 @@ class DimensionsFigure(LatentsFigure):
         return f"{self.study.title}: active dimensions of R"
 
     def data(self) -> pd.DataFrame:
-        """``part`` case: value of R in the step that is shown, by question and dimension; ``part`` frequency: in how
-        many samples (steps of questions) a dimension is active, by rank."""
+        """``part`` case: value of R in the step that is shown, by question and dimension; ``part`` frequency: the
+        number of samples (steps of questions) in which a dimension is active, by rank."""
         frames = []
         for analysis in self.analyses:
             samples, values = analysis.latents
@@ -54,15 +54,15 @@ class DimensionsFigure(LatentsFigure):
             frequency = own.loc[own["part"] == "frequency"]
             right.fill_between(frequency["rank"], frequency["value"], step="mid", color=colour(0))
             right.set_yscale("symlog", linthresh=1)
-            right.set_ylabel("Active in samples")
+            right.set_ylabel("Samples in which it is active")
         panels[-1][0].set_xlabel("Dimension")
         panels[-1][1].set_xlabel("Dimensions, the most frequent first")
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         above = self.study.analysis.active_above
-        yield f"""R {self.samples}. Left: step 1, or the first step in which any dimension is ever active, of the first
-        three questions; the dotted line is {above:g}, above which a dimension counts as active. Right: in how many
-        samples each dimension is active, a sample being one step of one question."""
+        yield f"""R {self.samples}. Left: the first step in which any dimension is ever active, of the first three
+        questions (step 1 where none is); the dotted line is {above:g}, above which a dimension counts as active. Right:
+        in how many samples each dimension is active; a sample is one step of one question."""
         for analysis in self.analyses:
             record = analysis.record
             yield f"{self.block_title(analysis)}: {record.active} of {record.dimensions} dimensions are ever active."

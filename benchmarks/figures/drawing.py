@@ -16,9 +16,11 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.style import GREY, PAGE, colour, marker
 from benchmarks.provenance import titles
 from benchmarks.results import Collected, load_collected
-from benchmarks.specs import Block, Row
+from benchmarks.specs import Row
 from benchmarks.study import Study
 from benchmarks.summary import Summary, summarise
+
+FEWEST = 10  # questions or answers that a share is drawn of: a share of fewer says nothing
 
 
 class NothingToDraw(ValueError):
@@ -27,7 +29,7 @@ class NothingToDraw(ValueError):
 
 @dataclass
 class Drawing(ABC):
-    """One figure of one study: a frame with a line for each mark, how it is drawn, and what a reader has to know."""
+    """One figure of one study: a frame with a line for each mark, how it is drawn, and what its reader has to know."""
 
     study: Study
     results: Path
@@ -51,7 +53,7 @@ class Drawing(ABC):
 
     @abstractmethod
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        """Paragraphs: what is seen, over how many questions, what the error bars are, what is missing."""
+        """Paragraphs: what is shown, over how many questions, what the error bars are, what is missing."""
 
     @property
     def folder(self) -> Path:
@@ -69,16 +71,13 @@ class Drawing(ABC):
         return titles(self.collected).get(test, test)
 
     def row_name(self, row: Row) -> str:
-        """A row's title where no table gives it a place: an ablation is named after the row above it."""
+        """A row's title outside a table, where an ablation needs the name of the row above it too."""
         title = self.study.row_title(row)
         if not row.indent:
             return title
         above = self.study.rows[: self.study.rows.index(row)]
         parents = [self.study.row_title(other) for other in above if not other.indent]
         return f"{parents[-1]} {title.lstrip('- ')}" if parents else title
-
-    def rows_of(self, block: Block) -> list[Row]:
-        return [row for row in self.study.rows if row.blocks is None or block.id in row.blocks]
 
     def look(self, row: Row) -> dict[str, Any]:
         """Colour and marker of a row, the same in all panels; controls are grey."""
@@ -90,7 +89,7 @@ class Drawing(ABC):
 
 
 def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **settings: object) -> list[list[Axes]]:
-    """Panels of ``size`` inches each, row by row; narrower where that is wider than a page, which would shrink all."""
+    """Panels of ``size`` inches each, row by row; narrower where they would not fit the width of a page."""
     canvas.set_size_inches(min(columns * size[0], PAGE), rows * size[1])
     return canvas.subplots(rows, columns, squeeze=False, **settings).tolist()  # type: ignore[arg-type]
 

@@ -4,6 +4,7 @@ figure on the encoding of randomness)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,9 @@ from benchmarks.analysis.reading import Analysis, EncodingRecord
 from benchmarks.claims import load_claims
 from benchmarks.figures.drawing import NothingToDraw, grid
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import SEQUENTIAL, colour, picture
+from benchmarks.figures.style import GREY, SEQUENTIAL, colour, picture
 
-OTHERS = 6  # dimensions that stand for no digit: the most active of them are shown beside
+OTHERS = 6  # dimensions of no digit that are shown too: the most active ones
 
 
 class EncodingFigure(LatentsFigure):
@@ -29,7 +30,7 @@ class EncodingFigure(LatentsFigure):
     def _encoded(self) -> list[tuple[Analysis, EncodingRecord]]:
         found = [(one, one.record.encoding) for one in self.analyses if one.record.encoding]
         if not found:
-            raise NothingToDraw(f"no test set of {self.study.name} is Random Summation, or no digit has a dimension")
+            raise NothingToDraw(f"no test set of {self.study.name} is Random Summation, or no run of it encodes steps")
         return found
 
     def data(self) -> pd.DataFrame:
@@ -39,6 +40,8 @@ class EncodingFigure(LatentsFigure):
         for analysis, _ in self._encoded:
             block = analysis.block.id
             frames.append(analysis.frame("encoding").assign(part="encoding", block=block))
+            if "steering" not in analysis.record.files:  # no digit has a dimension of its own
+                continue
             steering = analysis.frame("steering")
             steering["both"] = steering["obeyed"] & steering["followed"]
             shares = steering.pivot_table(["obeyed", "followed", "both"], ["step", "digit"]).reset_index()
@@ -59,35 +62,50 @@ class EncodingFigure(LatentsFigure):
             left.set_xlabel("Dimension")
             picture(left)
             steering = own.loc[own["part"] == "steering"]
+            if steering.empty:
+                right.set_axis_off()
+                continue
             steps = sorted(steering["step"].unique())
             width = 0.8 / len(steps)
             for at, step in enumerate(steps):
                 lines = steering.loc[steering["step"] == step]
                 places = lines["digit"] + width * (at - (len(steps) - 1) / 2)
                 right.bar(places, 100 * lines["both"], width, color=colour(at), label=f"step {int(step)}")
+            without = [digit for digit, dim in enumerate(encoded.dims) if dim is None]
+            hatching: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "linewidth": 0}
+            if without:
+                right.bar(without, [105] * len(without), 0.8, label="no own dimension", **hatching)
             right.set_xticks(range(10))
             right.set_xlabel("Digit set by hand")
             right.set_ylabel("Steps and all later ones right (%)")
             right.set_ylim(0, 105)
-            right.legend(ncols=len(steps), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+            right.legend(ncols=len(steps) + bool(without), loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Left: mean of R, as training encodes it, over the validation steps that drew each digit, by
-        dimension; first the digits' own dimensions, then the most active others. A dimension is a digit's own (a
-        one-to-one assignment) if its mean there is above {self.study.analysis.active_above:g} and it is the largest of
-        the assigned ones in most steps of that digit. Right: the steering test: in one step the digit's own dimension
-        is set to that mean and all others to 0, and R of all other steps is drawn; the bar is the share of questions
-        in which that step adds this digit and all later steps, the last sum included, follow from it;
-        {self.asked}."""
+        dimension; first the digits' own dimensions, then the most active others. Dimensions are assigned to digits one
+        to one; the assigned dimension is a digit's own if its mean there is above
+        {self.study.analysis.active_above:g} and it is the largest of all assigned ones in most steps of that digit.
+        Right: the steering test. In one step the digit's own dimension is set to that mean and all others to 0, and R
+        of all other steps is drawn; the bar is the share of questions in which that step adds this digit and all later
+        steps, the last sum included, follow from it ({self.asked}). Hatched: digits without a dimension of their own,
+        which were not steered; where no digit has one, the right panel is left out."""
         said = {claim.id: claim.printed for claim in load_claims()}
         for analysis, encoded in self._encoded:
             own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
             agreement = [share for share in encoded.agreement if share is not None]
             yield f"""{self.block_title(analysis)}: {len(encoded.own)} of 10 digits have a dimension of their own; the
-            assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean of the digits,
-            least {100 * min(agreement):.1f} %). Steering accuracy: {100 * own["both"].mean():.1f} %, steered over
-            {own["digit"].nunique()} of 10 digits (the step obeys: {100 * own["obeyed"].mean():.1f} %; later steps
-            follow: {100 * own["followed"].mean():.1f} %). The paper: {said["steering"]:g} %."""
+            assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the
+            lowest: {100 * min(agreement):.1f} %). {steered(own)} The paper: {said["steering"]:g} %."""
+
+
+def steered(shares: pd.DataFrame) -> str:
+    """The steering test in words."""
+    if shares.empty:
+        return "Steering accuracy: none, since no digit can be set by hand."
+    return f"""Steering accuracy: {100 * shares["both"].mean():.1f} %, steered over {shares["digit"].nunique()} of 10
+        digits (the step obeys: {100 * shares["obeyed"].mean():.1f} %; later steps follow:
+        {100 * shares["followed"].mean():.1f} %)."""
 
 
 def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.patterns import correlation_graph, correlations
 from benchmarks.analysis.reading import Analysis
-from benchmarks.analysis.steering import effects
+from benchmarks.analysis.steering import clique_effects
 from benchmarks.claims import load_claims
 from benchmarks.figures.drawing import grid
 from benchmarks.figures.latents import LatentsFigure
@@ -20,7 +20,7 @@ from benchmarks.figures.style import DIVERGING, GREY, colour, picture
 
 
 class InterventionFigure(LatentsFigure):
-    """Correlations of frequent dimensions; effect of the clique at several values; the graph with its clique."""
+    """Correlations of frequent dimensions; effects of their clique at several values; the graph and its clique."""
 
     @property
     def title(self) -> str:
@@ -36,12 +36,9 @@ class InterventionFigure(LatentsFigure):
         for a, row in zip(dims, correlations(analysis.latents[1], dims), strict=True):
             for b, value in zip(dims, row, strict=True):
                 yield {"part": "correlation", "block": block, "a": a, "b": b, "value": float(value)}
-        frame = analysis.frame("interventions")
-        clique = ",".join(map(str, analysis.record.clique))
-        own = frame.loc[(frame["setting"] == "") | (frame["dims"] == clique)]
-        for line in effects(own).to_dict("records"):
+        for line in clique_effects(analysis).to_dict("records"):
+            setting = "as it is" if pd.isna(line["value"]) else f"{line['value']:g}"
             for measure in ("tokens", "longer", "marked", "correct"):
-                setting = line["setting"].split(" = ")[-1] or "as it is"
                 yield {"part": "effect", "block": block, "setting": setting, "measure": measure, "value": line[measure]}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
@@ -104,19 +101,20 @@ class InterventionFigure(LatentsFigure):
         settings = self.study.analysis
         yield f"""Left: Pearson correlation of the most often active dimensions of R
         ({100 * settings.frequent_share:g} % of all, or {settings.frequent_at_least} where that is more), R
-        {self.samples}. Right: a graph of them with an edge where it is above {settings.correlated_above:g}, and its
-        largest clique in colour. Middle: that clique set by hand, in every step of {self.asked}: length of all that is
-        said, share of answers with the marker, accuracy."""
+        {self.samples}. Right: a graph of these dimensions with an edge where their correlation is above
+        {settings.correlated_above:g}; its largest clique is in colour. Middle: that clique set by hand, in every step
+        of {self.asked}: length of all that is said, share of answers with the marker, accuracy."""
         for analysis in self.analyses:
             own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
             table = own.pivot(index="setting", columns="measure", values="value").reindex(own["setting"].unique())
             dims, last = analysis.record.clique, table.iloc[-1]
             correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
             alone = " (no two dimensions correlate so much, so it is the most frequent one alone)" * (len(dims) < 2)
+            change = f"{100 * abs(last['longer']):.1f} % {'longer' if last['longer'] >= 0 else 'shorter'}"
             yield f"""{self.block_title(analysis)}: clique {", ".join(map(str, dims)) or "none"}{alone}. At
-            {table.index[-1]}, outputs are {100 * last["longer"]:+.1f} % longer and {100 * last["marked"]:.1f} % of
-            answers have the marker (as it is: {100 * table["marked"].iloc[0]:.1f} %). Accuracy is {correct} (as it is:
+            {table.index[-1]}, outputs are {change} and {100 * last["marked"]:.1f} % of answers have the marker (as it
+            is: {100 * table["marked"].iloc[0]:.1f} %). Accuracy is {correct} (as it is:
             {100 * table["correct"].iloc[0]:.1f} %)."""
         said = {claim.id: claim.printed or 0.0 for claim in load_claims()}
-        yield f"""The paper, with its own model and data, at 0.5: +{said["clique"]:g} % length,
+        yield f"""The paper, with its own model and data, at 0.5: outputs {said["clique"]:g} % longer,
         {100 - said["clique_unmarked"]:.2f} % of answers with the marker, accuracy largely unaffected."""

@@ -15,27 +15,26 @@ class LatentsFigure(Drawing):
 
     @classmethod
     def needs(cls, study: Study, results: Path) -> list[Path]:
-        return [record_path(results, spec) for _, spec in analysed(study)]
+        return [record_path(results, spec) for _, _, spec in analysed(study)]
 
     @cached_property
     def analyses(self) -> list[Analysis]:
-        found = [read_analysis(block, spec, self.results) for block, spec in analysed(self.study)]
+        found = [read_analysis(block, row, spec, self.results) for block, row, spec in analysed(self.study)]
         if not found:
             raise NothingToDraw(f"no row of {self.study.name} has latents that can be set by hand")
         return found
 
     @property
     def asked(self) -> str:
-        """How many questions there are, in words."""
+        """Which questions were asked, in words."""
         return f"up to {self.study.analysis.questions} questions of each test set, spread evenly over it"
 
     @property
     def samples(self) -> str:
         """Where the values of latents are from, in words."""
         if {analysis.record.source for analysis in self.analyses} == {"encoded"}:
-            return "as training encodes the written steps of validation questions, steps that say nothing included"
+            return "as training encodes the written steps of validation questions, empty steps included"
         return f"as drawn for {self.asked}"
 
     def block_title(self, analysis: Analysis) -> str:
-        row = next(row for row in self.study.rows if row.id in (analysis.spec.row, analysis.record.run.split("/")[1]))
-        return f"{self.row_name(row)}, {analysis.block.title.lower()}"
+        return f"{self.row_name(analysis.row)}, {analysis.block.title.lower()}"

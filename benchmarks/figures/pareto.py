@@ -1,4 +1,4 @@
-"""Accuracy against what it costs: test time and training compute, with the front of rows that no other beats."""
+"""Accuracy against its costs: test time and training compute, with the front of rows that no other row beats."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ class ParetoFigure(Drawing):
         one question, answer only, in batches of {batch}, alone on the machine; below, floating-point operations of
         the whole training, warm starts included. Bars: 95 % interval over questions. Dashed: the Pareto front over
         all rows of the panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are
-        not on the front. How a marker is filled says the training data. A row far right and low may be short of
-        training, not of ability: its budget is the study's."""
+        not on the front. The filling of a marker stands for the training data. A row at the lower right need not be a
+        worse method: its training budget is the study's, and may be too short."""
         drawn = set(zip(data["block"], data["row"], strict=True))
         absent = [
             f"{self.row_name(row)} ({block.id})"
             for block in self.study.blocks
-            for row in self.rows_of(block)
+            for row in self.study.rows_of(block)
             if (block.id, row.id) not in drawn
         ]
         if absent:
-            yield f"Not drawn, for want of an accuracy or of a cost: {', '.join(absent)}."
+            yield f"Not drawn, as an accuracy or a cost is missing: {', '.join(absent)}."
 
 
 def _front(group: pd.DataFrame) -> list[int]:

@@ -9,11 +9,10 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks import statistics
-from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.drawing import FEWEST, Drawing, NothingToDraw, grid, legend_below
 from benchmarks.specs import Block, Row
 from benchmarks.summary import answers
 
-FEWEST = 10  # questions that a mark stands for; a share of fewer says nothing
 COLUMNS = ("test", "id", "seed", "correct", "n_steps")
 
 
@@ -26,13 +25,14 @@ class StepsFigure(Drawing):
 
     def data(self) -> pd.DataFrame:
         """One line per test set, block, row and number of steps; accuracies are shares of 1."""
-        lines = [line for block in self.study.blocks for row in self.rows_of(block) for line in self._lines(block, row)]
+        blocks = self.study.blocks
+        lines = [line for block in blocks for row in self.study.rows_of(block) for line in self._lines(block, row)]
         if not lines:
             raise NothingToDraw(f"no test set of {self.study.name} says how many steps its solutions have")
         return pd.DataFrame(lines)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
-        found = answers(self.study, self.collected.runs, self.results, f"{block.id}/{row.id}", "default", COLUMNS)
+        found = answers(self.study, self.collected.runs, self.results, block.id, row.id, "default", COLUMNS)
         if found is None:
             return
         known = found.dropna(subset="n_steps")
@@ -52,7 +52,7 @@ class StepsFigure(Drawing):
         for across, block in zip(panels, blocks, strict=True):
             for axes, test in zip(across, tests, strict=True):
                 shown = data.loc[(data["block"] == block.id) & (data["test"] == test)]
-                for row in self.rows_of(block):
+                for row in self.study.rows_of(block):
                     line = shown.loc[shown["row"] == row.id].sort_values("steps")
                     axes.plot(line["steps"], 100 * line["accuracy"], label=self.row_name(row), **self.look(row))
                     bounds = (100 * line["low"], 100 * line["high"])
@@ -68,8 +68,8 @@ class StepsFigure(Drawing):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Accuracy (default decoding, mean over decoding and training seeds) by the number of steps of the
-        question's written solution. Bands: 95 % interval over questions. A mark stands for {FEWEST} questions or
-        more; the CSV file says how many. Lines between marks only guide the eye."""
+        question's written solution. Bands: 95 % interval over questions. Every mark stands for at least {FEWEST}
+        questions; the CSV file says for how many. Lines between marks only guide the eye."""
         unknown = [self.test_title(test) for test in self.study.evaluation.tests if test not in set(data["test"])]
         if unknown:
-            yield f"Not drawn, because the data do not say how many steps there are: {', '.join(unknown)}."
+            yield f"Not drawn, because the data do not give the number of steps: {', '.join(unknown)}."

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999933")
 MARKERS = "osD^vP*XhdpH8<>"
 GREY = "#888888"
-PAGE, COLUMN = 7.0, 3.4  # inches
+PAGE = 7.0  # inches
 SEQUENTIAL, DIVERGING = "cividis", "RdBu_r"
 
 SETTINGS: dict[Any, Any] = {
@@ -54,7 +54,7 @@ def marker(index: int) -> str:
 
 
 def log_axis(axes: Axes, label: str) -> None:
-    """Few ticks, in plain numbers where they are short."""
+    """A logarithmic x axis with few ticks, in plain numbers where these are short."""
     axes.set_xscale("log")
     axes.set_xlabel(label)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
@@ -63,6 +63,6 @@ def log_axis(axes: Axes, label: str) -> None:
 
 
 def picture(axes: Axes) -> None:
-    """No grid and no ticks' marks: for heat maps and graphs."""
+    """No grid and no tick marks: for heat maps and graphs."""
     axes.grid(False)
     axes.tick_params(length=0)

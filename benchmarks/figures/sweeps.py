@@ -13,12 +13,13 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, colour, marker
 from benchmarks.specs import Block, Row
+from benchmarks.summary import dead
 from methods.registry import get_method
 
 
 class SweepsFigure(Drawing):
-    """A column for each option that rows differ in, from the study's first row in that alone. A row of panels for each
-    block; with one block, the first test set stands above and the others below."""
+    """A column for each option that alone distinguishes some rows from the study's first row. A row of panels for each
+    block; with one block, the first test set is above and the others are below."""
 
     @property
     def title(self) -> str:
@@ -29,10 +30,11 @@ class SweepsFigure(Drawing):
         return self.study.rows[0]
 
     def data(self) -> pd.DataFrame:
-        """One line per option, value, block and test set; accuracies are shares of 1."""
+        """One line per option, value, block and test set; accuracies are shares of 1. ``dead``: R was, when a training
+        ended."""
         points = list(self._points())
         lines = [
-            {"option": option, "value": value, "default": row is self.default}
+            {"option": option, "value": value, "default": row is self.default, "dead": dead(line) > 0}
             | {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
             for option, value, row in points
             for block in self.study.blocks
@@ -42,7 +44,7 @@ class SweepsFigure(Drawing):
         if not lines:
             raise NothingToDraw(
                 f"no evaluated row of {self.study.name} differs from its first row, {self.default.id!r}, in one number "
-                "of its options alone: see workflows/config/sweeps.yaml"
+                "among its options and nothing else: see workflows/config/sweeps.yaml"
             )
         return pd.DataFrame(lines).sort_values(["option", "value"], kind="stable").reset_index(drop=True)
 
@@ -81,21 +83,24 @@ class SweepsFigure(Drawing):
         return [(block, part) for block in blocks for part in split]
 
     def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
-        """Values stand at even distances: they grow about as powers do, and may be 0."""
+        """Values are evenly spaced: they grow roughly like powers, and may be 0."""
         values = sorted(set(data["value"]))
         for test in tests:
             line = data.loc[data["test"] == test].sort_values("value")
             index = self.study.evaluation.tests.index(test)
             bars = [100 * (line["accuracy"] - line["low"]), 100 * (line["high"] - line["accuracy"])]
+            look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
             axes.errorbar(
                 [values.index(value) for value in line["value"]],
                 100 * line["accuracy"],
                 yerr=bars,
                 elinewidth=0.7,
-                color=colour(index),
-                marker=marker(index),
                 label=self.test_title(test),
+                **look,
             )
+            hollow = line.loc[line["dead"]]
+            places = [values.index(value) for value in hollow["value"]]
+            axes.plot(places, 100 * hollow["accuracy"], linestyle="none", markerfacecolor="white", zorder=3, **look)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         for value in set(data.loc[data["default"], "value"]):
             axes.axvline(values.index(value), color=GREY, linewidth=0.8, linestyle=":", zorder=0)
@@ -103,13 +108,18 @@ class SweepsFigure(Drawing):
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         changed = ", ".join(dict.fromkeys(data["option"]))
         yield f"""Accuracy (default decoding, mean over decoding seeds) with one option changed ({changed}) and all else
-        as in the first row. Dotted: that row's value. Bars: 95 % interval over questions; differences between trainings
-        with other seeds are not in them. Values stand at even distances, and lines only guide the eye."""
-        yield """More values of an option mean more parameters or longer sequences too, so a change is not the option's
-        alone. The paper prints no numbers for its figure."""
+        as in the first row. Dotted: that row's value. Bars: 95 % interval over questions; they do not cover differences
+        between trainings with other seeds. Values are evenly spaced, and lines only guide the eye."""
+        yield """Larger values of an option also mean more parameters or longer sequences, so a change need not be due
+        to the option alone. The paper prints no numbers for its figure."""
+        titles = {row.id: self.study.row_title(row) for row in self.study.rows}
+        points = data.loc[data["dead"]].drop_duplicates(["block", "row"]).to_dict("records")
+        if hollow := [f"{titles[line['row']]} ({self.study.block(line['block']).title})" for line in points]:
+            yield f"""Hollow: R was dead when training ended, so that the point shows a model without R:
+            {", ".join(hollow)}."""
         drawn = set(data["row"])
         if absent := [self.study.row_title(row) for _, _, row in self._points() if row.id not in drawn]:
-            yield f"Not drawn, for want of an accuracy: {', '.join(absent)}."
+            yield f"Not drawn, as there is no accuracy: {', '.join(absent)}."
 
 
 def _options(row: Row) -> dict[str, Any]:

@@ -29,12 +29,12 @@ class Copying(Scorer):
 
 
 def bins(choices: int) -> list[range]:
-    """Steps that are counted together: as many as in the paper where four bins are full, else each alone."""
+    """Steps that are counted together: as many as in the paper where that fills four bins, else each step alone."""
     width = WIDTH if choices + 1 >= 4 * WIDTH else 1
     return [range(first, min(first + width, choices + 1)) for first in range(1, choices + 1, width)]
 
 
 def repeats(text: str) -> float:
-    """Of an answer's steps before the last, the share that an earlier one equals."""
+    """The share of an answer's steps before the last that repeat an earlier one."""
     steps = said(text)[0][:-1]
     return 1 - len(set(steps)) / len(steps) if steps else 0.0

@@ -1,6 +1,6 @@
 """The scorer of Parallel 24: every equation of every path is true and uses numbers that are still there, and the last
-path uses all four once and ends in 24. Numbers are natural, as in all paths of the task's data: a negative or a broken
-result is none."""
+path uses all four once and ends in 24. Numbers are natural, as in all paths of the task's data: a path with a negative
+or fractional result is wrong."""
 
 from __future__ import annotations
 

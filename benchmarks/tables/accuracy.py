@@ -1,4 +1,4 @@
-"""Tables of accuracy alone: every row against the first, and beside the paper's number for it."""
+"""Tables of accuracy alone: every row against the first, beside the paper's number for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.paper import Measured, paper_table
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import cell, p_value, points
-from benchmarks.tables.maker import TIE, Maker
+from benchmarks.tables.maker import RANKS, SPEAKS, TIE, Maker
 
 
 class AccuracyTable(Maker):
-    """``references``: the paper's tables that a row's numbers are looked for in, the first that has it."""
+    """``references``: the paper's tables in which a row's numbers are looked up; the first that has the row counts."""
 
     references: ClassVar[tuple[str, ...]]
 
@@ -87,8 +87,7 @@ class AccuracyTable(Maker):
 
     def _printed(self, block: Block, row: Row, test: str) -> Measured | None:
         for name in self.references:
-            table = paper_table(name)
-            printed = table.blocks[block.id].printed if block.id in table.blocks else {}
+            printed = paper_table(name).printed(block.id)
             if row.id in printed and test in printed[row.id].tests:
                 return printed[row.id].tests[test].accuracy
         return None
@@ -100,7 +99,7 @@ class AccuracyTable(Maker):
         for block in self.study.blocks:
             first = next(iter(self.rows(block)))[1][0].id
             for test in self.test_names:
-                family = list(_against(self.summary.pairs, block.id, test, first))
+                family = list(_pairs_with(first, self.summary.pairs, block.id, test))
                 adjusted = statistics.holm([line["p_value"] for line in family])
                 lines += [line | {"p_holm": p} for line, p in zip(family, adjusted, strict=True)]
         columns = ["block", "row", "against", "test", "n", "difference", "p_value", "p_holm", "kind"]
@@ -114,19 +113,20 @@ class AccuracyTable(Maker):
         over = "training seeds" if len(self.study.seeds) > 1 else "decoding seeds of one trained model"
         yield f"""Acc: accuracy of the default decoding, mean over seeds; ± is the standard deviation over the {over};
         (det.): nothing is drawn. Δ: the row minus the first of its section, in percentage points. p: paired test of
-        that difference over the same questions, Holm's correction for the rows of the section. Bold: separated from
-        every other row; {TIE}: not separated from the best. The tests speak for these trained models on other
-        questions, not for other training seeds."""
-        tables = "; ".join(paper_table(name).place for name in self.references)
+        that difference over the same questions, Holm's correction for the rows of the section."""
+        yield f"""{RANKS} These tests are corrected for all pairs of rows and p for the pairs with the first row alone,
+        so a row may have a p below {statistics.ALPHA} and {TIE} too. {SPEAKS}"""
+        papers = [paper_table(name) for name in self.references]
+        places, about = "; ".join(paper.place for paper in papers), papers[0].about_tests
         if self.study.paper:
-            yield f"Paper: {tables}. A dash: the paper gives no number."
+            yield f"Paper: {places}. A dash: the paper gives no number."
         else:
-            yield f"""This study's setting is not the paper's: how a difference is signed may be compared with the
-            paper's, its size may not. Paper: {tables}. A dash: the paper gives no number."""
+            yield f"""This study's setting is not the paper's: only the sign of a difference can be compared with the
+            paper's, not its size. Paper: {places}. {about} A dash: the paper gives no number."""
 
 
-def _against(pairs: pd.DataFrame, block: str, test: str, first: str) -> Iterator[dict[str, Any]]:
-    """The pairs of one family that a row stands in, as that row minus the first."""
+def _pairs_with(first: str, pairs: pd.DataFrame, block: str, test: str) -> Iterator[dict[str, Any]]:
+    """The pairs of a block's test set in which the ``first`` row is one, as the other row minus the first."""
     for pair in pairs.loc[(pairs["block"] == block) & (pairs["test"] == test)].to_dict("records"):
         if first in (pair["a"], pair["b"]):
             other, sign = (pair["b"], -1.0) if pair["a"] == first else (pair["a"], 1.0)

@@ -17,6 +17,12 @@ def cell(value: Any, form: Callable[[Any], str], note: str = "", spread: Any = N
     return Cell(form(value), "" if pd.isna(spread) else f" ± {form(spread)}")
 
 
+def timed(value: Any, note: str = "", spread: Any = None) -> Cell:
+    """Seconds and their spread, to as many decimals as the seconds alone would have."""
+    digits = 2 if pd.isna(value) else decimals(value)
+    return cell(value, lambda number: f"{number:.{digits}f}", note, spread)
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
@@ -31,7 +37,12 @@ def p_value(p: float) -> str:
 
 
 def seconds(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.005 or value == 0 else f"{value:.4f}"
+    return f"{value:.{decimals(value)}f}"
+
+
+def decimals(value: float) -> int:
+    """How many a time is shown with: two, or four where two would show nothing."""
+    return 2 if value >= 0.005 or value == 0 else 4
 
 
 def count(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The table of controls: what is left of a method's accuracy when its latents are not its own."""
+"""The table of controls: what is left of a method's accuracy when questions are answered with other latents."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.tables.maker import Maker, spoken
 from methods.registry import get_method
 
 MEANINGS = {
-    "exchanged": "after every latent step, each question goes on from the latents of another question of its batch",
-    "mean": "after every latent step, each question goes on from the mean of its batch's latents",
+    "exchanged": "after every latent step, each question continues with the latents of another question of its batch",
+    "mean": "after every latent step, each question continues with the mean of its batch's latents",
 }
 
 
 class ControlsTable(Maker):
-    """`default`, beside the same with other latents."""
+    """`default`, and beside it the same with other latents."""
 
     @classmethod
     def shows(cls, name: str, spec: DecodingSpec) -> bool:
@@ -63,11 +63,11 @@ class ControlsTable(Maker):
 
     def legend(self) -> Iterator[str]:
         if not self.decodings():
-            yield "This study has no control: name a decoding with `thoughts: exchanged` or `thoughts: mean` in it."
+            yield "This study has no control of latents: add a decoding with `thoughts: exchanged` or `thoughts: mean`."
             return
-        yield "Own: accuracy of the default decoding, in which every question has its own latents."
+        yield "Own: accuracy of the default decoding, in which every question is answered with its own latents."
         for name, spec in self.decodings().items():
-            yield f"{spoken(name).capitalize()}: {MEANINGS[spec.thoughts]}; its own text stays."
+            yield f"{spoken(name).capitalize()}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
         yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
-        correction for all tests of a block's test set. Where nothing is lost, the answer does not come from what the
-        latents say about the question. Batches are of {self.study.evaluation.batch_size} questions of like length."""
+        correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
+        carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length."""

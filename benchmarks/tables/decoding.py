@@ -33,7 +33,9 @@ class DecodingTable(Maker):
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         cells = tuple(self._accuracy(block, row, decoding, test) for decoding in self._names)
-        yield Line(Cell(self.study.row_title(row)), cells, row.indent)
+        line = self.summary.line(block.id, row.id, "default", test)
+        title = Cell(self.study.row_title(row)) if line is None else self.row_title(line)
+        yield Line(title, cells, row.indent)
 
     def _accuracy(self, block: Block, row: Row, decoding: str, test: str) -> Cell:
         line = self.summary.line(block.id, row.id, decoding, test)
@@ -48,21 +50,25 @@ class DecodingTable(Maker):
 
     def legend(self) -> Iterator[str]:
         if len(self._names) == 1:
-            yield "This study decodes in one way: more stand here once its `evaluation.decodings` names them."
+            yield "This study has one decoding only; further ones named in `evaluation.decodings` appear here."
         for name in self._names:
             yield _described(name, self.study.evaluation.decodings[name])
         seeds = len(self.study.seeds)
-        over = f"; the mean of its values for the {seeds} training seeds" if seeds > 1 else " of one trained model"
+        over = f", averaged over the {seeds} training seeds" if seeds > 1 else " of one trained model"
         yield f"""± is the standard deviation over decoding seeds{over}. (det.): nothing is drawn, so there is no
-        spread: where such a row is published with one, its tokens were sampled or several models trained. A dash: the
-        decoding is not for the row."""
+        spread; where such a row is published with one, its tokens were sampled or several models were trained. A dash:
+        the decoding does not apply to the row."""
 
 
 def _described(name: str, spec: DecodingSpec) -> str:
-    """What a decoding draws, and for whom."""
-    nucleus = f", from the likeliest that make up {spec.top_p:g}" if spec.top_p < 1 else ""
+    """What a decoding draws, and which methods it is for."""
+    nucleus = f" from the likeliest that make up a share of {spec.top_p:g}" if spec.top_p < 1 else ""
     tokens = "the likeliest" if spec.tokens == "greedy" else f"drawn at temperature {spec.temperature:g}{nucleus}"
-    latents = {"default": "as the method has them", "sample": "drawn where the method can", "mean": "their means"}
+    latents = {
+        "default": "as the method's default is",
+        "sample": "drawn where the method can draw them",
+        "mean": "the means in place of draws",
+    }
     seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
     only = f"; for {', '.join(spec.only)} only" if spec.only else ""
     return f"{spoken(name).capitalize()}: tokens {tokens}, latents {latents[spec.latents]}; {seeds}{only}."

@@ -3,37 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import fmean
+from functools import cached_property
+
+import pandas as pd
 
 from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.scoring.copying import bins, repeats
+from benchmarks.scoring.copying import bins
 from benchmarks.specs import Block, Row
 from benchmarks.summary import answers
-from benchmarks.tables.cells import percent
-from benchmarks.tables.synthetic import SyntheticTable
+from benchmarks.tables.cells import cell, percent
+from benchmarks.tables.repeating import Habit, habit
+from benchmarks.tables.synthetic import Found, SyntheticTable
 
 
 class LongRangeTable(SyntheticTable):
     """Every block is a K."""
 
-    extra = ("Sampled repeats (%)", "Greedy repeats (%)")
+    extra = ("Sampled strict (%)", "Greedy strict (%)", "Sampled repeats (%)", "Greedy repeats (%)")
 
     def grids(self) -> list[Grid]:
         return [self._scores(), self._copied(), self._detail()]
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
-        for drawn in (True, False):
-            line, own = self.found(block, row, drawn), None
-            if line and self.results:
-                own = answers(self.study, self.runs, self.results, f"{block.id}/{row.id}", line["decoding"], ("text",))
-            yield Cell() if own is None else Cell(percent(fmean(map(repeats, own["text"]))))
+        lines = [self.found(block, row, drawn) for drawn in (True, False)]
+        yield from (Cell() if line is None else cell(line["strict"], percent) for line in lines)
+        for line in lines:
+            own = self._habit(line)
+            yield Cell() if own is None else Cell(percent(own.repeats))
+
+    def _habit(self, line: Found | None) -> Habit | None:
+        """How often the answers of a line repeat their own steps; None where there is no answer."""
+        if line is None or self.results is None:
+            return None
+        place = line["block"], line["row"], line["decoding"]
+        if place not in self._habits:
+            own = answers(self.study, self.runs, self.results, *place, ("text",))
+            self._habits[place] = None if own is None else habit(own["text"].tolist())
+        return self._habits[place]
+
+    @cached_property
+    def _habits(self) -> dict[tuple[str, str, str], Habit | None]:
+        """Those that have been looked at, by block, row and decoding."""
+        return {}
+
+    def _by_habit(self, line: Found | None) -> str | None:
+        """Why the accuracy of a line is no evidence of memory, where it is none."""
+        own = self._habit(line)
+        if line is None or own is None or pd.isna(line["accuracy"]) or not own.explains(line["accuracy"]):
+            return None
+        return own.reason(line["accuracy"])
+
+    def accuracy_note(self, line: Found) -> str:
+        reason = self._by_habit(line)
+        place = f"{self.study.block(line['block']).title}, {line['title']}"
+        return self.note(reason and f"{place}, {'sampled' if line['stochastic'] else 'greedy'}: {reason}")
+
+    def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
+        """Of two rows that are compared, those whose hits are no evidence of memory."""
+        titles = [self.study.row_title(row) for row in rows if self._by_habit(self.found(block, row, drawn=True))]
+        return f"; no evidence of memory by {' and '.join(titles)}" if titles else ""
 
     def _copied(self) -> Grid:
         """Shares of the steps that right answers copied."""
         columns = tuple(Column(f"{self.study.row_title(row)} (%)") for row in self.study.rows)
         sections = tuple((block.title, tuple(self._bins(block))) for block in self.study.blocks)
         return Grid(
-            "Which step was copied, of the answers that copied one", (*columns, Column("Uniform (%)")), sections
+            "Which step was copied, among the answers that copied one", (*columns, Column("Uniform (%)")), sections
         )
 
     def _bins(self, block: Block) -> Iterator[Line]:
@@ -55,6 +90,7 @@ class LongRangeTable(SyntheticTable):
         return [sum(seed.counts.get(str(step), 0) for seed in draws[0]) for step in steps]
 
     scoring = """Each of K - 1 steps says five random digits, and the last repeats those of one of them. Right: the five
-        are those of an earlier step that was said. Every step is said and scored, of all methods. Strict: in the form
-        asked for too. Repeats: of the steps before the last, those that an earlier one equals, as random ones hardly
-        ever do. Where they are many, the last step repeats one without having to remember it."""
+        are those of an earlier step that was said. All methods say every step, and every step is scored. Repeats: of
+        the steps before the last, the share that equals an earlier one, which random ones hardly ever do. Where it is
+        large, the last step repeats one without having to remember it: a note marks accuracies that this habit
+        explains."""

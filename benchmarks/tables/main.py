@@ -1,8 +1,9 @@
-"""The main table: accuracy and costs of each row as the paper prints them, then details by test set, and training."""
+"""The main table: accuracy and costs of each row as the paper prints them, then details by test set, training, and how
+rows compare with the control."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,11 +11,11 @@ import pandas as pd
 
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
-from benchmarks.specs import Block, DecodingSpec, Row, TimingSpec
+from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import ALPHA
-from benchmarks.study import Study
-from benchmarks.tables.cells import cell, count, flops, percent, seconds
-from benchmarks.tables.maker import TIE, Maker, spoken
+from benchmarks.tables import COUNTERPARTS, Table
+from benchmarks.tables.cells import cell, count, flops, p_value, percent, points, seconds, timed
+from benchmarks.tables.maker import PASSES, RANKS, SPEAKS, Maker, spoken
 
 SCORES = (Column("n"), Column("De-duplicated (%)"), Column("Strict (%)"), Column("No answer (%)"))
 SCORES += (Column("95 % interval"), Column("± over"))
@@ -40,7 +41,7 @@ class MainTable(Maker):
     """`default`, and in the details the mean in place of drawn latents. ``reference``: the paper's table that a study
     on real test sets is shown beside."""
 
-    reference: ClassVar[str] = "main_0.5b"
+    reference: ClassVar[str] = COUNTERPARTS[Table.main]
 
     @classmethod
     def shows(cls, name: str, spec: DecodingSpec) -> bool:
@@ -48,10 +49,18 @@ class MainTable(Maker):
 
     def grids(self) -> list[Grid]:
         grids = [self._main(), self._detail(), self._training()]
-        reference = paper_table(self.reference)
-        if self.paper is None and any(test in reference.tests for test in self.test_names):
-            grids.append(self._reference(reference))
-        return grids
+        if self._has_reference:
+            grids.append(self._reference(paper_table(self.reference)))
+        return [*grids, *self._against_controls()]
+
+    @property
+    def _has_reference(self) -> bool:
+        """Whether the paper's numbers stand apart: it has the test sets, and another setting."""
+        return self.paper is None and not paper_table(self.reference).tests.keys().isdisjoint(self.test_names)
+
+    @property
+    def further(self) -> dict[str, pd.DataFrame]:
+        return {"against_controls": self.summary.against_controls}
 
     # ---- the main table
 
@@ -65,7 +74,7 @@ class MainTable(Maker):
         columns += [Column("Params"), Column("Training FLOPs")]
         sections = []
         for block in self.study.blocks:
-            printed = paper.blocks[block.id].printed if paper and block.id in paper.blocks else {}
+            printed = paper.printed(block.id) if paper else {}
             for heading, rows in self.rows(block):
                 lines = []
                 for row in rows:
@@ -89,7 +98,7 @@ class MainTable(Maker):
                 cells += [Cell(), Cell()]
                 continue
             cells.append(self.accuracy(line))
-            cells.append(cell(line["test_seconds_median"], seconds, note, line["test_seconds_spread"]))
+            cells.append(timed(line["test_seconds_median"], note, line["test_seconds_spread"]))
         cells += [cell(first["parameters"], count, note), cell(first["training_flops"], flops, note)]
         return Line(title, tuple(cells), row.indent)
 
@@ -100,7 +109,7 @@ class MainTable(Maker):
         for test in self.test_names:
             score = row.tests.get(test)
             cells.append(_measured(score and score.accuracy, "{:.2f}".format))
-            cells.append(_measured(score and score.seconds, seconds))
+            cells.append(timed(score.seconds.mean, spread=score.seconds.spread) if score and score.seconds else Cell())
         note = self.note(f"{row.title} in the paper: {row.note}" if row.note else None)
         return Line(Cell(title, mark=note), (*cells, *[Cell()] * blank), indent=title == "paper")
 
@@ -114,7 +123,7 @@ class MainTable(Maker):
             line = self.summary.line(block.id, row.id, decoding, test)
             if line is None or (decoding != "default" and pd.isna(line["accuracy"])):
                 continue
-            name = line["title"] + ("" if decoding == "default" else f" ({spoken(decoding)})")
+            name = line["title"] + self.without_r(line) + ("" if decoding == "default" else f" ({spoken(decoding)})")
             title = Cell(name, "" if decoding == "default" else f": {percent(line['accuracy'])} %")
             yield Line(title, _scores(line) + _costs(line), row.indent)
 
@@ -133,6 +142,23 @@ class MainTable(Maker):
             sections.append((block.title, tuple(lines)))
         return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
 
+    def _against_controls(self) -> Iterator[Grid]:
+        """Each row against each control row of its block."""
+        tests = self.summary.against_controls.to_dict("records")
+        found = {tuple(test[key] for key in ("block", "control", "row", "test")): test for test in tests}
+        columns = tuple(Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p"))
+        sections, titles = [], {row.id: self.study.row_title(row) for row in self.study.rows}
+        for id, control in dict.fromkeys(key[:2] for key in found):
+            block, lines = self.study.block(id), []
+            for row in (row for row in self.study.rows_of(block) if not row.control):
+                line = self.summary.line(id, row.id, "default", self.study.tests_of(block)[0])
+                pairs = (found.get((id, control, row.id, test)) for test in self.test_names)
+                cells = tuple(one for pair in pairs for one in _difference(pair))
+                lines.append(Line(Cell(titles[row.id]) if line is None else self.row_title(line), cells, row.indent))
+            sections.append((f"{block.title}: minus {titles[control]}", tuple(lines)))
+        if sections:
+            yield Grid("Against the control", columns, tuple(sections))
+
     def _reference(self, paper: PaperTable) -> Grid:
         columns = [Column("Train (h)")]
         for test in self.test_names:
@@ -145,7 +171,42 @@ class MainTable(Maker):
         return Grid(caption, tuple(columns), tuple(sections))
 
     def legend(self) -> Iterable[str]:
-        return _legend(self.study, self.paper)
+        study, several = self.study, len(self.study.seeds) > 1
+        over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
+        yield """Train: time of one epoch of each training phase, warm starts included: the steps of an epoch times the
+        median step, measured alone on the machine, on the devices that the run trains on, plus what a phase computes
+        once. Training FLOPs: of the whole budget, warm starts included."""
+        yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
+        over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
+        interval in the details does (Wilson's, or a bootstrap over questions where a question's score is a mean over
+        seeds)."""
+        yield self._times()
+        yield f"{RANKS} Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows. {SPEAKS}"
+        yield f"""De-duplicated: accuracy on the questions that are not in the training data. {self.strict()} Lines with
+        the mean in place of a drawn latent are in the details only, their accuracy behind the name; other decodings
+        have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
+        if len(self.summary.against_controls):
+            yield """Against the control (last table): Δ is the row minus the control of its block, in percentage
+            points; p: paired test over the same questions, Holm's correction for all rows of the block and test set."""
+        if self.paper:
+            yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}. It does not say what its ± covers."
+        else:
+            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
+        if self._has_reference:
+            yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
+
+    def _times(self) -> str:
+        """What the columns of times are, where there are any."""
+        timing, shares = self.study.timing, self.study.shares
+        if timing is None:
+            theirs = f" Times and training FLOPs of rows that are runs of {shares} come from there." if shares else ""
+            return f"Nothing is timed in this study.{theirs}"
+        some = f"up to {timing.questions} questions of a set, spread evenly over their lengths"
+        return f"""Test: seconds to answer {some if timing.questions else "all questions of a set"} on one device, in
+        batches of {timing.batch_size}; median of {timing.repeats} repeats ± half their interquartile range. A method
+        that can leave its steps unsaid, as MarCos, says the answer alone; All steps, in the details, is its time with
+        the steps said too. ± covers repeats within one process only and processes differ by more, so small differences
+        in Test are not meaningful. No speed-up is stated: times can be compared within this table only."""
 
 
 def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:
@@ -166,49 +227,16 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
         cell(line["tokens_per_question"], "{:.1f}".format),
         cell(line["tokens_per_second"], "{:,.0f}".format),
         cell(line["peak_memory"], lambda value: f"{value / 2**20:,.0f}"),
-        cell(line["all_steps_seconds_median"], seconds, spread=line["all_steps_seconds_spread"]),
+        timed(line["all_steps_seconds_median"], spread=line["all_steps_seconds_spread"]),
     )
+
+
+def _difference(test: dict[str, Any] | None) -> tuple[Cell, Cell]:
+    """A difference from the control and its corrected p; dashes where there is none."""
+    if test is None:
+        return Cell(), Cell()
+    return cell(test["difference"], points), cell(test["p_holm"], p_value)
 
 
 def _measured(value: Measured | None, form: Any) -> Cell:
     return Cell() if value is None else cell(value.mean, form, spread=value.spread)
-
-
-def _timed(timing: TimingSpec) -> str:
-    some = f"up to {timing.questions} questions of a set, spread evenly over their lengths" if timing.questions else ""
-    return f"""Test: seconds to answer {some or "all questions of a set"}, answer only, one device, batches of
-        {timing.batch_size}; median of {timing.repeats} repeats ± half their interquartile range. All steps: the same,
-        the reasoning steps said too. No speed-up is stated: times can be compared within this table only."""
-
-
-def _untimed(study: Study) -> str:
-    theirs = (
-        f" Times and training FLOPs of rows that are runs of {study.shares} are from there." if study.shares else ""
-    )
-    return f"Nothing is timed in this study.{theirs}"
-
-
-def _legend(study: Study, paper: PaperTable | None) -> Iterable[str]:
-    timing, several = study.timing, len(study.seeds) > 1
-    over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
-    texts = [
-        """Train: time of one epoch of each training phase, warm starts included: steps per epoch times the median step,
-        measured alone on the machine, on the devices that the run trains on, and what a phase computes once. Training
-        FLOPs: of the whole budget, warm starts included.""",
-        f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation over
-        {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 % interval
-        in the details does (Wilson's, or a bootstrap of questions where a question's score is a mean over seeds).""",
-        _timed(timing) if timing else _untimed(study),
-        f"""Bold: the most accurate row of its block and test set, where paired tests over the same questions separate
-        it from every other (p < {ALPHA}, Holm's correction for all pairs, controls apart). {TIE}: the rows that the
-        tests do not separate from the most accurate one, and that one. The tests speak for these trained models on
-        other questions, not for other training seeds.""",
-        """De-duplicated: accuracy on the questions that the training data do not hold. Strict: right, and in the form
-        asked for. The mean in place of a drawn latent stands in the details, its accuracy behind its name; other
-        decodings have a table of their own. Peak: memory of the GPU, or of the whole process on a CPU.""",
-    ]
-    yield from texts
-    if paper:
-        yield f"""Lines 'paper': {paper.place}, {paper.setting}. It does not say what its ± covers."""
-    else:
-        yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."

@@ -14,19 +14,37 @@ import pandas as pd
 from benchmarks.markup import Cell, Document, Grid, Line
 from benchmarks.paper import PaperTable, paper_table
 from benchmarks.records import RunRecords
+from benchmarks.scoring.by_test import scorer_of
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.study import Study
-from benchmarks.summary import Summary
+from benchmarks.summary import Summary, dead
 from benchmarks.tables.cells import percent
 
 TIE = "="
+# What several legends say
+RANKS = f"""Bold: separated from every other ranked row of its block and test set by paired tests over the same
+    questions; controls are never ranked and may be higher. {TIE}: the most accurate row and the rows that the tests do
+    not separate from it, where there are any."""
+SPEAKS = "The tests generalise to other questions for these trained models, not to other training seeds."
+PASSES = """Passes/question: calls of a transformer, thinking included, for the batch that the question is answered in;
+    a question waits for the longest of its batch, so it counts them all."""
+
+MARKED = "right, and with #### before the answer and nowhere else"
+STRICT = {  # what a strict score asks for, by scorer
+    "number": "right, and written exactly as the gold number ($ and commas aside); "
+    "without a marker the last number counts",
+    "summation": MARKED,
+    "pairing": MARKED,
+    "copy": MARKED,
+    "parallel24": f"{MARKED}, and with k equations in step k",
+}
 
 
 @dataclass
 class Maker(ABC):
-    """Turns a summary into a document; ``notes`` gathers why something has no number. ``beside``: the studies that this
-    one names so, for a table that ``reads_beside``. ``runs``: the records themselves, by run. ``results``: where the
-    studies lie."""
+    """Turns a summary into a document; ``notes`` collects the reasons why a number is missing. ``beside``: the studies
+    named as `beside` in this one, for a table that ``reads_beside``. ``runs``: the records themselves, by run.
+    ``results``: the folder of all studies' results."""
 
     reads_beside: ClassVar[bool] = False
 
@@ -41,7 +59,7 @@ class Maker(ABC):
     @classmethod
     @abstractmethod
     def shows(cls, name: str, spec: DecodingSpec) -> bool:
-        """Whether a decoding belongs into this table; `default` does into every one."""
+        """Whether a decoding belongs in this table; `default` belongs in every one."""
 
     @property
     def title(self) -> str:
@@ -69,6 +87,11 @@ class Maker(ABC):
         """The paired tests that the table rests on."""
         return self.summary.pairs
 
+    @property
+    def further(self) -> dict[str, pd.DataFrame]:
+        """More numbers, for JSON alone, by their key there."""
+        return {}
+
     def document(self, footer: dict[str, str]) -> Document:
         grids, legend = tuple(self.grids()), (" ".join(text.split()) for text in self.legend())
         return Document(self.title, grids, tuple(legend), tuple(self.notes), footer)
@@ -80,8 +103,16 @@ class Maker(ABC):
     def test_title(self, test: str) -> str:
         return self.titles.get(test, test)
 
+    def strict(self) -> str:
+        """What Strict means, which depends on the scorers of the study's test sets."""
+        found: dict[str, list[str]] = {}
+        for test in self.test_names:
+            found.setdefault(STRICT[_scorer(test)], []).append(self.test_title(test))
+        parts = [f"{text} ({', '.join(titles)})" for text, titles in found.items()]
+        return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(found))}."
+
     def decodings(self) -> dict[str, DecodingSpec]:
-        """Those that the table shows, besides `default`."""
+        """The decodings that the table shows, besides `default`."""
         shown = self.study.evaluation.decodings.items()
         return {name: spec for name, spec in shown if name != "default" and self.shows(name, spec)}
 
@@ -94,15 +125,23 @@ class Maker(ABC):
         return str(self.notes.index(reason) + 1)
 
     def row_title(self, line: Mapping[str, Any]) -> Cell:
-        """A row's title, with the note of what was wrong with its training to the end."""
-        return Cell(line["title"], mark=self.note(line["warning"]))
+        """A row's title, with the note of what was still wrong when its training ended."""
+        return Cell(line["title"], self.without_r(line), mark=self.note(line["warning"]))
+
+    def without_r(self, line: Mapping[str, Any]) -> str:
+        """Stands behind the title of a row whose R was dead when its training ended: its numbers are those of a row
+        without R."""
+        count, trained = dead(line), len(self.study.seeds)
+        if not count:
+            return ""
+        return " (R dead)" if count >= trained else f" (R dead in {count} of {trained} trainings)"
 
     def absent(self, line: Mapping[str, Any]) -> Cell:
-        """Stands where a run has no result."""
+        """Stands in the place of a run's result where there is none."""
         return Cell("skipped" if line["status"] == "skipped" else "not run", mark=self.note(line["reason"]))
 
     def lacking(self, line: Mapping[str, Any]) -> str:
-        """The note of a mean that some training seeds are missing from."""
+        """The note on a mean that lacks some training seeds."""
         return self.note(line["reason"]) if line["training_seeds"] < len(self.study.seeds) else ""
 
     def accuracy(self, line: Mapping[str, Any]) -> Cell:
@@ -117,7 +156,7 @@ class Maker(ABC):
 
     def rows(self, block: Block) -> Iterable[tuple[str, list[Row]]]:
         """Rows of a block under headings: those compared, then controls."""
-        own = [row for row in self.study.rows if row.blocks is None or block.id in row.blocks]
+        own = self.study.rows_of(block)
         for heading, control in ((block.title, False), (f"{block.title} (controls, never ranked)", True)):
             if rows := [row for row in own if row.control == control]:
                 yield heading, rows
@@ -133,6 +172,14 @@ class Maker(ABC):
         return tuple(sections)
 
 
+def _scorer(test: str) -> str:
+    """The name of a test set's scorer; a set that is no longer known is one of word problems."""
+    try:
+        return scorer_of(test).name
+    except ValueError:
+        return "number"
+
+
 def spoken(name: str) -> str:
-    """A decoding's name as a heading says it."""
+    """A decoding's name, as a heading has it."""
     return name.replace("_", " ")

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.files import read_json, write_text
-from benchmarks.hardware import GPUS
+from benchmarks.hardware import gpu_of
 from benchmarks.markup import Cell, Column, Document, Grid, Line, markdown
 from benchmarks.paper import PaperRow, paper_table
 from benchmarks.study import Study
@@ -19,15 +19,15 @@ from benchmarks.tables.cells import cell, count, seconds
 
 PAPER_GPUS = 8
 LEGEND = (
-    "Untrained weights. Step, tokens/s, model FLOPs utilisation (MFU) and peak memory are measured, in the phase that "
-    "takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, against the "
-    "GPU's dense peak.",
-    "Epoch and GPU-h are extrapolated: the median step times the steps of an epoch, over all phases, warm starts "
-    "included. The paper's GPU-h are its hours times its 8 GPUs.",
-    "Test: seconds for the whole test set, greedy, answers forced to the lengths of the gold ones, since untrained "
-    "weights do not stop by themselves; where a test set has no written steps, the chain is as long as that of a "
-    "training example with a question of about that length. Median of repeats.",
-    "Ratio: how many times less than the paper's.",
+    "Weights are untrained. Step, tokens/s, model FLOPs utilisation (MFU) and peak memory are measured in the training "
+    "phase that takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, "
+    "against the GPU's dense peak.",
+    "Epoch and GPU-h are extrapolated: the median step time multiplied by the steps of an epoch, summed over all "
+    "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs.",
+    "Test: seconds for the whole test set, greedy decoding; answers are forced to the lengths of the gold ones, since "
+    "untrained weights do not stop by themselves. Where a test set has no written steps, the chain is as long as that "
+    "of a training example with a question of about the same length. Median of repeats.",
+    "Ratio: the paper's number divided by ours.",
 )
 
 
@@ -48,10 +48,10 @@ def render_measured(study: Study, folder: Path) -> list[Path]:
 
 
 def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line per measured row, in the study's order, with the paper's numbers."""
+    """One line per measured row, in the study's order, with the paper's numbers where its table has the row's block."""
     lines = []
     for block in study.blocks:
-        printed = paper_table(study.paper).blocks[block.id].printed if study.paper else {}
+        printed = paper_table(study.paper).printed(block.id) if study.paper else {}
         for row in study.rows:
             if record := records.get((block.id, row.id)):
                 line = {"block": block.id, "row": row.id, "title": study.row_title(row), **_training(record, records)}
@@ -62,7 +62,7 @@ def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]])
 def _training(record: dict[str, Any], records: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
     phase = max(record["train"]["phases"].values(), key=lambda phase: phase["epoch_seconds"])
     step = phase["step_seconds_median"]
-    gpu = next((gpu for gpu in GPUS.values() if gpu.name in record["environment"]["device"]), None)
+    gpu = gpu_of(record["environment"]["device"])
     epoch, parent, whole = record["train"]["epoch_seconds"], record["starts_from"], True
     while parent:
         before = records.get((record["block"], parent))
@@ -115,7 +115,7 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
 
 def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
     def shown(name: str, form: str = ",.2f") -> Cell:
-        return cell(line[name], lambda value: format(value, form))
+        return cell(line.get(name), lambda value: format(value, form))  # a block need not have every test
 
     cells = [cell(line["parameters"], count), cell(line["step_seconds"], seconds), shown("tokens_per_second", ",.0f")]
     cells += [cell(line["mfu"], lambda share: f"{100 * share:.1f}"), shown("peak_memory_gb", ",.1f")]

@@ -1,4 +1,4 @@
-"""The table of speaking without autoregression: a fixed number of tokens at once, perhaps refined."""
+"""The table of speaking without autoregression: a fixed number of tokens at once, and perhaps their refinement."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.markup import Column, Grid, Line
 from benchmarks.specs import Block, Row
+from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.accuracy import AccuracyTable
 from benchmarks.tables.cells import cell
+from benchmarks.tables.maker import PASSES
 
 
 class NarTable(AccuracyTable):
-    """The paper's table has the rows that speak at once; those beside them are looked for in its main table."""
+    """The paper's table has the rows that speak at once; the numbers of all other rows are those of its main table."""
 
-    references = ("one_shot", "main_0.5b")
+    references = (COUNTERPARTS[Table.nar], COUNTERPARTS[Table.main])
 
     def grids(self) -> list[Grid]:
         columns = (Column("Passes/question"), Column("Tokens/question"))
@@ -27,5 +29,4 @@ class NarTable(AccuracyTable):
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()
-        yield """Passes: calls of a transformer in which a question took part, those that think included. A row that
-        speaks at once was trained for it."""
+        yield f"{PASSES} Rows that speak at once were trained to do so."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.accuracy import AccuracyTable
 
 
 class PretrainedTable(AccuracyTable):
     """A block for each checkpoint, as in the paper."""
 
-    references = ("pretrained",)
+    references = (COUNTERPARTS[Table.pretrained],)
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()

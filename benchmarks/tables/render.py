@@ -69,6 +69,7 @@ def rendered(study: Study, collected: Collected, results: Path, table: Table) ->
         "study": study.name,
         "lines": _records(maker.frame),
         "paired_tests": _records(maker.tests),
+        **{key: _records(frame) for key, frame in maker.further.items()},
         "legend": document.legend,
         "notes": document.notes,
         "made": document.footer,

@@ -10,6 +10,7 @@ import pandas as pd
 from benchmarks.diversity import DrawStatistics
 from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.paper import Measured
+from benchmarks.runs import run_id
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import cell, percent
 from benchmarks.tables.maker import Maker, spoken
@@ -38,12 +39,19 @@ class SyntheticTable(Maker):
         lines = []
         for row in self.study.rows:
             cells = [cell for block in self.study.blocks for cell in self._block_cells(block, row)]
-            lines.append(Line(Cell(self.study.row_title(row)), tuple(cells), row.indent))
+            lines.append(Line(self._title(row), tuple(cells), row.indent))
             if printed := self._printed(row.id):
                 lines.append(printed)
         return Grid(self.title, tuple(columns), (("Accuracy", tuple(lines)),))
 
     extra: tuple[str, ...] = ("Entropy (bits)",)  # columns of a task besides its two accuracies
+
+    def _title(self, row: Row) -> Cell:
+        """A row's title, and the tasks in whose training R ended dead."""
+        lines = [(block.title, self.found(block, row, drawn=True)) for block in self.study.blocks]
+        tasks = [task for task, line in lines if line is not None and self.without_r(line)]
+        where = "" if len(tasks) == len(lines) else f": {', '.join(tasks)}"
+        return Cell(self.study.row_title(row), f" (R dead{where})" if tasks else "")
 
     def _block_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         for drawn in (True, False):
@@ -70,12 +78,19 @@ class SyntheticTable(Maker):
         if pd.isna(line["accuracy"]):
             return self.absent(line)
         tail = "" if pd.isna(line["spread"]) else f" ± {percent(line['spread'])}"
-        return Cell(percent(line["accuracy"]), tail, mark=self.lacking(line))
+        marks = (self.lacking(line), self.accuracy_note(line))
+        return Cell(percent(line["accuracy"]), tail, mark=" ".join(mark for mark in marks if mark))
+
+    def accuracy_note(self, line: Found) -> str:
+        """The number of a note on what an accuracy is worth, if any."""
+        return ""
 
     def _printed(self, row: str) -> Line | None:
-        """The paper's numbers of a row, which it does not say how to have decoded: they stand under what is drawn."""
-        rows = {own.row: own for block in self.paper.blocks.values() for own in block.rows} if self.paper else {}
-        if self.paper is None or row not in rows:
+        """The paper's numbers of a row, under what is drawn: the paper does not say how it decoded."""
+        if self.paper is None:
+            return None
+        rows = {id: own for block in self.paper.blocks.values() for id, own in block.printed.items()}
+        if row not in rows:
             return None
         share = 100 if self.paper.unit == "share" else 1
         cells: list[Cell] = []
@@ -91,7 +106,7 @@ class SyntheticTable(Maker):
         line = self.found(block, row, drawn)
         if line is None or pd.isna(line["accuracy"]):
             return []
-        seeds = [self.runs[f"{block.id}/{row.id}/s{seed}"].evaluate for seed in self.study.seeds]
+        seeds = [self.runs[run_id(block.id, row.id, seed)].evaluate for seed in self.study.seeds]
         tests = [record.decodings[line["decoding"]].tests[line["test"]] for record in seeds if record]
         return [list(step) for step in zip(*(test.draws for test in tests), strict=True)]
 
@@ -119,22 +134,23 @@ class SyntheticTable(Maker):
                 _entropy(draws),
                 _mean(agreement, percent),
             )
-            title = f"{line['title']} ({'sampled' if drawn else 'greedy'}: {spoken(line['decoding'])})"
-            yield Line(Cell(title), cells, row.indent)
+            decoding = f" ({'sampled' if drawn else 'greedy'}: {spoken(line['decoding'])})"
+            yield Line(Cell(line["title"] + self.without_r(line) + decoding), cells, row.indent)
 
     def legend(self) -> Iterator[str]:
         yield self.scoring
-        yield """Sampled: a transformer draws its tokens; a method with R draws R, and says the likeliest tokens. Mean
+        yield self.strict()
+        yield """Sampled: a transformer draws its tokens; a method with R draws R and says the likeliest tokens. Mean
         and spread over decoding seeds (over training seeds where there are several). Greedy: nothing is drawn; the mean
-        of R stands in for a draw."""
-        yield """Entropy: of what the sampled answers drew, in bits, over questions and seeds, and behind it the most
-        that it could be with uniform draws of that number; mean over steps. Only steps that the rules explain count.
-        Seeds agree: how often two decoding seeds draw the same for the same question; uniform draws among n do so in
-        one of n cases. A model that always draws the same has entropy 0 and agreement 100 %."""
+        of R takes the place of a draw."""
+        yield """Entropy: of what the sampled answers drew, in bits, over questions and seeds, followed by the most that
+        as many uniform draws could have; mean over steps. Only steps that the rules explain count. Seeds agree: how
+        often two decoding seeds draw the same for the same question; uniform draws among n do so in one of n cases. A
+        model that always draws the same has entropy 0 and agreement 100 %."""
         if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
             yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}."""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
-        yield f"Generated data, whose names give the sizes: {corpora}."
+        yield f"Data are generated, and their names give the sizes: {corpora}."
         if self.paper:
             yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}."
         else:
@@ -142,16 +158,22 @@ class SyntheticTable(Maker):
 
     def _verdicts(self, block: Block) -> Iterator[str]:
         """How the rows of a block differ, in words."""
-        titles = {row.id: self.study.row_title(row) for row in self.study.rows}
+        rows = {row.id: row for row in self.study.rows}
+        titles = {id: self.study.row_title(row) for id, row in rows.items()}
         for pair in self.summary.pairs.to_dict("records"):
             if pair["block"] == block.id:
                 place = f"{100 * abs(pair['difference']):.2f} points {'above' if pair['difference'] > 0 else 'below'}"
-                yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} (p = {pair['p_holm']:.2g})"
+                note = self.verdict_note(block, (rows[pair["a"]], rows[pair["b"]]))
+                yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} (p = {pair['p_holm']:.2g}{note})"
+
+    def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
+        """What else there is to say of two rows that are compared."""
+        return ""
 
     scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
-        equation must be right. P24: every equation is true, has natural numbers, and uses those that are there, and the
-        last path uses all four numbers once and ends in 24. Every step is said and scored, of all methods. Strict: in
-        the form asked for too."""
+        equation must be right. P24: every equation must be true, have natural numbers and use numbers that are still
+        there, and the last path must use all four numbers once and end in 24. All methods say every step, and every
+        step is scored."""
 
 
 def _entropy(draws: list[list[DrawStatistics]]) -> Cell:

@@ -9,24 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from methods import interventions
-from methods.backbone import bidirectional_mask, causal_mask, label_loss, positions_of
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Cost,
-    Decoding,
-    Example,
-    Generation,
-    Method,
-    Output,
-    Setup,
-    Stage,
-    pad,
-)
-from methods.decoding import controlled, decode, forced, prefill
+from methods.backbone import label_loss
+from methods.base import IGNORE, Batch, Budget, Context, Example, Method, Output, Setup, Stage, pad
+from methods.decoding import controlled, forced
 from methods.draws import key, normal, question_keys
+from methods.generation import Decoding, Generation
 from methods.marcos.layout import targets
 from methods.marcos.options import MarCosOptions
 from methods.marcos.randomness import (
@@ -36,7 +23,8 @@ from methods.marcos.randomness import (
     gaussian_kl,
     upstream_nll,
 )
-from methods.marcos.speaking import at_once_loss, decode_at_once, in_sight
+from methods.marcos.speaking import at_once_loss, decode_at_once, decode_in_turn, in_sight, speak
+from methods.marcos.thinking import next_neurons, pool
 
 
 class MarCos(Method):
@@ -65,7 +53,7 @@ class MarCos(Method):
             self.posterior = RandomnessEncoder(backbone.trunk(pretrained=False), size, gaussian)
             self.inject = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
             self.prior = RandomnessPredictor(width, size, options.epsilon)
-            self.sparsity = SparsityController(**options.sparsity.model_dump())
+            self.sparsity = SparsityController(options.sparsity)
         if options.thinking_init == "xavier":  # last, so that all else starts as it does without
             for matrix in (parameter for parameter in self.thinking.parameters() if parameter.dim() == 2):
                 nn.init.xavier_uniform_(matrix)
@@ -92,12 +80,11 @@ class MarCos(Method):
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """``question`` (B, n); ``targets`` (K B, M), step by step, without their last end-of-text, and ``labels``, what
         follows each of their positions; ``active`` lists the rows of ``targets`` that say something."""
+        epoch, _ = context.moment
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
-        ids, written = self._targets(examples)
+        ids, written, read = self._targets(examples)
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
-        lengths = written.sum(1)
-        active = lengths > 1
-        read = lengths - active.long()  # nobody reads the last end-of-text
+        active = written.sum(1) > 1
         return Batch(
             {
                 "question": question,
@@ -109,19 +96,22 @@ class MarCos(Method):
             },
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
             tokens=self._positions(int(real.sum()), len(examples), read, active),
-            keys=torch.tensor([key(context.seed, context.epoch, example.id) for example in examples]),
+            keys=torch.tensor([key(context.seed, epoch, example.id) for example in examples]),
         )
 
-    def _targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-        """(K B, M) target rows, step by step, and which of their positions are written."""
+    def _targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
+        """(K B, M) target rows, step by step; which of their positions are written; and how many of them are read,
+        (K B,): the last end-of-text is only said, never read."""
         options = self.options
         shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
         split = [targets(example, *shape) for example in examples]
-        return pad([row for step in zip(*split, strict=True) for row in step], self.vocabulary.eos)
+        ids, written = pad([row for step in zip(*split, strict=True) for row in step], self.vocabulary.eos)
+        lengths = written.sum(1)
+        return ids, written, lengths - (lengths > 1).long()
 
     def _positions(self, question: int, examples: int, read: Tensor, active: Tensor) -> int:
-        """Positions that the four transformers process in one training pass: rows of K B targets are ``read``, those
-        that say something are spoken."""
+        """Positions that the four transformers process in one training pass. ``read`` (K B,) is what f reads of each
+        target row; rows that are ``active`` (K B,) are spoken too."""
         options = self.options
         neurons = options.deep + options.shallow + (options.tau if options.randomness else 0)
         thinking = options.steps * (question + examples * neurons)
@@ -152,14 +142,15 @@ class MarCos(Method):
         return self.understanding(input_ids=question, use_cache=False).last_hidden_state
 
     def _encode(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Of all K steps, from one call of f, each (K, B, tau d): the posterior's mean; its deviation, where f gives
+        """For all K steps, from one call of f, each (K, B, tau d): the posterior's mean; its deviation, where f gives
         it; and R."""
         mean, deviation = self.posterior(batch["targets"], batch["lengths"])
         mean = mean.view(self.options.steps, -1, mean.shape[1])
         if self.options.posterior == "deterministic":
             return mean, None, mean
         assert batch.keys is not None
-        noise = normal(batch.keys ^ key(context.step), self.options.steps * mean.shape[2]).to(mean)
+        _, step = context.moment
+        noise = normal(batch.keys ^ key(step), self.options.steps * mean.shape[2]).to(mean)
         noise = noise.view(-1, *mean.shape[::2]).transpose(0, 1)
         if deviation is None:
             return mean, None, mean + self.options.epsilon * noise
@@ -170,10 +161,8 @@ class MarCos(Method):
         """The posterior's mean of R."""
         if not self.options.randomness:
             return None
-        ids, written = self._targets(examples)
-        lengths = written.sum(1)
-        lengths -= (lengths > 1).long()  # the last end-of-text is only said, never read
-        mean, _ = self.posterior(ids[:, :-1].to(self.device), lengths.to(self.device))
+        ids, _, read = self._targets(examples)
+        mean, _ = self.posterior(ids[:, :-1].to(self.device), read.to(self.device))
         return mean.view(self.options.steps, len(examples), -1).transpose(0, 1)
 
     def think(self, question: Tensor, real: Tensor, randomness: Tensor | None) -> Tensor:
@@ -186,34 +175,17 @@ class MarCos(Method):
         return torch.stack(shallow)
 
     def think_once(self, question: Tensor, real: Tensor, neurons: Tensor, randomness: Tensor | None) -> Tensor:
-        """One step of the chain: neurons (B, T + S, d) to the next ones.
-
-        Attention is bidirectional over [H_in | neurons | R]. Under the causal mask R stands before the neurons, which
-        could not see it otherwise. What follows H_in has positions behind each question's own last token; order within
-        the sequence is free otherwise, so padding may stay between.
-        """
-        causal = self.options.attention == "causal"
-        parts, start = [question, neurons], question.shape[1]
+        """One step of the chain: neurons (B, T + S, d) to the next ones, given R (B, tau d) (or none)."""
+        vectors = None
         if randomness is not None:
-            parts.insert(1 if causal else 2, self.inject(randomness).view(len(neurons), self.options.tau, -1))
-            start += self.options.tau if causal else 0
-        sequence = torch.cat(parts, dim=1)
-        added = sequence.shape[1] - question.shape[1]
-        own = torch.arange(added, device=real.device) + real.sum(1, keepdim=True)
-        visible = torch.cat([real, real.new_ones(len(real), added)], dim=1)
-        output = self.thinking(
-            inputs_embeds=sequence,
-            attention_mask=causal_mask(visible) if causal else bidirectional_mask(visible),
-            position_ids=torch.cat([positions_of(real), own], dim=1),
-            use_cache=False,
-        ).last_hidden_state
-        return output[:, start : start + neurons.shape[1]]
+            vectors = self.inject(randomness).view(len(neurons), self.options.tau, -1)
+        return next_neurons(self.thinking, question, real, neurons, vectors, self.options.attention == "causal")
 
     def _reconstruction(self, shallow: Tensor, batch: Batch, context: Context) -> Tensor:
         """Cross entropy, summed, of what is to be said from the active rows' shallow neurons (R, S, d)."""
         labels = batch["labels"][batch["active"]]
         if self.options.speaking == "autoregressive":
-            spoken = self.speak(shallow, batch["targets"][batch["active"]])
+            spoken = speak(self.speaking, shallow, batch["targets"][batch["active"]])
             return label_loss(self.speaking.get_output_embeddings(), spoken, labels)
         sight = None
         if self.options.refinements and context.training:  # validated by what the first pass says
@@ -221,12 +193,6 @@ class MarCos(Method):
             every = in_sight(batch["labels"], batch.keys, self.options.steps, context.step)
             sight = tuple(part[batch["active"]] for part in every)
         return at_once_loss(self.speaking, shallow, labels, self.vocabulary.eos, sight)
-
-    def speak(self, shallow: Tensor, ids: Tensor) -> Tensor:
-        """Final hidden states (R, M, d) at each of the target positions ``ids`` (R, M), teacher-forced."""
-        embedded = self.speaking.get_input_embeddings()(ids)
-        hidden = self.speaking.base_model(inputs_embeds=torch.cat([shallow, embedded], dim=1), use_cache=False)
-        return hidden.last_hidden_state[:, shallow.shape[1] :]
 
     def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
         if "l1" not in statistics:
@@ -255,7 +221,7 @@ class MarCos(Method):
         neurons = self.neurons.expand(len(question), -1, -1)
         pooled = []
         for step in range(self.options.steps):
-            pooled.append(self._pool(question, batch["question_real"], neurons))
+            pooled.append(pool(question, batch["question_real"], neurons))
             neurons = self.think_once(question, batch["question_real"], neurons, randomness[step])
         features = {"pooled": torch.stack(pooled, 1), "mean": mean.transpose(0, 1)}
         return features if deviation is None else {**features, "deviation": deviation.transpose(0, 1)}
@@ -271,12 +237,6 @@ class MarCos(Method):
         deviation = batch["deviation"] if "deviation" in batch.tensors else self.options.epsilon
         return Output({"kl": gaussian_kl(batch["mean"], deviation, mean, log_deviation).sum()})
 
-    @staticmethod
-    def _pool(question: Tensor, real: Tensor, neurons: Tensor) -> Tensor:
-        """Mean over deep and shallow neurons plus mean over the question's tokens, (B, d)."""
-        weight = real[..., None].to(question)
-        return neurons.mean(1) + (question * weight).sum(1) / weight.sum(1)
-
     # -- inference
 
     def stochastic(self, decoding: Decoding) -> bool:
@@ -290,8 +250,7 @@ class MarCos(Method):
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         if self.options.randomness:
             interventions.check(decoding.interventions, self.options.steps, self.posterior.expand.out_features)
-        ids, real = pad(questions, self.vocabulary.eos)
-        ids, real = ids.to(self.device), real.to(self.device)
+        ids, real = (tensor.to(self.device) for tensor in pad(questions, self.vocabulary.eos))
         question = self.understand(ids)
         neurons = self.neurons.expand(len(question), -1, -1)
         draws = question_keys(questions, decoding.seed, "R").to(self.device)
@@ -318,7 +277,7 @@ class MarCos(Method):
         """R of one step (B, tau d) from the predictor: a draw, or its mean."""
         if not self.options.randomness:
             return None
-        mean, log_deviation = self.prior(self._pool(question, real, neurons))
+        mean, log_deviation = self.prior(pool(question, real, neurons))
         if decoding.latents == "mean":
             return mean
         noise = normal(keys, mean.shape[1], offset=step * mean.shape[1])
@@ -327,25 +286,15 @@ class MarCos(Method):
     def _say(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Decode the last step alone, or all K steps together as K B rows."""
         said = shallow[-1:] if decoding.answer_only else shallow
-        count, batch = said.shape[:2]
-        rows = said.flatten(0, 1)
+        (count, batch), rows, eos = said.shape[:2], said.flatten(0, 1), self.vocabulary.eos
         if self.options.speaking == "one_shot":
             length, refinements = self.options.max_step_tokens, self.options.refinements
             ends = forced(decoding, rows, "tokens")
-            tokens, cost = decode_at_once(self.speaking, rows, self.vocabulary.eos, length, refinements, ends)
+            tokens, cost = decode_at_once(self.speaking, rows, eos, length, refinements, ends)
         else:
-            tokens, cost = self._decode(rows, questions, decoding, self.options.steps - count)
-        steps = tokens.view(count, batch, -1).transpose(0, 1)
-        return Generation(steps[:, -1], cost, steps=None if decoding.answer_only else steps)
-
-    def _decode(
-        self, rows: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding, first: int
-    ) -> tuple[Tensor, Cost]:
-        """Tokens of shallow neurons (R, S, d), step by step from step ``first`` on."""
-        start = torch.tensor(self.vocabulary.newline, device=rows.device).expand(len(rows), -1)
-        sequence = torch.cat([rows, self.speaking.get_input_embeddings()(start)], dim=1)
-        real = sequence.new_ones(sequence.shape[:2], dtype=torch.bool)
-        prefix = prefill(self.speaking.base_model, sequence, real, decoding.cache)
-        streams = range(first, first + len(rows) // len(questions))
-        keys = torch.cat([question_keys(questions, decoding.seed, f"tokens {step}") for step in streams])
-        return decode(self.speaking, prefix, decoding, keys.to(rows.device), self.vocabulary.eos)
+            steps = range(self.options.steps - count, self.options.steps)
+            keys = torch.cat([question_keys(questions, decoding.seed, f"tokens {step}") for step in steps])
+            start = self.vocabulary.newline
+            tokens, cost = decode_in_turn(self.speaking, rows, start, decoding, keys.to(rows.device), eos)
+        said = tokens.view(count, batch, -1).transpose(0, 1)
+        return Generation(said[:, -1], cost, steps=None if decoding.answer_only else said)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from methods.marcos.options import SparsityOptions
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -66,21 +68,19 @@ class SparsityController(nn.Module):
     weight: Tensor
     seen: Tensor
 
-    def __init__(
-        self, weight: float, adaptive: bool, target: float, window: int, minimum: float, maximum: float
-    ) -> None:
+    def __init__(self, options: SparsityOptions) -> None:
         super().__init__()
-        self.adaptive, self.target, self.window = adaptive, target, window
-        self.minimum, self.maximum = minimum, maximum
-        self.register_buffer("weight", torch.tensor(weight, dtype=torch.float64))
+        self.options = options
+        self.register_buffer("weight", torch.tensor(options.weight, dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(3, dtype=torch.float64))  # L1 sum, active steps, optimizer steps
 
     def update(self, l1: float, active: float) -> None:
         """Take in the sums over one global batch; every ``window`` of them lambda moves."""
-        if not self.adaptive or active == 0:
+        options = self.options
+        if not options.adaptive or active == 0:
             return
         self.seen += torch.tensor([l1, active, 1.0], dtype=torch.float64, device=self.seen.device)
-        if int(self.seen[2]) >= self.window:
-            factor = 1.01 if self.seen[0] / self.seen[1] > self.target else 0.99
-            self.weight.mul_(factor).clamp_(self.minimum, self.maximum)
+        if int(self.seen[2]) >= options.window:
+            factor = 1.01 if self.seen[0] / self.seen[1] > options.target else 0.99
+            self.weight.mul_(factor).clamp_(options.minimum, options.maximum)
             self.seen.zero_()

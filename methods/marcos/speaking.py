@@ -1,7 +1,7 @@
-"""Speaking without autoregression: all tokens of a step from one pass, and passes that mend the least certain ones.
+"""Speaking: token by token, or all tokens of a step from one pass, and passes that mend the least certain ones.
 
-The paper trains the speaking layer to say 128 tokens at once ("Potential for non-autoregressive decoding in speaking
-stage"). Refinement is mask-predict (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked
+The second is the paper's "Potential for non-autoregressive decoding in speaking stage", which trains for 128 tokens at
+once. Refinement is mask-predict (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked
 language models", 2019): it needs a model that was trained with a part of its targets in sight (:func:`in_sight`).
 """
 
@@ -14,16 +14,36 @@ import torch
 from torch import Tensor
 
 from methods.backbone import label_loss
-from methods.base import IGNORE, Cost
+from methods.base import IGNORE
+from methods.decoding import decode, end_where, prefill
 from methods.draws import key, uniform
+from methods.generation import Cost, Decoding
+
+
+def speak(lm: Any, shallow: Tensor, ids: Tensor) -> Tensor:
+    """Final hidden states (R, M, d) at target ids (R, M), read with teacher forcing after the thoughts (R, S, d)."""
+    embedded = lm.get_input_embeddings()(ids)
+    output = lm.base_model(inputs_embeds=torch.cat([shallow, embedded], dim=1), use_cache=False)
+    return output.last_hidden_state[:, shallow.shape[1] :]
+
+
+def decode_in_turn(
+    lm: Any, shallow: Tensor, start: Sequence[int], decoding: Decoding, keys: Tensor, eos: int
+) -> tuple[Tensor, Cost]:
+    """Tokens (R, L) that follow the thoughts (R, S, d) and the ids ``start``, and their cost. ``keys`` (R,) are the
+    rows' draws when tokens are sampled."""
+    ids = torch.tensor(start, device=shallow.device).expand(len(shallow), -1)
+    sequence = torch.cat([shallow, lm.get_input_embeddings()(ids)], dim=1)
+    real = sequence.new_ones(sequence.shape[:2], dtype=torch.bool)
+    return decode(lm, prefill(lm.base_model, sequence, real, decoding.cache), decoding, keys, eos)
 
 
 def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
     """Final hidden states (R, M, d), each of which tells the token of its own place.
 
     Every place sees all thoughts (R, S, d) and the tokens ``ids`` (R, M) that are ``known`` (R, M). A place that is not
-    known holds end-of-text. What a place becomes does not depend on how many blank ones there
-    are, so training may leave out those behind the targets of a batch.
+    known holds end-of-text. What a place becomes does not depend on how many blank ones there are, so training may
+    leave out those behind the targets of a batch.
     """
     thoughts, length = shallow.shape[1], ids.shape[1]
     visible = known.new_zeros(len(known), thoughts + length, thoughts + length)
@@ -82,10 +102,9 @@ def decode_at_once(
 
 
 def _likeliest(logits: Tensor, eos: int, ends: Tensor | None) -> Sequence[Tensor]:
-    """Probability and id of the likeliest token, for logits (R, M, V). With ``ends`` it is end-of-text from there on,
-    and nowhere before."""
+    """Probability and id of the likeliest token, for logits (R, M, V). With ``ends`` (R,) it is end-of-text from there
+    on, and nowhere before."""
     if ends is not None:
         over = torch.arange(1, logits.shape[1] + 1, device=ends.device) >= ends[:, None].clamp(max=logits.shape[1])
-        logits = logits.masked_fill(over[..., None], -torch.inf)
-        logits[..., eos] = torch.where(over, 0.0, -torch.inf).to(logits)
+        logits = end_where(logits, over, eos)
     return logits.float().softmax(-1).max(-1)

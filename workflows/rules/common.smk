@@ -11,13 +11,12 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.utils import validate
 
+from benchmarks.code import CODE
 from benchmarks.data import get_dataset
 from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paths import Paths
-from benchmarks.records import TRAINED_BY as TRAINING
 from benchmarks.study import STUDIES, load_study, study_path
-from benchmarks.tables import CODE as RENDERING
 from benchmarks.tables import Table
 from methods.registry import code_digest
 from methods.sources import source_digest
@@ -39,7 +38,8 @@ SCHEMA = Path(workflow.basedir) / "workflows/schemas/study.schema.json"
 
 
 def read_study(path):
-    """The validated study; its JSON schema is generated from the same models."""
+    """The validated study. Its JSON schema, made from the same models, also refuses what they would convert: a number
+    that YAML reads as text (1e-3)."""
     study = load_study(str(path))
     validate(yaml.safe_load(path.read_text()), str(SCHEMA), set_default=False)
     return study
@@ -47,14 +47,13 @@ def read_study(path):
 
 STUDY_FILE = study_file()
 STUDY = read_study(STUDY_FILE)
-GPUS = torch.cuda.device_count()  # of this machine
-if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: what is at hand there is not counted here
+GPUS = torch.cuda.device_count()  # on this machine
+if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: its GPUs cannot be counted here
     workflow.register_resource("gpu", max(GPUS, 1))
 # Where a table is taken from when no study is named
 HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
 HOMES |= {"ablation": "ablation", "nar": "one_shot", "synthetic": "synthetic", "longrange": "long_range"}
 HOMES |= {"3b": "small_3b"}
-RECORDS = ["benchmarks.results", "benchmarks.records"]
 
 
 @functools.cache
@@ -64,13 +63,13 @@ def study(name):
 
 
 def file_of(wildcards):
-    """The file of a study as its commands are told it: the same however the command line names it."""
+    """A study as its commands are told it: the same, however the command line names it."""
     name = wildcards.study
     return name if name != STUDY.name or STUDY_FILE.resolve().parent == STUDIES else os.path.relpath(STUDY_FILE)
 
 
 def home(table):
-    """The study that a table without a study in its path is taken from."""
+    """The study whose table is meant where a path names none."""
     if table in STUDY.tables:
         return STUDY.name
     if config or table not in HOMES:  # a study that was named is the one that is meant
@@ -91,7 +90,7 @@ def everything(wildcards):
 
 
 def beside(wildcards):
-    """What the table of claims looks at besides a study's records: those of other studies, and the analyses of all."""
+    """What the table of claims reads besides a study's records: those of other studies, and the analyses of all."""
     if wildcards.table != "claims":
         return []
     own = study(wildcards.study)
@@ -112,7 +111,7 @@ def needs_of(figure, study):
 
 
 def tries(wildcards):
-    """How often the import into MLflow has been tried, with the next: another number while it is pending."""
+    """The number of the next try to import into MLflow; while that is pending, it is another one each time."""
     from benchmarks.tracking import tries  # pandas takes its time
 
     return tries(Path(f"results/{wildcards.study}/track.json"))
@@ -136,7 +135,7 @@ def records_of(stage):
 
 
 def data_of_study(wildcards):
-    """The prepared data of the blocks that a study trains or evaluates anything in."""
+    """The prepared data of all blocks that a study's runs come from."""
     folders = {Paths(Path("results"), source).data for source in study(wildcards.study).sources.values()}
     return [f"{folder}/done.json" for folder in sorted(folders)]
 
@@ -162,15 +161,15 @@ def gpus(wildcards):
 
 
 def threads_alone(wildcards):
-    """All of one machine, so that nothing runs beside it. A job of a cluster has its cores to itself, and asks for those
-    that it uses."""
+    """All cores of the machine, so that nothing runs beside it. On a cluster a job has its cores to itself, and asks
+    for those that it uses."""
     run = run_of(wildcards)
     return workflow.cores if workflow.local_exec else run.timing_threads * run.engine.gpus
 
 
 def across_nodes(value):
-    """A resource of runs on several nodes alone. Their job has a task for every rank, as SLURM's plugin knows of MPI: it
-    runs beside them, not in a step of one task that holds all that they need."""
+    """A resource of runs on several nodes only. Their job has a task for every rank, which SLURM's plugin calls MPI: it
+    then runs beside the ranks, and not in a step of one task that would hold all that they need."""
     return lambda wildcards: value(run_of(wildcards)) if run_of(wildcards).engine.nodes > 1 else None
 
 
@@ -189,12 +188,12 @@ def memory_alone(wildcards):
 
 
 def memory(wildcards):
-    """MB of a node's ranks: each builds the whole model before it is split."""
+    """MB of the ranks of one node: each builds the whole model before it is split."""
     return memory_alone(wildcards) * run_of(wildcards).engine.gpus
 
 
 def later_rows_first(wildcards):
-    """What others start from, then from the bottom of the table up: the cheap baselines stand at its top."""
+    """First what others start from, then from the bottom of the table up: the cheap baselines stand at its top."""
     runs = study(wildcards.study).runs
     awaited = any(run.starts_from == wildcards.run for run in runs.values())
     return 1 + list(runs).index(wildcards.run) + awaited * len(runs)
@@ -205,23 +204,28 @@ def run_digest(stage):
     return lambda wildcards: run_of(wildcards).digest(stage)
 
 
-def run_code(*modules):
-    """A function from a run to the digest of its method's source and of the stage's own modules."""
-    return lambda wildcards: code_digest(run_of(wildcards).method, *modules)
+def run_code(stage):
+    """A function from a run to the digest of its method's source and of the modules that decide this stage's result."""
+    return lambda wildcards: code_digest(run_of(wildcards).method, *CODE[stage])
+
+
+def stage_code(stage):
+    """The digest of the modules that decide the result of a stage that is not a run's."""
+    return source_digest(*CODE[stage])
 
 
 def digest(*texts):
-    """A digest short enough to be read in a reason."""
+    """A digest that is short enough to be read where Snakemake gives a reason."""
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def cards_digest(*names):
-    """A digest of what data sets say that they are: source, version, checksums."""
+    """A digest of what data sets are by their cards: source, version, checksums."""
     return digest(*(get_dataset(name).card.model_dump_json() for name in names))
 
 
 def training_data(wildcards):
-    """The version of a run's training data: other data ask for new training, and one test set more does not."""
+    """The version of a run's training data: other data mean another training, and a further test set does not."""
     return cards_digest(run_of(wildcards).data.train)
 
 
@@ -233,7 +237,8 @@ def block_settings(wildcards):
 
 
 def block_cards(wildcards):
-    return cards_digest(block_of(wildcards).data.train, *study(wildcards.study).evaluation.tests)
+    block = block_of(wildcards)
+    return cards_digest(block.data.train, *study(wildcards.study).tests_of(block))
 
 
 wildcard_constraints:

@@ -6,7 +6,7 @@ rule data:
         study=file_of,
         settings=block_settings,
         cards=block_cards,
-        code=source_digest("benchmarks.data"),
+        code=stage_code("data"),
     log:
         "results/{study}/logs/data/{block}.log",
     threads: 1

@@ -8,7 +8,7 @@ rule evaluate:
     params:
         study=file_of,
         digest=run_digest("evaluate"),
-        code=run_code("benchmarks.evaluation", "benchmarks.diversity", "benchmarks.scoring", "benchmarks.casting"),
+        code=run_code("evaluate"),
     log:
         "results/{study}/logs/evaluate/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads

@@ -8,8 +8,7 @@ rule analyse:
     params:
         study=file_of,
         digest=run_digest("analyse"),
-        code=run_code("benchmarks.evaluation"),
-        analysis=source_digest("benchmarks.analysis"),
+        code=run_code("analyse"),
     log:
         "results/{study}/logs/analyse/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads
@@ -30,7 +29,7 @@ rule figure:
         multiext("results/{study}/figures/{figure}", ".png", ".pdf", ".csv", ".md"),
     params:
         study=file_of,
-        code=source_digest(*RENDERING, "benchmarks.figures"),
+        code=stage_code("figure"),
     log:
         "results/{study}/logs/figure_{figure}.log",
     localrule: True
@@ -49,7 +48,7 @@ rule report:
     output:
         "results/report.html",
     params:
-        code=source_digest("benchmarks.report"),
+        code=stage_code("report"),
     log:
         "results/logs/report.log",
     localrule: True

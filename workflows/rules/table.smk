@@ -11,7 +11,7 @@ rule collect:
     params:
         study=file_of,
         settings=lambda wildcards: digest(study(wildcards.study).model_dump_json()),
-        code=source_digest(*RECORDS, "benchmarks.statistics"),
+        code=stage_code("collect"),
     log:
         "results/{study}/logs/collect.log",
     localrule: True
@@ -28,11 +28,11 @@ rule track:
     input:
         "results/{study}/collect.json",
     output:
-        update("results/{study}/track.json"),  # left where it is: a try counts on from the one before
+        update("results/{study}/track.json"),  # not removed first: each try counts on from the one before
     params:
         study=file_of,
-        code=source_digest(*RECORDS, "benchmarks.tracking", "benchmarks.mlflow_store", "benchmarks.provenance"),
-        server=os.environ.get("MLFLOW_TRACKING_URI", ""),
+        code=stage_code("track"),
+        server=digest(os.environ.get("MLFLOW_TRACKING_URI", "")),  # the address may hold a password
         tries=tries,
     log:
         "results/{study}/logs/track.log",
@@ -46,17 +46,17 @@ rule track:
 
 
 rule table:
-    """Render a table in four formats. The Markdown that the command prints is among them, so only notes are kept."""
+    """Render a table in four formats. The command also prints the Markdown, so the log keeps only its notes."""
     input:
         "results/{study}/collect.json",
         "results/{study}/frame.csv",
-        ancient("results/{study}/track.json"),  # only for order: tables that are there are tracked with what is late
+        ancient("results/{study}/track.json"),  # only for order: a late import takes in the tables that are there
         beside=beside,
     output:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
     params:
         study=file_of,
-        code=source_digest(*RENDERING),
+        code=stage_code("table"),
     log:
         "results/{study}/logs/table_{table}.log",
     localrule: True
@@ -69,7 +69,7 @@ rule table:
 
 
 rule latest_table:
-    """A table of the study at hand or of its home; the studies' own tables never overwrite each other."""
+    """A table of the study at hand, or of its home study. Studies never overwrite each other's tables."""
     input:
         lambda wildcards: f"results/{home(wildcards.table)}/table_{wildcards.table}.md",
     output:
@@ -88,7 +88,7 @@ rule latest_table:
 
 
 rule first_table:
-    """What `make table` prints of a study that it is told: the table that the study names first."""
+    """What `make table` prints for a study: the table that the study names first."""
     input:
         lambda wildcards: f"results/table_{STUDY.tables[0]}.md",
     output:

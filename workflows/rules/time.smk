@@ -8,7 +8,7 @@ rule time:
     params:
         study=file_of,
         digest=run_digest("time"),
-        code=run_code("benchmarks.timing", "benchmarks.casting"),
+        code=run_code("time"),
     log:
         "results/{study}/logs/time/{run}.log",
     threads: threads_alone

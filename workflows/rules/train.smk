@@ -9,7 +9,8 @@ rule train:
         study=file_of,
         digest=run_digest("train"),
         version=training_data,
-        code=run_code(*TRAINING),
+        code=run_code("train"),
+        script=os.path.relpath(Path(workflow.basedir) / "workflows/scripts/train.sh"),
     log:
         "results/{study}/logs/train/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads * run_of(wildcards).engine.gpus
@@ -23,11 +24,5 @@ rule train:
         attempt=lambda wildcards, attempt: attempt,
     priority: later_rows_first
     retries: 3  # a run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
-    shell:  # a scheduler tells all processes of a job: the shell and tee wait for the one that saves
-        # Each try's log is removed by the next: of one that fails, a copy stays, with the number of the try behind its
-        # name, or `error` where another try would end with it again
-        "if [ {resources.attempt} -eq 1 ]; then rm -f {log}.*; "
-        "elif [ -e {log}.error ]; then echo 'Not tried again: the error is in {log}.error'; exit 2; fi; "
-        "trap : TERM; python -m benchmarks.cli train {params.study:q} {wildcards.run} 2>&1 "
-        "| (trap '' TERM; exec tee {log}) "
-        "|| {{ code=$?; kept={resources.attempt}; [ $code -ne 2 ] || kept=error; cp {log} {log}.$kept; exit $code; }}"
+    shell:  # a scheduler tells all processes of a job to go: this shell, too, waits for the one that saves
+        "trap : TERM; {params.script:q} {resources.attempt} {log} {params.study:q} {wildcards.run}"

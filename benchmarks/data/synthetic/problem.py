@@ -10,8 +10,8 @@ from benchmarks.data.embedded import Draw
 
 @dataclass(frozen=True)
 class Problem:
-    """A question and one solution. ``family`` keeps training and test questions apart where they are no copies of each
-    other but the same problem (the same four numbers in another order)."""
+    """A question and one solution. Questions of one ``family`` are the same problem put in other ways (the same four
+    numbers in another order), and so are all in training or all in the test."""
 
     question: str
     steps: tuple[str, ...]

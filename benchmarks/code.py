@@ -1,0 +1,38 @@
+"""Which modules decide what a stage leaves behind: an edit of any of them makes it anew.
+
+Names are dotted; that of a package stands for all modules in it. What a run's own stages depend on besides is the code
+of its method (:func:`methods.registry.code_digest`). Modules that only read, write, lock, log or show are left out,
+and so are prepared data, settings of a run and data cards, which have digests and versions of their own.
+"""
+
+from __future__ import annotations
+
+
+def _modules(*names: str) -> tuple[str, ...]:
+    return tuple(f"benchmarks.{name}" for name in names)
+
+
+ANSWERS = _modules("evaluation", "casting", "models", "scoring", "diversity", "engine.device", "data.tokenizers")
+TABLES = (
+    *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
+    *_modules("statistics", "scoring", "diversity", "hardware", "study", "runs", "specs", "files", "analysis"),
+)
+RECORDS = _modules("results", "records")
+
+CODE: dict[str, tuple[str, ...]] = {
+    "data": _modules("data"),
+    # What the weights of a run depend on. All engines are listed, because any of them may resume another's checkpoint;
+    # data cards are not, because they carry versions
+    "train": (
+        *_modules("training", "steps", "features", "models", "study", "runs", "specs", "engine"),
+        *_modules("data.records", "data.loading", "data.tokenizers", "data.batching"),
+    ),
+    "evaluate": ANSWERS,
+    "analyse": (*ANSWERS, *_modules("analysis")),
+    "time": (*ANSWERS, *_modules("timing", "flops", "lengths", "steps", "features", "engine", "data.batching")),
+    "collect": (*RECORDS, *_modules("statistics")),
+    "track": (*RECORDS, *_modules("tracking", "mlflow_store", "provenance")),
+    "table": TABLES,
+    "figure": (*TABLES, *_modules("figures")),
+    "report": _modules("report", "markup"),
+}

@@ -1,0 +1,164 @@
+"""Our records as evidence on the paper's claims: numbers by the places that they have in the paper's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from benchmarks.analysis.measures import MEASURES
+from benchmarks.analysis.reading import Analysis, analyses
+from benchmarks.analysis.steering import clique_effects
+from benchmarks.claims import Cell, Claim, Finding, Measure
+from benchmarks.paper import paper_table
+from benchmarks.results import load_collected
+from benchmarks.scoring.base import MARKER
+from benchmarks.statistics import ALPHA
+from benchmarks.study import Study
+from benchmarks.summary import Summary, answers, dead
+from benchmarks.tables import COUNTERPARTS, Table
+from benchmarks.tables.repeating import habit
+
+# Tables whose test sets are the paper's own tasks, no stand-ins: a name such as copy_k16 says which one it is
+TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
+MARKS = ("unmarked", "still_marked")  # measures of a clique: how many answers have the marker
+CLIQUES = (*MARKS, "longer", "as_accurate")  # all measures of a clique
+
+
+class Records:
+    """Numbers of studies by the places of the paper's tables. Rows have the ids of the paper's rows. Test sets have the
+    paper's names or, in tables of :data:`TASKS`, contain them; others stand in for the paper's, in their order."""
+
+    measured: ClassVar = True
+
+    def __init__(self, studies: Iterable[tuple[Study, Summary]], results: Path | None = None) -> None:
+        self.by_table: dict[str, list[tuple[Study, Summary]]] = {}
+        self.results = results
+        self.studies = [study for study, _ in studies]
+        for study, summary in studies:
+            names = [study.paper] if study.paper else [COUNTERPARTS[t] for t in study.tables if t in COUNTERPARTS]
+            for name in names:
+                self.by_table.setdefault(name, []).append((study, summary))
+
+    def value(self, cell: Cell, measure: Measure) -> float | None:
+        line = self._line(cell) or {}
+        column, scale = {
+            "accuracy": ("accuracy", 100),
+            "test": ("test_seconds_median", 1),
+            "train": ("train_epoch_seconds", 1),
+        }[measure]
+        value = line.get(column)
+        return None if pd.isna(value) else scale * float(value)  # type: ignore[arg-type]
+
+    def separated(self, a: Cell, b: Cell) -> bool | None:
+        found = self._place(a)
+        if found is None or (a.table, a.test) != (b.table, b.test):
+            return None
+        _, summary, block, test = found
+        pairs = summary.pairs.loc[(summary.pairs["block"] == block) & (summary.pairs["test"] == test)]
+        for pair in pairs.to_dict("records"):
+            if {pair["a"], pair["b"]} == {a.row, b.row}:
+                return pair["p_holm"] < ALPHA
+        return None
+
+    def analysed(self, claim: Claim) -> tuple[float, str] | None:
+        found = self._analysis(claim)
+        return None if found is None else (100 * found[2], run_of(found[1]))
+
+    def unanalysed(self, claim: Claim) -> str:
+        every = {run_of(analysis): analysis for _, analysis in self._analyses()}  # studies may share a run
+        if claim.analysis in CLIQUES and every:
+            return "; ".join(f"{run}: {_without_clique(one, claim.analysis in MARKS)}" for run, one in every.items())
+        return "no run that was analysed shows it"
+
+    def test(self, cell: Cell) -> str:
+        """The test set that was run, and which of the paper's it stands in for."""
+        _, _, _, own = self._place(cell) or (None, None, None, cell.test)
+        return own if cell.test in (own, *own.split("_")) else f"{own} (for {cell.test})"
+
+    def trivial(self, cell: Cell) -> str | None:
+        """A model that says the same step again and again need not remember it to repeat it."""
+        found, hits = self._place(cell), self.value(cell, "accuracy")
+        if cell.table != COUNTERPARTS[Table.longrange] or found is None or hits is None or self.results is None:
+            return None
+        study, _, block, _ = found
+        own = answers(
+            study, load_collected(study, self.results).runs, self.results, block, cell.row, "default", ("text",)
+        )
+        known = None if own is None else habit(own["text"].tolist())
+        return known.reason(hits / 100) if known and known.explains(hits / 100) else None
+
+    def without_r(self, finding: Finding) -> str | None:
+        """Which of the rows that are compared were trained to a dead R, so that what they show is a row without it."""
+        cells = dict.fromkeys(cell for value in finding.values for cell in (value.cell, value.against) if cell)
+        rows = dict.fromkeys(f"{cell.block} {cell.row}" for cell in cells if (line := self._line(cell)) and dead(line))
+        return f"R is dead in {', '.join(rows)}" if rows else None
+
+    def _analyses(self) -> Iterator[tuple[Study, Analysis]]:
+        """Those of all studies that are up to date."""
+        if self.results is not None:
+            for study in self.studies:
+                for analysis in analyses(study, self.results):
+                    yield study, analysis
+
+    def _analysis(self, claim: Claim) -> tuple[Study, Analysis, float] | None:
+        """The first analysis that has what the claim is about, and the number."""
+        if claim.analysis is not None:
+            for study, analysis in self._analyses():
+                if (number := MEASURES[claim.analysis](analysis)) is not None:
+                    return study, analysis, number
+        return None
+
+    def in_papers_setting(self, claim: Claim) -> bool:
+        if claim.analysis:
+            found = self._analysis(claim)
+            return found is not None and found[0].paper is not None
+        tables = {name for part in claim.cells for name in (part.table, part.against_table) if name}
+        return all(study.paper == name for name in tables for study, _ in self.by_table.get(name, []))
+
+    def _line(self, cell: Cell) -> dict[str, Any] | None:
+        found = self._place(cell)
+        return found[1].line(found[2], cell.row, "default", found[3]) if found else None
+
+    def _place(self, cell: Cell) -> tuple[Study, Summary, str, str] | None:
+        """The study that has a cell, and its block and test set there. A study that trains on each test set's own data
+        has a block for each."""
+        for study, summary in self.by_table.get(cell.table, []):
+            if (test := counterparts(cell.table, study).get(cell.test)) is None:
+                continue
+            for block in study.blocks:
+                if block.id == cell.block or block.tests == (test,):
+                    return study, summary, block.id, test
+        return None
+
+
+def counterparts(table: str, study: Study) -> dict[str, str]:
+    """A study's test sets by those of the paper's table."""
+    papers, own = tuple(paper_table(table).tests), study.evaluation.tests
+    if table in TASKS:
+        return {test: one for test in papers for one in own if test in one.split("_")}
+    return {test: test for test in own} if set(own) & set(papers) else dict(zip(papers, own, strict=False))
+
+
+def run_of(analysis: Analysis) -> str:
+    """The run that was analysed, with its study."""
+    return f"{analysis.spec.study}:{analysis.spec.id}"
+
+
+def _without_clique(analysis: Analysis, marks: bool) -> str:
+    """Why an analysis has no number on a clique, and what it has instead; ``marks``: on answers with the marker."""
+    clique = analysis.record.clique
+    if not clique:
+        return "no dimension of R is ever active"
+    plain, *others = clique_effects(analysis).to_dict("records")
+    if len(clique) > 1:
+        if marks and plain["marked"] in (0, 1):
+            return f"{'all' if plain['marked'] else 'no'} answers have {MARKER}, so no dimension need say so"
+        return "its clique was not set to the values that the paper names"
+    single = len(analysis.record.frequent) == 1
+    why = "one dimension alone is active" if single else "no two dimensions correlate enough"
+    shares = ", ".join(f"{100 * line['marked']:.1f} % at {line['value']:g}" for line in others)
+    told = f"; dimension {clique[0]} set by itself gives {MARKER} in {shares} (as it is: {100 * plain['marked']:.1f} %)"
+    return f"no clique, as {why}{told if marks else ''}"

@@ -1,0 +1,41 @@
+"""How often a model repeats its own steps though nothing asks for it: hits in the long-range copy that this habit
+explains are no evidence of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from benchmarks.scoring.base import said
+from benchmarks.scoring.copying import repeats
+
+FREELY = 0.01  # a share of repeated steps that is too small to explain anything
+
+
+@dataclass(frozen=True)
+class Habit:
+    """``repeats``: share of the steps before the last that equal an earlier one, which none has to. ``last``: share of
+    the last steps that would equal an earlier one at that rate; about twice as many steps stand before them as before
+    a step on average."""
+
+    repeats: float
+    last: float
+
+    def explains(self, hits: float) -> bool:
+        """Whether an accuracy (a share of 1) is no higher than the habit alone makes it."""
+        return self.repeats > FREELY and 0 < hits <= self.last
+
+    def reason(self, hits: float) -> str:
+        """Why hits that the habit explains are no evidence of memory."""
+        return (
+            f"{100 * self.repeats:.1f} % of the steps before the last repeat an earlier one, which none has to; by "
+            f"this habit alone {100 * self.last:.1f} % of the last steps would, which have more steps before them, and "
+            f"{100 * hits:.1f} % do: no evidence of memory"
+        )
+
+
+def habit(texts: Sequence[str]) -> Habit:
+    """The habit that the answers of one row to one test set show, each a text with a line for every step."""
+    share, before = fmean(map(repeats, texts)), fmean(len(said(text)[0]) - 1 for text in texts)
+    return Habit(share, min(1.0, 2 * share * before / (before - 1)) if before > 1 else share)

@@ -1,0 +1,43 @@
+"""One step of thinking: what the thinking layer reads and what it leaves, and what the predictor sees of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from methods.backbone import bidirectional_mask, causal_mask, positions_of
+
+
+def next_neurons(
+    layer: Any, question: Tensor, real: Tensor, neurons: Tensor, randomness: Tensor | None, causal: bool
+) -> Tensor:
+    """Neurons (B, T + S, d) to the next ones, given H_in (B, n, d), of which ``real`` (B, n) are no padding, and R as
+    vectors (B, tau, d), if there is one.
+
+    Attention is bidirectional over [H_in | neurons | R]. Under the causal mask R stands before the neurons, which
+    could not see it otherwise. Positions of what follows H_in go on from each question's own last token, and padding is
+    masked, so it may stay in between.
+    """
+    parts, start = [question, neurons], question.shape[1]
+    if randomness is not None:
+        parts.insert(1 if causal else 2, randomness)
+        start += randomness.shape[1] if causal else 0
+    sequence = torch.cat(parts, dim=1)
+    added = sequence.shape[1] - question.shape[1]
+    own = torch.arange(added, device=real.device) + real.sum(1, keepdim=True)
+    visible = torch.cat([real, real.new_ones(len(real), added)], dim=1)
+    output = layer(
+        inputs_embeds=sequence,
+        attention_mask=causal_mask(visible) if causal else bidirectional_mask(visible),
+        position_ids=torch.cat([positions_of(real), own], dim=1),
+        use_cache=False,
+    ).last_hidden_state
+    return output[:, start : start + neurons.shape[1]]
+
+
+def pool(question: Tensor, real: Tensor, neurons: Tensor) -> Tensor:
+    """Mean over deep and shallow neurons plus mean over the question's tokens, (B, d)."""
+    weight = real[..., None].to(question)
+    return neurons.mean(1) + (question * weight).sum(1) / weight.sum(1)

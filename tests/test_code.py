@@ -1,0 +1,59 @@
+"""What a stage's result is made from is what an edit makes it anew for, and no more."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.code import CODE
+from copies import copy_suite, snakemake
+from methods.sources import source_files
+from test_workflow import STAND_IN, planned
+
+# They read, write, wait, log and name things, or hold settings and data that have digests of their own
+NEUTRAL = {
+    *("checkpoints", "code", "data", "environment", "figures", "files", "heartbeat", "launch", "locks", "paths"),
+    *("preemption", "progress", "records", "run_log", "runs", "specs", "study", "tables"),
+    "counting",  # decides plans alone
+}
+
+
+def imported(module: str) -> set[str]:
+    """The modules and packages right below ``benchmarks`` that a module, or any of a package, takes something from."""
+    found: set[str] = set()
+    for path in source_files(module):
+        for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+            if isinstance(node, ast.ImportFrom) and node.module == "benchmarks":
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks."):
+                found.add(node.module.split(".")[1])
+    return found
+
+
+@pytest.mark.parametrize("stage", ["train", "evaluate", "analyse", "time"])
+def test_the_code_of_a_stage_is_all_that_decides_its_numbers(stage: str) -> None:
+    listed = {module.split(".")[1] for module in CODE[stage]}
+    assert {name for module in CODE[stage] for name in imported(module)} <= listed | NEUTRAL
+
+
+@pytest.mark.parametrize("stage", CODE)
+def test_what_is_listed_is_there(stage: str) -> None:
+    assert all(source_files(module) for module in CODE[stage])
+
+
+def test_one_test_set_more_prepares_the_data_of_its_own_blocks_anew(tmp_path: Path) -> None:
+    folder = copy_suite(tmp_path)
+    (folder / "benchmarks/cli/__main__.py").write_text(STAND_IN)
+    study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text()) | {"name": "own"}
+    study["blocks"][0]["tests"] = ["embedded_in_domain"]
+    targets = [f"results/own/data/{block['id']}/done.json" for block in study["blocks"]]
+    words = ("--configfile", "own.yaml", "--", *targets)
+    (folder / "own.yaml").write_text(yaml.safe_dump(study))
+    assert planned(snakemake(folder, *words)) == {"data": 2}
+    study["evaluation"]["tests"].append("multiarith")
+    (folder / "own.yaml").write_text(yaml.safe_dump(study))
+    output = snakemake(folder, "--dry-run", *words)
+    assert planned(output) == {"data": 1} and "block=equation" in output

@@ -1,0 +1,118 @@
+"""What is planned agrees with what is counted and measured where that is possible: FLOPs, kept tensors, peak memory."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks import launch, timing
+from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
+from benchmarks.data import prepare
+from benchmarks.engine import Ranks
+from benchmarks.engine.base import checkpoint_activations
+from benchmarks.models import build_method
+from benchmarks.paths import Paths
+from benchmarks.planning import plan
+from benchmarks.runs import RunSpec
+from benchmarks.specs import EngineSpec
+from methods.base import Budget
+from small import PLANNED, small_study
+
+FLOPS_ERROR = 0.1  # few batches are counted on either side
+MEMORY_ERROR = 0.2
+FORKS = multiprocessing.get_context("forkserver")
+
+
+def test_flops_are_those_that_are_counted_while_training(tmp_path: Path) -> None:
+    """PyTorch's counter, with attention in plain products of matrices: it does not know the fused kernel for CPUs."""
+    study = small_study(PLANNED, timing={"train_steps": 10})
+    prepare(study, study.blocks[0], tmp_path)
+    shares = {}
+    for made in plan(study, tmp_path):
+        paths = Paths(tmp_path, made.run)
+        method = build_method(made.run, paths.data)
+        with sdpa_kernel(SDPBackend.MATH):
+            counted = timing.time_training(method, made.run, paths, Ranks())
+        shares[made.run.row] = made.flops / counted["training_flops"]
+        assert made.parameters == sum(p.numel() for p in method.parameters())
+        assert made.basis == "the prepared data"
+    assert shares == pytest.approx(dict.fromkeys(shares, 1.0), abs=FLOPS_ERROR)
+
+
+def test_layers_that_run_again_keep_their_inputs_alone() -> None:
+    """Counted at the size itself: the layers' inputs; and one layer's own share of what is kept without."""
+    examples = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
+    size = Dimensions(40, 56, 6, 4, 2, 12, 160)
+    again = EngineSpec(activation_checkpointing=True)
+    for spec in small_study([row for row in PLANNED if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
+        stage = small_method(spec, size).stages(Budget(2.0, 10, (26,) * 8))[0]
+        plain, deeper = (
+            kept_by(small_method(spec, replace(size, layers=layers)), stage, examples, "float32") for layers in (6, 7)
+        )
+        checkpointed = small_method(spec, size).train()
+        checkpoint_activations(checkpointed)
+        inputs = kept_by(checkpointed, stage, examples, "float32")
+        assert inputs < 0.6 * plain
+        planned = kept_bytes(spec, stage, examples, size, "float32")
+        assert planned == pytest.approx(inputs + deeper - plain, rel=0.03), spec.id
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_is_kept_follows_from_smaller_sizes(precision: str) -> None:
+    examples = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
+    size = Dimensions(40, 56, 3, 4, 2, 12, 160)
+    for spec in small_study(PLANNED).runs.values():
+        method = small_method(spec, size)
+        stage = method.stages(Budget(2.0, 10, (26,) * 8))[0]
+        kept = kept_by(method, stage, examples, precision)
+        assert kept_bytes(spec, stage, examples, size, precision) == pytest.approx(kept, rel=0.03), spec.id
+
+
+# -- peak memory
+
+
+def _peak(spec: RunSpec, results: Path, send: Any) -> None:
+    """How far training raises this process's resident memory, in bytes."""
+    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed goes back at once
+    launch.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
+    before = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    launch.train(spec, results)
+    send.send(_resident("VmHWM") - before)
+
+
+def _short(spec: RunSpec) -> dict[str, Any]:
+    return {"backbone": spec.backbone.model_copy(update={"overrides": {"hidden_size": 16, "num_hidden_layers": 1}})}
+
+
+def _resident(name: str) -> int:
+    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match
+    return 1024 * int(match[1])
+
+
+@pytest.mark.parametrize("row", ["cot_sft", "marcos"])
+def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "vocab_size": 4096}
+    study = small_study(
+        [entry for entry in PLANNED if entry["id"] == row],
+        backbone={"name": "qwen2-tiny", "overrides": sizes},
+        blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 96}}],
+        training={"epochs": 2, "batch_size": 48, "checkpoint_seconds": 1e6, "validations": 1},
+    )
+    prepare(study, study.blocks[0], tmp_path)
+    (made,) = plan(study, tmp_path)
+    receive, send = FORKS.Pipe(duplex=False)
+    child = FORKS.Process(target=_peak, args=(made.run, tmp_path, send))
+    child.start()
+    child.join()
+    measured = receive.recv()
+    print(f"{row}: planned {made.needed / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB")
+    assert made.needed == pytest.approx(measured, rel=MEMORY_ERROR)

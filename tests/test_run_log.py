@@ -1,0 +1,49 @@
+"""A run's log lacks nothing that a checkpoint is past, and has nothing twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.run_log import RunLog
+
+
+def steps(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def test_lines_are_in_the_file_once_they_are_flushed(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.jsonl")
+    for step in (1, 2):
+        log.add({"step": step})
+    log.flush()
+    log.add({"step": 3})
+    assert steps(log.path) == [1, 2]
+    log.flush()
+    log.flush()
+    assert steps(log.path) == [1, 2, 3]
+
+
+def test_what_a_resumed_run_will_write_again_is_dropped(tmp_path: Path) -> None:
+    """With what was cut off when it was killed, even where that ends as a line does."""
+    log = RunLog(tmp_path / "log.jsonl")
+    log.truncate(0)  # there is none yet
+    for step in (1, 2, 3):
+        log.add({"step": step, "terms": {"loss": 0.5}})
+    log.flush()
+    with log.path.open("a") as file:
+        file.write('{"step": 2, "terms": {"loss": 0.5}')
+    log.truncate(2)
+    assert steps(log.path) == [1, 2]
+    log.truncate(0)
+    assert log.path.read_text() == ""
+
+
+def test_only_the_first_rank_writes(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n')
+    other = RunLog(path, silent=True)
+    other.add({"step": 2})
+    other.flush()
+    other.truncate(0)
+    assert steps(path) == [1]

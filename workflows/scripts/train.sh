@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# One try to train a run:  train.sh ATTEMPT LOG STUDY RUN
+#
+# ATTEMPT counts from 1. A run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
+# from there. An error in what it was given (code 2) would only come again: further tries are refused, until somebody
+# starts the job anew, with ATTEMPT 1.
+#
+# Each try's LOG is removed by the next. Of a try that fails a copy stays: LOG.ATTEMPT, or LOG.error after code 2.
+set -euo pipefail
+
+attempt=$1 log=$2 study=$3 run=$4
+
+if [ "$attempt" -eq 1 ]; then
+    rm -f "$log".*
+elif [ -e "$log.error" ]; then
+    echo "Not tried again: the error is in $log.error"
+    exit 2
+fi
+
+trap : TERM # this shell and tee wait for the process that saves
+python -m benchmarks.cli train "$study" "$run" 2>&1 | (trap '' TERM; exec tee "$log") || {
+    code=$?
+    kept=$attempt
+    [ "$code" -ne 2 ] || kept=error
+    cp "$log" "$log.$kept"
+    exit "$code"
+}
