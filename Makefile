@@ -14,12 +14,14 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help table test lint format schema clean
+.PHONY: help install table test lint format schema clean
 .DEFAULT_GOAL := help
 
 help: ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 	@echo 'Variables: STUDY=$(or $(STUDY),quick) CORES=$(CORES) PYTHON=$(PYTHON) PYTEST="$(PYTEST)"'
+
+install: $(STAMP) ## make the environment, and nothing else
 
 table: $(STAMP) ## run a study, or what is left of it, and render its first table: make table STUDY=smoke
 	snakemake --cores $(CORES) $(TARGET)

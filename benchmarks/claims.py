@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ from pydantic import model_validator
 
 from benchmarks.paper import paper_table
 from benchmarks.specs import Identifier, Strict
+from benchmarks.statistics import TIMES_DIFFER
 
 PATH = Path(__file__).with_name("claims.yaml")
 PRINTED = 0.005 + 1e-9  # the paper prints two decimals at most
@@ -69,6 +71,11 @@ class Claim(Strict):
                 f"claim {self.id!r} needs cells and one bound, or `analysis` and one, or `without`, which says why not"
             )
         return self
+
+    @property
+    def bound(self) -> float:
+        """Where a ratio begins to support the claim."""
+        return self.above or self.at_least or self.equals or 1.0
 
     @property
     def is_strict(self) -> bool:
@@ -162,7 +169,8 @@ class Paper:
 @dataclass(frozen=True)
 class Value:
     """One comparison: a difference in points (``signed``), a ratio, or a share. ``sure``: see
-    :meth:`Source.separated`. ``test``: see :meth:`Source.test`; of an analysis, the run that was analysed."""
+    :meth:`Source.separated`; of a ratio of times, whether it is too far from the claim's bound to be
+    noise. ``test``: see :meth:`Source.test`; of an analysis, the run that was analysed."""
 
     cell: Cell
     against: Cell | None
@@ -211,8 +219,8 @@ def checked(claim: Claim) -> Claim:
 
 def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
     """A verdict on a claim. A size is comparable only in the paper's setting. Some claims assert a difference
-    (:attr:`Claim.is_strict`): where the source has a paired test, a difference that it does not separate from zero does
-    not support such a claim."""
+    (:attr:`Claim.is_strict`): a difference that a paired test does not separate from zero, or a ratio of times that may
+    be noise, does not support such a claim."""
     if claim.without:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
@@ -254,7 +262,8 @@ def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], reached:
     if claim.judge == "each" and len(failed) <= FEW:
         parts += [f"not {value.place(claim.measure)}" for value in failed if value not in unsure]
     if unsure:
-        parts.append(f"paired tests do not separate {', '.join(value.place(claim.measure) for value in unsure[:FEW])}"
+        told = "paired tests do not separate" if claim.measure == "accuracy" else "another measurement may turn round"
+        parts.append(f"{told} {', '.join(value.place(claim.measure) for value in unsure[:FEW])}"
                      + (f" and {len(unsure) - FEW} more" if len(unsure) > FEW else ""))  # fmt: skip
     if len(values) < wanted:
         parts.append(f"{wanted - len(values)} of {wanted} comparisons lack a number")
@@ -284,4 +293,6 @@ def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
             if claim.measure == "accuracy":
                 yield Value(own, other, number - value, source.separated(own, other), True, source.test(own))
             elif number > 0:
-                yield Value(own, other, value / number, None, False, source.test(own))
+                ratio = value / number
+                clear = abs(math.log(ratio / claim.bound)) >= math.log(TIMES_DIFFER) if source.measured else None
+                yield Value(own, other, ratio, clear, False, source.test(own))

@@ -15,7 +15,7 @@ def _modules(*names: str) -> tuple[str, ...]:
 ANSWERS = _modules("evaluation", "casting", "models", "scoring", "diversity", "engine.device", "data.tokenizers")
 TABLES = (
     *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
-    *_modules("statistics", "scoring", "diversity", "hardware", "study", "runs", "specs", "files", "analysis"),
+    *_modules("statistics", "scoring", "diversity", "hardware", "load", "study", "runs", "specs", "files", "analysis"),
 )
 RECORDS = _modules("results", "records")
 
@@ -24,12 +24,12 @@ CODE: dict[str, tuple[str, ...]] = {
     # What the weights of a run depend on. All engines are listed, because any of them may resume another's checkpoint;
     # data cards are not, because they carry versions
     "train": (
-        *_modules("training", "steps", "features", "models", "study", "runs", "specs", "engine"),
+        *_modules("train_stage", "training", "steps", "features", "models", "study", "runs", "specs", "engine"),
         *_modules("data.records", "data.loading", "data.tokenizers", "data.batching"),
     ),
     "evaluate": ANSWERS,
     "analyse": (*ANSWERS, *_modules("analysis")),
-    "time": (*ANSWERS, *_modules("timing", "flops", "lengths", "steps", "features", "engine", "data.batching")),
+    "time": (*ANSWERS, *_modules("timing", "load", "flops", "lengths", "steps", "features", "engine", "data.batching")),
     "collect": (*RECORDS, *_modules("statistics")),
     "track": (*RECORDS, *_modules("tracking", "mlflow_store", "provenance")),
     "table": TABLES,

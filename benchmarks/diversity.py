@@ -11,6 +11,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 KINDS = 100  # with more choices than this, a record does not count each draw
+FEWEST_PAIRS = 30  # of draws for the same question: how often fewer agree says nothing
 
 
 class DrawStatistics(BaseModel):
@@ -18,7 +19,8 @@ class DrawStatistics(BaseModel):
 
     ``n``: draws that the task's rules explain; ``share``: of all answers. ``choices``: how many there are to choose
     from. ``entropy``: of the draws, in bits; ``maximum``: the most it could be with that many choices and draws.
-    ``agreement``: how often two seeds draw the same for the same question, None with one seed. ``counts``: by draw,
+    ``agreement``: how often two seeds draw the same for the same question, None where there are fewer than
+    :data:`FEWEST_PAIRS`, as with one seed. ``counts``: by draw,
     empty where there are more than :data:`KINDS` choices.
     """
 
@@ -61,9 +63,9 @@ def entropy(counts: Iterable[int]) -> float:
 
 
 def _agreement(groups: Iterable[Sequence[str]]) -> float | None:
-    """Share of the pairs within groups that are equal."""
+    """Share of the pairs within groups that are equal, if there are enough."""
     equal = pairs = 0
     for group in groups:
         pairs += math.comb(len(group), 2)
         equal += sum(math.comb(count, 2) for count in Counter(group).values())
-    return equal / pairs if pairs else None
+    return equal / pairs if pairs >= FEWEST_PAIRS else None

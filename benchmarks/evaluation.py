@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.casting import cast_linears
+from benchmarks.casting import cast_for_good
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.diversity import draw_statistics
 from benchmarks.engine import autocast, pick_device
@@ -68,6 +68,14 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
     yield from np.split(order, starts)
 
 
+def answering_method(spec: RunSpec, results: Path) -> Method:
+    """A trained run's method on the device that answers, for answers alone: its weights are cast once, and stay where
+    they are, so that CUDA graphs of them do too."""
+    method = trained_method(spec, results).to(pick_device())
+    cast_for_good(method, spec.engine.precision)
+    return method
+
+
 @torch.no_grad()
 def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
     with autocast(method.device, precision):
@@ -78,10 +86,8 @@ def generated(
     method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, spec: RunSpec
 ) -> Iterator[tuple[np.ndarray, Generation]]:
     """Answers to all questions, batch by batch, each with the indices of its questions."""
-    precision = spec.engine.precision
-    with cast_linears(method, precision):
-        for indices in batches_by_length(questions, spec.evaluation.batch_size):
-            yield indices, generate(method, [questions[i] for i in indices], decoding, precision)
+    for indices in batches_by_length(questions, spec.evaluation.batch_size):
+        yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
 
 
 def said_ids(generation: Generation) -> Tensor:
@@ -117,7 +123,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.threads)
     started, clock, paths = now(), time.perf_counter(), Paths(results, spec)
     with RunLock(paths.run):
-        method = trained_method(spec, results).to(pick_device())
+        method = answering_method(spec, results)
         tokenizer = load_tokenizer(paths.data)
         tests = {name: open_test(paths.data, name) for name in spec.evaluation.tests}
         decodings, digests = {}, {}

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PERIOD = 0.5  # seconds between writes
+STARTUP = 600.0  # seconds that ranks have to start
 DONE = "done"
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.files import read_json, write_json
-from benchmarks.heartbeat import DONE, Beat, RankFailure, first_to_go, laggards, read_beat, stop, tell_to_go
+from benchmarks.heartbeat import DONE, STARTUP, Beat, RankFailure, first_to_go, laggards, read_beat, stop, tell_to_go
 from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
@@ -33,7 +33,6 @@ from benchmarks.specs import EngineSpec
 HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
 POLL = 0.1  # seconds
 GRACE = 10.0  # seconds that a launcher has to end all ranks once one has ended
-STARTUP = 600.0  # seconds that ranks have to start
 MODULE = "benchmarks.rank"
 # Variables that ranks get through a file, because a runner over a hostfile hands on hardly any. No tokens: others may
 # read the file

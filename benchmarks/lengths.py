@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.counting import TokenCounter, example, usual_length
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus
-from benchmarks.data.loading import split_validation, to_records
+from benchmarks.data.loading import dataset_with, split_validation, to_records
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED
@@ -63,7 +63,7 @@ def lengths_of(data: DataSpec, tokenizer: TokenizerSpec, prepared: Path) -> Leng
     """Lengths from the best that is at hand; nothing is downloaded."""
     if (prepared / DONE).is_file():
         return _prepared(prepared)
-    dataset = get_dataset(data.train)
+    dataset = dataset_with(data.train, data.form, "train")
     if isinstance(dataset, Generated) or dataset.in_folder("train"):
         try:
             return _published(data, tokenizer)

@@ -14,6 +14,8 @@ from scipy import stats
 PERMUTATIONS = 9_999
 RESAMPLES = 2_000  # of the bootstrap
 ALPHA = 0.05
+FEWEST = 10  # questions or answers: a share of fewer says nothing
+TIMES_DIFFER = 1.6  # between two runs of `quick` on one machine, at most
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ device is waited for at both ends; passes are repeated.
 
 from __future__ import annotations
 
+import logging
 import resource
 import time
 from collections import Counter, defaultdict
@@ -27,6 +28,7 @@ from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.flops import flop_counter
 from benchmarks.lengths import spread_over
+from benchmarks.load import MUCH, OtherLoad
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
 from benchmarks.paths import Paths
@@ -38,6 +40,7 @@ from benchmarks.study import StudyError
 from methods.base import Method, Stage
 from methods.generation import Cost, Length
 
+log = logging.getLogger(__name__)
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
 COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
@@ -50,6 +53,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.timing_threads)
     started, paths, device = now(), Paths(results, spec), pick_device()
     with RunLock(paths.run):
+        load = OtherLoad()
         if several := spec.engine.kind == "deepspeed":
             launch.run_ranks(spec, results, "time")
         method = trained_method(spec, results).to(device)
@@ -64,6 +68,10 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
                 if method.says_steps:
                     tests[name]["all_steps"] = time_test(method, spec, questions, False)
                 progress.advance()
+        train = read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks())
+        if (others := load.share()) > MUCH:
+            log.warning("%s: other processes took %.0f %% of the CPU time: run `time` again when the machine is idle",
+                        spec.id, 100 * others)  # fmt: skip
         record = {
             "run": spec.id,
             "digest": spec.digest("time"),
@@ -72,8 +80,9 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "precision": spec.engine.precision,
             "threads": spec.timing_threads,
             "batch_size": timing.batch_size,
+            "other_load": others,
             "tests": tests,
-            "train": read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks()),
+            "train": train,
             "environment": environment(started),
         }
         write_json(paths.record("time"), record)
@@ -122,7 +131,10 @@ def time_test(
             latents += cost.latent_steps * len(batch)
         return Cost(passes, latents, total.tokens)
 
-    answer_all(0)  # on a GPU every shape of batch has a CUDA graph, which is captured here
+    # On a GPU every shape of batch has a CUDA graph, which is captured here; answers that are drawn have lengths of
+    # their own under each seed
+    for seed in range(timing.repeats if device.type == "cuda" else 1):
+        answer_all(seed)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     seconds, costs = [], []

@@ -133,6 +133,7 @@ def test_training_time_is_counted_once_for_all_test_sets() -> None:
         ({"at_least": -2}, "held"),
         ({"above": 1, "measure": "test"}, "not held"),
         ({"above": 0.05, "measure": "test"}, "held"),
+        ({"above": 0.08, "measure": "test"}, "not held"),  # 0.1 is so near that it may be noise
     ],
 )
 def test_readings(fields: dict[str, Any], verdict: str) -> None:
@@ -147,6 +148,14 @@ def test_a_difference_that_is_not_separated_does_not_count() -> None:
     assert judge(one, Given(numbers, separated=True)).verdict == "held"
     unsure = judge(one, Given(numbers, separated=False))
     assert unsure.verdict == "not held" and unsure.why.startswith("paired tests do not separate equation own_gsm8k")
+
+
+def test_a_ratio_of_times_that_may_be_noise_does_not_count() -> None:
+    one = claim(tests=["gsm8k"], against=["cot_sft"], above=1, measure="test")
+    slow, slower = ({("marcos", "gsm8k"): 1.0, ("cot_sft", "gsm8k"): seconds} for seconds in (1.5, 1.7))
+    unsure = judge(one, Given(slow))
+    assert unsure.verdict == "not held" and "another measurement may turn round equation own_gsm8k" in unsure.why
+    assert judge(one, Given(slower)).verdict == "held"
 
 
 def test_a_size_is_equal_in_print_and_reached_when_measured() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import launch, timing
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
@@ -31,15 +30,13 @@ FORKS = multiprocessing.get_context("forkserver")
 
 
 def test_flops_are_those_that_are_counted_while_training(tmp_path: Path) -> None:
-    """PyTorch's counter, with attention in plain products of matrices: it does not know the fused kernel for CPUs."""
     study = small_study(PLANNED, timing={"train_steps": 10})
     prepare(study, study.blocks[0], tmp_path)
     shares = {}
     for made in plan(study, tmp_path):
         paths = Paths(tmp_path, made.run)
         method = build_method(made.run, paths.data)
-        with sdpa_kernel(SDPBackend.MATH):
-            counted = timing.time_training(method, made.run, paths, Ranks())
+        counted = timing.time_training(method, made.run, paths, Ranks())
         shares[made.run.row] = made.flops / counted["training_flops"]
         assert made.parameters == sum(p.numel() for p in method.parameters())
         assert made.basis == "the prepared data"

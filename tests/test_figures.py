@@ -17,6 +17,7 @@ from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
 from benchmarks.figures.dimensions import first_active
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.encoding import EncodingFigure
+from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
@@ -100,6 +101,27 @@ def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
     assert values.loc["0.5", "longer"] == pytest.approx(1 / 8) and values.loc["0.5", "marked"] == 0
     text = files[Figure.intervention]["md"].read_text()
     assert "clique 4, 9, 17. At 0.5, outputs are 12.5 % longer and 0.0 % of answers have the marker" in text
+
+
+def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
+    plain = study()
+    fabricate(plain, tmp_path)
+    results.collect(plain, tmp_path)
+    paths = []
+    for _, _, spec in analysed(plain):
+        fabricate_analysis(spec, tmp_path)
+        paths.append(tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json")
+    dead = {"active": 0, "frequent": [], "clique": []}
+    write_json(paths[0], read_json(paths[0]) | dead)
+    drawing = InterventionFigure(plain, tmp_path)
+    data = drawing.data()
+    assert set(data["block"]) == {"equation"}
+    drawing.draw(Canvas(layout="constrained"), data)
+    assert any(text.endswith("text: no dimension of R is ever active.") for text in drawing.caption(data))
+    for path in paths:
+        write_json(path, read_json(path) | dead)
+    with pytest.raises(NothingToDraw, match="no dimension of R is ever active"):
+        InterventionFigure(plain, tmp_path).data()
 
 
 def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from benchmarks import launch, planning
 from benchmarks.cli import app
 from benchmarks.counting import example
-from benchmarks.data import open_corpus, prepare, sources
+from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.hardware import GPU, GPUS
@@ -146,6 +146,8 @@ def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
     found = lengths_of(DataSpec(train="gsm8k"), TokenizerSpec(trained=512), tmp_path / "none")
     assert found.basis.startswith("the card's count and assumed lengths")
+    with pytest.raises(DataError, match="'multiarith' has no train split; it has: test"):
+        lengths_of(DataSpec(train="multiarith"), TokenizerSpec(trained=512), tmp_path / "none")
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k/train.jsonl").write_text("cut")  # what cannot be used is as good as nothing
     assert lengths_of(DataSpec(train="gsm8k"), TokenizerSpec(trained=512), tmp_path / "none").basis == found.basis

@@ -86,7 +86,7 @@ def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_p
     assert "equation/marcos/s0: R is dead" in text
     titles = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| MarCos")]
     assert titles.count("MarCos (R dead)<sup>1</sup>") == 3  # among accuracies, trainings, and against the control
-    assert "MarCos (R dead) (mean r)" in text and "MarCos" in titles
+    assert "MarCos (R dead) (mean R)" in text and "MarCos" in titles
 
 
 def test_a_row_whose_r_is_dead_for_some_seeds_says_for_how_many(tmp_path: Path) -> None:
@@ -103,6 +103,16 @@ def test_times_and_their_spreads_have_as_many_decimals() -> None:
     assert timed(0.0038, spread=0.0001) == Cell("0.0038", " ± 0.0001")
     assert timed(80.95, spread=5.78) == Cell("80.95", " ± 5.78") and timed(2.0, spread=0.0) == Cell("2.00", " ± 0.00")
     assert timed(None, "1") == Cell(mark="1")
+
+
+def test_times_that_were_measured_beside_other_work_are_named(tmp_path: Path) -> None:
+    assert "Other processes took" not in rendered(study(), tmp_path)["md"]
+    for run, load in (("text/marcos/s0", 0.124), ("text/cot/s0", 0.01)):
+        path = tmp_path / f"fake/runs/{run}/time.json"
+        write_json(path, read_json(path) | {"other_load": load})
+    results.collect(study(), tmp_path)
+    text = contents(study(), tmp_path)["md"]
+    assert "so that their Train and Test may be too long: text/marcos/s0 (12 %)." in text
 
 
 def test_strict_is_what_the_scorer_asks_for(files: dict[str, str]) -> None:
@@ -166,7 +176,7 @@ def test_details(files: dict[str, str]) -> None:
     low, high = (float(part) for part in row[4].split(" to "))
     assert 70 < low < 80 < high < 90
     assert row[6:] == ["10.00", "0.25", "4.0", "400", "100", "4.00 ± 0.50"]
-    assert re.search(r"\| MarCos \(mean r\): \d\d\.\d\d %", text)  # further decodings
+    assert re.search(r"\| MarCos \(mean R\): \d\d\.\d\d %", text)  # further decodings
 
 
 @pytest.mark.parametrize(

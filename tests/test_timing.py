@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import torch
 from benchmarks import launch, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
+from benchmarks.load import OtherLoad
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from small import small_study
@@ -33,6 +38,19 @@ def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch
     times = timing.time_test(make("cot_sft").eval(), spec, questions(), answer_only=True)
     assert len(times["seconds"]) == 2 and times["n"] == 4
     assert len(asked) == 6 and asked[:2] == asked[2:4] == asked[4:]
+
+
+def test_the_cpu_time_of_other_processes_is_noticed() -> None:
+    """A process is other until it has ended: its parent counts it then."""
+    load = OtherLoad()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        time.sleep(1.0)
+        beside = load.share()
+        busy.kill()
+    assert beside > 0.5 / (os.cpu_count() or 1)
+    load = OtherLoad()
+    subprocess.run([sys.executable, "-c", "sum(range(10**7))"], check=True)
+    assert load.share() < beside
 
 
 def test_training_is_timed_with_the_kernels_that_it_trains_with(

@@ -249,6 +249,7 @@ def test_a_missing_file_of_a_run_is_no_outage(behind: Path) -> None:
 
 def test_a_database_that_is_read_only_fails_no_table(behind: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
+        patch.chdir(behind)  # MLflow makes a folder of that name where it is called
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///file:{behind}/mlflow.db?mode=ro&uri=true")
         assert "readonly" in track_and_render(behind)
     assert_catches_up(behind)

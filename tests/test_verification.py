@@ -152,6 +152,15 @@ def test_a_changed_number_in_a_table_is_told_from_changed_words(folder: Path) ->
     assert "accuracy: 1.0 is recorded" in findings(folder, "differs")[0].text
 
 
+def test_a_changed_difference_to_the_control_is_found(folder: Path) -> None:
+    path = folder / "table_main.json"
+    content = json.loads(path.read_text())
+    content["against_controls"][0]["p_holm"] = 0.5
+    write_json(path, content)
+    (found,) = findings(folder, "differs")
+    assert "against_controls: line 1, p_holm: 0.5 is recorded" in found.text
+
+
 def test_a_number_in_a_rendered_table_is_checked_against_the_records(folder: Path) -> None:
     for ending in ("md", "tex", "csv"):
         path = folder / f"table_main.{ending}"

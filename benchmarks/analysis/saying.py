@@ -12,9 +12,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
-from benchmarks.engine import autocast, pick_device
-from benchmarks.evaluation import batches_by_length, generated, said_ids
-from benchmarks.models import trained_method
+from benchmarks.engine import autocast
+from benchmarks.evaluation import answering_method, batches_by_length, generated, said_ids
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
 from methods.base import Example, Method
@@ -45,8 +44,7 @@ class Speaker:
     def load(cls, spec: RunSpec, results: Path) -> Speaker:
         torch.set_num_threads(spec.threads)
         paths = Paths(results, spec)
-        method = trained_method(spec, results).to(pick_device())
-        return cls(spec, method, load_tokenizer(paths.data), paths.data)
+        return cls(spec, answering_method(spec, results), load_tokenizer(paths.data), paths.data)
 
     def test(self, name: str, count: int | None = None) -> TestSet:
         """A test set, or ``count`` of its questions, spread evenly over it."""

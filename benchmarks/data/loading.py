@@ -28,14 +28,20 @@ def get_dataset(name: str) -> DataSet | Generated:
     return DATASETS[name]
 
 
-def load_rows(name: str, form: Form, split: str) -> list[Raw]:
-    """All published rows of a split, or an error that says which splits and forms there are."""
-    card = get_dataset(name).card
+def dataset_with(name: str, form: Form, split: str) -> DataSet | Generated:
+    """A data set that has a split and a form, or an error that says which it has."""
+    dataset = get_dataset(name)
+    card = dataset.card
     if split not in card.counts:
         raise DataError(f"data set {name!r} has no {split} split; it has: {', '.join(card.counts)}")
     if form not in card.forms:
         raise DataError(f"data set {name!r} has no steps as {form}; it has: {', '.join(card.forms)}")
-    return DATASETS[name].rows(split)
+    return dataset
+
+
+def load_rows(name: str, form: Form, split: str) -> list[Raw]:
+    """All published rows of a split."""
+    return dataset_with(name, form, split).rows(split)
 
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from benchmarks.engine.device import pick_device
-from benchmarks.heartbeat import Heartbeat
+from benchmarks.heartbeat import STARTUP, Heartbeat
 
 T = TypeVar("T")
 
@@ -105,8 +105,9 @@ class ProcessGroup(Ranks):
 def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[ProcessGroup]:
     """Join the group that the environment names (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` …) until the block ends.
 
-    The launcher gives up after ``seconds`` without progress and names the rank that hangs. The group's own limit is
-    somewhat longer: it ends ranks that wait for another, and those would be named instead.
+    The launcher gives up after ``seconds`` without progress (:data:`STARTUP` until all have begun) and names the rank
+    that hangs. The group's own limit is somewhat longer: it ends ranks that wait for another, and those would be named
+    instead.
     """
     import deepspeed
 
@@ -118,7 +119,7 @@ def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[Process
         leave_nvml_out()
     deepspeed.init_distributed(
         dist_backend="nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=1.2 * seconds + 30),
+        timeout=timedelta(seconds=1.2 * max(seconds, STARTUP) + 30),
         auto_mpi_discovery=False,
         verbose=False,
     )

@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import FEWEST, Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.specs import Block, Row
+from benchmarks.statistics import FEWEST
 from benchmarks.summary import answers
 from benchmarks.tables.repeating import habit
 
@@ -51,7 +52,8 @@ class CopiedFigure(Drawing):
             return
         for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
             known, hits = habit(own["text"].tolist()), float(own["correct"].mean())
-            shared = {"repeats": known.repeats, "by_habit": known.explains(hits)}
+            low = (self.summary.line(block.id, row.id, "default", str(test)) or {})["low"]
+            shared = {"repeats": known.repeats, "by_habit": known.explains(hits, low)}
             choices = int(own["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
             for part in bins(choices):

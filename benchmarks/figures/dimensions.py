@@ -65,7 +65,8 @@ class DimensionsFigure(LatentsFigure):
         in how many samples each dimension is active; a sample is one step of one question."""
         for analysis in self.analyses:
             record = analysis.record
-            yield f"{self.block_title(analysis)}: {record.active} of {record.dimensions} dimensions are ever active."
+            share = f"{record.active} of {record.dimensions}"
+            yield f"{self.block_title(analysis)}: dimensions that are ever active: {share}."
 
 
 def first_active(steps: np.ndarray, active: np.ndarray) -> int:

@@ -20,8 +20,6 @@ from benchmarks.specs import Row
 from benchmarks.study import Study
 from benchmarks.summary import Summary, summarise
 
-FEWEST = 10  # questions or answers that a share is drawn of: a share of fewer says nothing
-
 
 class NothingToDraw(ValueError):
     """A figure whose numbers a study does not have; the message says what would give them."""

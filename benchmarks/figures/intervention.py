@@ -14,7 +14,7 @@ from benchmarks.analysis.patterns import correlation_graph, correlations
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import clique_effects
 from benchmarks.claims import load_claims
-from benchmarks.figures.drawing import grid
+from benchmarks.figures.drawing import NothingToDraw, grid
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import DIVERGING, GREY, colour, picture
 
@@ -29,7 +29,14 @@ class InterventionFigure(LatentsFigure):
     def data(self) -> pd.DataFrame:
         """``part`` correlation: Pearson's of dimensions ``a`` and ``b``; ``part`` effect: ``measure`` under ``setting``
         (tokens per question; shares of answers)."""
-        return pd.DataFrame([line for analysis in self.analyses for line in self._lines(analysis)])
+        if not self._active:
+            raise NothingToDraw(f"no dimension of R is ever active in {self.study.name}")
+        return pd.DataFrame([line for analysis in self._active for line in self._lines(analysis)])
+
+    @property
+    def _active(self) -> list[Analysis]:
+        """Those with dimensions that can be set: R may be dead."""
+        return [analysis for analysis in self.analyses if analysis.record.frequent]
 
     def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
         block, dims = analysis.block.id, analysis.record.frequent
@@ -42,8 +49,8 @@ class InterventionFigure(LatentsFigure):
                 yield {"part": "effect", "block": block, "setting": setting, "measure": measure, "value": line[measure]}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
-        panels = grid(canvas, len(self.analyses), 3, (2.7, 2.4))
-        for (heat, effect, graph), analysis in zip(panels, self.analyses, strict=True):
+        panels = grid(canvas, len(self._active), 3, (2.7, 2.4))
+        for (heat, effect, graph), analysis in zip(panels, self._active, strict=True):
             own = data.loc[data["block"] == analysis.block.id]
             self._heat(heat, own.loc[own["part"] == "correlation"], analysis)
             self._effect(effect, own.loc[own["part"] == "effect"])
@@ -104,17 +111,19 @@ class InterventionFigure(LatentsFigure):
         {self.samples}. Right: a graph of these dimensions with an edge where their correlation is above
         {settings.correlated_above:g}; its largest clique is in colour. Middle: that clique set by hand, in every step
         of {self.asked}: length of all that is said, share of answers with the marker, accuracy."""
-        for analysis in self.analyses:
+        for analysis in self._active:
             own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
             table = own.pivot(index="setting", columns="measure", values="value").reindex(own["setting"].unique())
             dims, last = analysis.record.clique, table.iloc[-1]
             correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
             alone = " (no two dimensions correlate so much, so it is the most frequent one alone)" * (len(dims) < 2)
             change = f"{100 * abs(last['longer']):.1f} % {'longer' if last['longer'] >= 0 else 'shorter'}"
-            yield f"""{self.block_title(analysis)}: clique {", ".join(map(str, dims)) or "none"}{alone}. At
+            yield f"""{self.block_title(analysis)}: clique {", ".join(map(str, dims))}{alone}. At
             {table.index[-1]}, outputs are {change} and {100 * last["marked"]:.1f} % of answers have the marker (as it
             is: {100 * table["marked"].iloc[0]:.1f} %). Accuracy is {correct} (as it is:
             {100 * table["correct"].iloc[0]:.1f} %)."""
+        if dead := [self.block_title(analysis) for analysis in self.analyses if analysis not in self._active]:
+            yield f"{', '.join(dead)}: no dimension of R is ever active."
         said = {claim.id: claim.printed or 0.0 for claim in load_claims()}
         yield f"""The paper, with its own model and data, at 0.5: outputs {said["clique"]:g} % longer,
         {100 - said["clique_unmarked"]:.2f} % of answers with the marker, accuracy largely unaffected."""

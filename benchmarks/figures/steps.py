@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks import statistics
-from benchmarks.figures.drawing import FEWEST, Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.specs import Block, Row
+from benchmarks.statistics import FEWEST
 from benchmarks.summary import answers
 
 COLUMNS = ("test", "id", "seed", "correct", "n_steps")

@@ -9,7 +9,7 @@ import pandas as pd
 from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import cell, p_value, percent, points
-from benchmarks.tables.maker import Maker, spoken
+from benchmarks.tables.maker import Maker, heading
 from methods.registry import get_method
 
 MEANINGS = {
@@ -40,7 +40,7 @@ class ControlsTable(Maker):
     def grids(self) -> list[Grid]:
         columns = [Column("Own (%)")]
         for name in self.decodings():
-            group = spoken(name).capitalize()
+            group = heading(name)
             columns += [Column("(%)", group), Column("lost", group), Column("p", group)]
         return [Grid(self.title, tuple(columns), self.by_test(self._lines))]
 
@@ -67,7 +67,7 @@ class ControlsTable(Maker):
             return
         yield "Own: accuracy of the default decoding, in which every question is answered with its own latents."
         for name, spec in self.decodings().items():
-            yield f"{spoken(name).capitalize()}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
+            yield f"{heading(name)}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
         yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
         carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length."""

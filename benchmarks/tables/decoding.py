@@ -9,7 +9,7 @@ import pandas as pd
 from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import percent
-from benchmarks.tables.maker import Maker, spoken
+from benchmarks.tables.maker import Maker, heading
 
 
 class DecodingTable(Maker):
@@ -24,7 +24,7 @@ class DecodingTable(Maker):
         return f"{self.study.title}: decodings"
 
     def grids(self) -> list[Grid]:
-        columns = tuple(Column(f"{spoken(name).capitalize()} (%)") for name in self._names)
+        columns = tuple(Column(f"{heading(name)} (%)") for name in self._names)
         return [Grid(self.title, columns, self.by_test(self._lines))]
 
     @property
@@ -67,8 +67,8 @@ def _described(name: str, spec: DecodingSpec) -> str:
     latents = {
         "default": "as the method's default is",
         "sample": "drawn where the method can draw them",
-        "mean": "the means in place of draws",
+        "mean": "the means in place of draws (a row that draws none answers as by default)",
     }
     seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
     only = f"; for {', '.join(spec.only)} only" if spec.only else ""
-    return f"{spoken(name).capitalize()}: tokens {tokens}, latents {latents[spec.latents]}; {seeds}{only}."
+    return f"{heading(name)}: tokens {tokens}, latents {latents[spec.latents]}; {seeds}{only}."

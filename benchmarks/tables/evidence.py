@@ -80,15 +80,16 @@ class Records:
 
     def trivial(self, cell: Cell) -> str | None:
         """A model that says the same step again and again need not remember it to repeat it."""
-        found, hits = self._place(cell), self.value(cell, "accuracy")
-        if cell.table != COUNTERPARTS[Table.longrange] or found is None or hits is None or self.results is None:
+        found, line = self._place(cell), self._line(cell)
+        if cell.table != COUNTERPARTS[Table.longrange] or found is None or line is None or self.results is None:
             return None
         study, _, block, _ = found
         own = answers(
             study, load_collected(study, self.results).runs, self.results, block, cell.row, "default", ("text",)
         )
         known = None if own is None else habit(own["text"].tolist())
-        return known.reason(hits / 100) if known and known.explains(hits / 100) else None
+        hits = line["accuracy"]
+        return known.reason(hits) if known and known.explains(hits, line["low"]) else None
 
     def without_r(self, finding: Finding) -> str | None:
         """Which of the rows that are compared were trained to a dead R, so that what they show is a row without it."""

@@ -10,6 +10,7 @@ import pandas as pd
 from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.scoring.copying import bins
 from benchmarks.specs import Block, Row
+from benchmarks.statistics import FEWEST
 from benchmarks.summary import answers
 from benchmarks.tables.cells import cell, percent
 from benchmarks.tables.repeating import Habit, habit
@@ -49,7 +50,7 @@ class LongRangeTable(SyntheticTable):
     def _by_habit(self, line: Found | None) -> str | None:
         """Why the accuracy of a line is no evidence of memory, where it is none."""
         own = self._habit(line)
-        if line is None or own is None or pd.isna(line["accuracy"]) or not own.explains(line["accuracy"]):
+        if line is None or own is None or pd.isna(line["accuracy"]) or not own.explains(line["accuracy"], line["low"]):
             return None
         return own.reason(line["accuracy"])
 
@@ -77,7 +78,8 @@ class LongRangeTable(SyntheticTable):
         choices = max((len(own) for own in counts), default=0)
         for part in bins(choices):
             copied = slice(part[0] - 1, part[-1])
-            cells = [Cell(percent(sum(own[copied]) / sum(own))) if sum(own) else Cell() for own in counts]
+            enough = [own if sum(own) >= FEWEST else [] for own in counts]
+            cells = [Cell(percent(sum(own[copied]) / sum(own))) if own else Cell() for own in enough]
             name = f"step {part[0]}" if len(part) == 1 else f"steps {part[0]} to {part[-1]}"
             yield Line(Cell(name), (*cells, Cell(percent(len(part) / choices))))
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from benchmarks.load import MUCH
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
 from benchmarks.specs import Block, DecodingSpec, Row
@@ -174,13 +175,14 @@ class MainTable(Maker):
         study, several = self.study, len(self.study.seeds) > 1
         over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
         yield """Train: time of one epoch of each training phase, warm starts included: the steps of an epoch times the
-        median step, measured alone on the machine, on the devices that the run trains on, plus what a phase computes
-        once. Training FLOPs: of the whole budget, warm starts included."""
+        median step, measured with no other job of the workflow beside it, on the devices that the run trains on, plus
+        what a phase computes once. Training FLOPs: of the whole budget, warm starts included."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
         interval in the details does (Wilson's, or a bootstrap over questions where a question's score is a mean over
         seeds)."""
         yield self._times()
+        yield from self._disturbed()
         yield f"{RANKS} Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows. {SPEAKS}"
         yield f"""De-duplicated: accuracy on the questions that are not in the training data. {self.strict()} Lines with
         the mean in place of a drawn latent are in the details only, their accuracy behind the name; other decodings
@@ -194,6 +196,13 @@ class MainTable(Maker):
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
+
+    def _disturbed(self) -> Iterable[str]:
+        """Which runs were timed beside other work."""
+        loads = {id: records.time.other_load or 0.0 for id, records in self.runs.items() if records.time}
+        if busy := [f"{id} ({100 * load:.0f} %)" for id, load in loads.items() if load > MUCH]:
+            yield f"""Other processes took more than {100 * MUCH:g} % of the machine's CPU time while these were timed,
+            so that their Train and Test may be too long: {", ".join(busy)}."""
 
     def _times(self) -> str:
         """What the columns of times are, where there are any."""

@@ -180,6 +180,12 @@ def _scorer(test: str) -> str:
         return "number"
 
 
-def spoken(name: str) -> str:
+def heading(decoding: str) -> str:
     """A decoding's name, as a heading has it."""
-    return name.replace("_", " ")
+    name = spoken(decoding)
+    return name[0].upper() + name[1:]
+
+
+def spoken(name: str) -> str:
+    """A decoding's name, as a sentence has it: variables, of one letter, are capitals."""
+    return " ".join(part.upper() if len(part) == 1 else part for part in name.split("_"))

@@ -22,16 +22,17 @@ class Habit:
     repeats: float
     last: float
 
-    def explains(self, hits: float) -> bool:
-        """Whether an accuracy (a share of 1) is no higher than the habit alone makes it."""
-        return self.repeats > FREELY and 0 < hits <= self.last
+    def explains(self, hits: float, low: float) -> bool:
+        """Whether an accuracy (a share of 1) is not clearly higher than the habit alone makes it. ``low``: where its
+        interval over questions begins."""
+        return self.repeats > FREELY and hits > 0 and low <= self.last
 
     def reason(self, hits: float) -> str:
         """Why hits that the habit explains are no evidence of memory."""
         return (
-            f"{100 * self.repeats:.1f} % of the steps before the last repeat an earlier one, which none has to; by "
-            f"this habit alone {100 * self.last:.1f} % of the last steps would, which have more steps before them, and "
-            f"{100 * hits:.1f} % do: no evidence of memory"
+            f"{100 * self.repeats:.1f} % of the steps before the last repeat an earlier step, though nothing asks for "
+            f"it; at this rate {100 * self.last:.1f} % of the last steps, which have more steps before them, would "
+            f"repeat one by chance, and {100 * hits:.1f} % do: no evidence of memory"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.diversity import DrawStatistics
+from benchmarks.diversity import FEWEST_PAIRS, DrawStatistics
 from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.paper import Measured
 from benchmarks.runs import run_id
@@ -143,10 +143,11 @@ class SyntheticTable(Maker):
         yield """Sampled: a transformer draws its tokens; a method with R draws R and says the likeliest tokens. Mean
         and spread over decoding seeds (over training seeds where there are several). Greedy: nothing is drawn; the mean
         of R takes the place of a draw."""
-        yield """Entropy: of what the sampled answers drew, in bits, over questions and seeds, followed by the most that
-        as many uniform draws could have; mean over steps. Only steps that the rules explain count. Seeds agree: how
-        often two decoding seeds draw the same for the same question; uniform draws among n do so in one of n cases. A
-        model that always draws the same has entropy 0 and agreement 100 %."""
+        yield f"""Entropy: of what the sampled answers drew, in bits, over questions and seeds, followed by the most
+        that as many uniform draws could have; mean over steps. Only steps that the rules explain count. Seeds agree: of
+        the pairs of decoding seeds that both draw something for a question, how many draw the same (a dash below
+        {FEWEST_PAIRS} pairs); uniform draws among n do so in one of n cases. A model that always draws the same has
+        entropy 0 and agreement 100 %."""
         if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
             yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}."""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)

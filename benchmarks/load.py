@@ -1,0 +1,29 @@
+"""Whether a machine did something else while it measured."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+MUCH = 0.05  # of a machine's CPU time: more than a system's own services take
+IDLE = ("idle", "iowait", "guest", "guest_nice")  # guests' time is in `user` and `nice` already
+
+
+class OtherLoad:
+    """Watches the CPU time that all other processes of the machine take, from its making on."""
+
+    def __init__(self) -> None:
+        self._began, self._before = time.perf_counter(), _others()
+
+    def share(self) -> float:
+        """Of the CPU time that the machine had since then; what children of this process took that have ended counts
+        as its own."""
+        available = (time.perf_counter() - self._began) * (psutil.cpu_count() or 1)
+        return max(0.0, _others() - self._before) / available
+
+
+def _others() -> float:
+    """Seconds since the machine started that were spent on other processes."""
+    total = sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in IDLE)
+    return total - sum(psutil.Process().cpu_times()[:4])
