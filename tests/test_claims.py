@@ -152,7 +152,7 @@ def test_a_difference_that_is_not_separated_does_not_count() -> None:
 
 def test_a_ratio_of_times_that_may_be_noise_does_not_count() -> None:
     one = claim(tests=["gsm8k"], against=["cot_sft"], above=1, measure="test")
-    slow, slower = ({("marcos", "gsm8k"): 1.0, ("cot_sft", "gsm8k"): seconds} for seconds in (1.5, 1.7))
+    slow, slower = ({("marcos", "gsm8k"): 1.0, ("cot_sft", "gsm8k"): seconds} for seconds in (1.7, 1.8))
     unsure = judge(one, Given(slow))
     assert unsure.verdict == "not held" and "another measurement may turn round equation own_gsm8k" in unsure.why
     assert judge(one, Given(slower)).verdict == "held"

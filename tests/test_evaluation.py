@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.evaluation import batches_by_length, generated, said_ids
+from benchmarks import evaluation
+from benchmarks.evaluation import answering_method, batches_by_length, generated, said_ids
 from benchmarks.runs import RunSpec
 from benchmarks.specs import EvaluationSpec
-from methods.base import Method
 from methods.generation import Cost, Decoding, Generation
 
 
@@ -56,12 +57,18 @@ class Noting(nn.Module):
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_all_questions_are_answered_with_weights_in_the_runs_precision(precision: str, dtype: torch.dtype) -> None:
-    method = Noting()
+def test_all_questions_are_answered_with_weights_in_the_runs_precision(
+    precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are cast once: a CUDA graph is of weights that stay where they are."""
     settings = SimpleNamespace(engine=SimpleNamespace(precision=precision), evaluation=SimpleNamespace(batch_size=2))
+    monkeypatch.setattr(evaluation, "trained_method", lambda *_: Noting())
+    method = answering_method(cast(RunSpec, settings), Path())
+    assert isinstance(method, Noting)
+    weight = method.layer.weight
     questions = [[3], [4, 0, 0], [5, 0], [6, 0, 0, 0]]
     answered = {}
-    for indices, generation in generated(cast(Method, method), questions, Decoding(), cast(RunSpec, settings)):
+    for indices, generation in generated(method, questions, Decoding(), cast(RunSpec, settings)):
         answered |= dict(zip(indices.tolist(), said_ids(generation).tolist(), strict=True))
     assert answered == {i: [[question[0], 0]] for i, question in enumerate(questions)}
-    assert method.seen == [dtype] * 2 and method.layer.weight.dtype == torch.float32
+    assert method.seen == [dtype] * 2 and method.layer.weight is weight

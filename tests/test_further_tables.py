@@ -67,7 +67,7 @@ def test_every_table_is_written_under_its_name(folder: Path) -> None:
 
 def test_decodings_stand_side_by_side_with_their_spread_over_seeds(decoding: dict[str, str]) -> None:
     text = decoding["md"]
-    assert header(text) == ["Model", "Default (%)", "Sampled (%)", "Nucleus (%)", "Mean r (%)"]
+    assert header(text) == ["Model", "Default (%)", "Sampled (%)", "Nucleus (%)", "Mean R (%)"]
     greedy, sampled, *others = cells(text, "CoT-SFT", ALPHA)
     assert greedy.endswith(" (det.)") and re.fullmatch(r"\d\d\.\d\d ± \d\.\d\d", sampled)
     assert set(others) == {"–"}  # noqa: RUF001
