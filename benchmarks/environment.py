@@ -25,7 +25,7 @@ def environment(started: str) -> dict[str, Any]:
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "python": platform.python_version(),
-        **{package: version(package) for package in ("torch", "transformers", "datasets", "tokenizers")},
+        **{package: version(package) for package in ("torch", "transformers", "datasets", "tokenizers", "deepspeed")},
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "device_count": torch.cuda.device_count(),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.records import TrainRecord
 from benchmarks.results import Collected
 from benchmarks.runs import RunSpec, row_of
-from benchmarks.specs import BackboneSpec, TokenizerSpec
+from benchmarks.specs import BackboneSpec, EngineSpec, TokenizerSpec
 from benchmarks.study import Study
 
-VERSIONS = ("python", "torch", "transformers", "datasets")
+VERSIONS = ("python", "torch", "transformers", "datasets", "deepspeed")
 
 
 def titles(collected: Collected) -> dict[str, str]:
@@ -43,6 +43,7 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
+        "Engine": "; ".join(_grouped(study, lambda spec: _engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
     }
@@ -61,15 +62,34 @@ def in_short(study: Study, collected: Collected) -> str:
 
 
 def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
-    """What the rows of a block were trained for; rows with the same together."""
-    rows: dict[str, list[str]] = {}
-    for id, spec in study.runs.items():
-        record = collected.runs[id].train if id in collected.runs else None
+    """What the rows of a block were trained for."""
+
+    def budget(spec: RunSpec) -> str | None:
+        record = collected.runs[spec.id].train if spec.id in collected.runs else None
         told = record and record.stages and all(stage.epochs for stage in record.stages)
-        if record and told and (spec.block, spec.seed) == (block, study.seeds[0]):
-            rows.setdefault(_budget(spec, record), []).append(spec.row)
-    for budget, names in rows.items():
-        yield f"{', '.join(names)}: {budget}"
+        return _budget(spec, record) if record and told and spec.block == block else None
+
+    return _grouped(study, budget)
+
+
+def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterator[str]:
+    """What there is to say of the study's rows; those of which the same is said together, unnamed if these are all."""
+    rows: dict[str, dict[str, None]] = {}
+    runs = [spec for spec in study.runs.values() if spec.seed == study.seeds[0]]
+    for spec in runs:
+        if text := describe(spec):
+            rows.setdefault(text, {})[spec.row] = None
+    for text, names in rows.items():
+        every = len(rows) == 1 and len(names) == len({spec.row for spec in runs})
+        yield text if every else f"{', '.join(names)}: {text}"
+
+
+def _engine(engine: EngineSpec) -> str:
+    """What a run's steps are computed on, as far as results or times depend on it."""
+    ranks = f"{engine.ranks} ranks of DeepSpeed, ZeRO {engine.zero_stage}"
+    on = "one process" if engine.kind == "process" else ranks
+    parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
+    return f"{on}, {engine.precision}{parts}"
 
 
 def _budget(spec: RunSpec, record: TrainRecord) -> str:
@@ -78,7 +98,8 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
         phases[stage.phase] += stage.epochs or 0.0
     parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
     start = f" after {row_of(spec.starts_from)}" if spec.starts_from else ""
-    return f"{', '.join(parts)} in batches of {spec.training.batch_size}{start}"
+    settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
+    return f"{', '.join(parts)} in {settings}{start}"
 
 
 def _models(study: Study) -> Iterator[str]:

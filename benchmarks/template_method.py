@@ -21,7 +21,7 @@ from methods.generation import Decoding, Generation
 class MyMethodOptions(MethodOptions):
     """CHANGE: what a study may set under `options:`. Unknown names and bad values are refused."""
 
-    pauses: int = Field(default=4, ge=0)
+    pauses: int = Field(default=4, ge=0, description="pause tokens between question and answer")
 
 
 class MyMethod(Method):

@@ -42,15 +42,21 @@ class CoconutOptions(MethodOptions):
     """Stage s = 1 … ``max_stage`` replaces the first s steps by ``thoughts_per_step`` thoughts each; the final stage
     drops all other steps too. The published run on GSM8K has three stages of 3 epochs and a final one of 13."""
 
-    thoughts_per_step: int = Field(default=2, ge=1)
-    max_stage: int = Field(default=3, ge=1)
+    thoughts_per_step: int = Field(default=2, ge=1, description="thoughts in the place of each step")
+    max_stage: int = Field(default=3, ge=1, description="stages before the final one, and steps that become thoughts")
     stage_share: float = Field(default=3 / 22, gt=0, description="of the budget, for each stage before the final one")
     uniform_prob: float = Field(default=0.0, ge=0, le=1, description="share of examples that draw their stage")
-    optimizer_restart: Literal["never", "stage", "epoch"] = "stage"  # the published code: each epoch; its paper: stage
-    # no_cot: answers at once, never saw a step. no_curriculum: the final stage alone. no_thoughts: steps go, nothing
-    # comes in their place. pause: a learned token in the place of every thought.
-    control: Literal["none", "no_cot", "no_curriculum", "no_thoughts", "pause"] = "none"
-    warm_start: Literal["cot_sft", "none"] = "cot_sft"
+    optimizer_restart: Literal["never", "stage", "epoch"] = Field(
+        default="stage", description="the published code: each epoch; its paper: each stage"
+    )
+    control: Literal["none", "no_cot", "no_curriculum", "no_thoughts", "pause"] = Field(
+        default="none",
+        description="no_cot: answers at once, never saw a step; no_curriculum: the final stage alone; no_thoughts: "
+        "steps go, nothing comes in their place; pause: a learned token in the place of every thought",
+    )
+    warm_start: Literal["cot_sft", "none"] = Field(
+        default="cot_sft", description="method whose weights it starts from; no_cot starts from none"
+    )
 
     @model_validator(mode="after")
     def _leaves_a_final_stage(self) -> CoconutOptions:

@@ -22,13 +22,21 @@ MARKERS = 2  # begin and end of thought, the rows after the vocabulary's
 
 
 class CODIOptions(MethodOptions):
-    num_latents: int = Field(default=6, ge=1)
-    prj_dim: int | None = None  # width of the projection from hidden state to latent; None: the hidden size
-    distill_weight: float = 1.0  # published: 1 for GPT-2, 20 for pretrained Llama
-    teacher_weight: float = 1.0  # of the cross entropy on the written chain
-    divide_by_std: bool = True  # the distance of each layer, by the deviation of the teacher's states
-    include_last_step: bool = False  # True lets the teacher read the result off the last step
-    warm_start: Literal["none", "cot_sft"] = "none"
+    num_latents: int = Field(default=6, ge=1, description="latents that the student thinks before it answers")
+    prj_dim: int | None = Field(
+        default=None, description="inner width of the projection from hidden state to latent; null: the hidden size"
+    )
+    distill_weight: float = Field(
+        default=1.0, description="of the states' distance; published: 1 for GPT-2, 20 for pretrained Llama"
+    )
+    teacher_weight: float = Field(default=1.0, description="of the cross entropy on the written chain")
+    divide_by_std: bool = Field(
+        default=True, description="the distance of each layer, by the deviation of the teacher's states"
+    )
+    include_last_step: bool = Field(
+        default=False, description="true lets the teacher read the result off the last step"
+    )
+    warm_start: Literal["none", "cot_sft"] = Field(default="none", description="method whose weights it starts from")
 
 
 class CODI(Method):

@@ -29,15 +29,22 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class CoLaROptions(MethodOptions):
-    max_compression: int = Field(default=5, ge=1)  # training draws the factor of each step from 1 to this
-    speed: int | None = Field(default=None, ge=1)  # factor asked for when answering; None: max_compression
-    sqrt_mean: bool = True  # divide a block's sum by the root of its length, which keeps the deviation; False: mean
-    latent_loss: Literal["mse", "nll"] = "mse"  # published: mse (of a draw) for GSM8K
-    deterministic: bool = False  # a latent head without deviation
-    latent_weight: float = 1.0
-    head_width: int | None = None  # inner width of the latent head; None: the hidden size
-    max_latents: int = Field(default=64, ge=1)  # an answer is forced after so many
-    warm_start: Literal["none", "cot_sft"] = "cot_sft"
+    max_compression: int = Field(
+        default=5, ge=1, description="training draws the factor of each optimizer step from 1 to this"
+    )
+    speed: int | None = Field(default=None, ge=1, description="factor asked for when answering; null: max_compression")
+    sqrt_mean: bool = Field(
+        default=True,
+        description="divide a block's sum by the root of its length, which keeps the deviation; false: mean",
+    )
+    latent_loss: Literal["mse", "nll"] = Field(
+        default="mse", description="published: mse (of a draw) for GSM8K; nll: the negative log likelihood"
+    )
+    deterministic: bool = Field(default=False, description="a latent head without deviation, for mse alone")
+    latent_weight: float = Field(default=1.0, description="of the latent loss")
+    head_width: int | None = Field(default=None, description="inner width of the latent head; null: the hidden size")
+    max_latents: int = Field(default=64, ge=1, description="an answer is forced after so many")
+    warm_start: Literal["none", "cot_sft"] = Field(default="cot_sft", description="method whose weights it starts from")
 
     @model_validator(mode="after")
     def _likelihood_needs_deviation(self) -> Self:

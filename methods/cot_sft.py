@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
+from pydantic import Field
 
 from methods.backbone import label_loss
 from methods.base import (
@@ -27,7 +28,9 @@ from methods.generation import Decoding, Generation, Length
 
 
 class CoTSFTOptions(MethodOptions):
-    steps: bool = True  # False: the control that answers at once, trained without the chain
+    steps: bool = Field(
+        default=True, description="write the chain; false: the control that answers at once, trained without the chain"
+    )
 
 
 class CoTSFT(Method):

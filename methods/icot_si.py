@@ -22,13 +22,15 @@ PUBLISHED_CUTOFF = 39  # tokens of GPT-2 or Mistral on GSM8K's equations
 class ICoTSIOptions(MethodOptions):
     """The published run removes 8 tokens per epoch, and all from 39 on; both depend on the tokenizer and the budget."""
 
-    tokens_per_epoch: float | None = Field(default=None, gt=0, description="removed; null: by removal_share")
+    tokens_per_epoch: float | None = Field(default=None, gt=0, description="tokens removed; null: by removal_share")
     removal_share: float = Field(default=0.4, gt=0, lt=1, description="of the budget, until all tokens are removed")
     cutoff: int | None = Field(default=None, ge=1, description="count from which on all go; null: cutoff_quantile")
     cutoff_quantile: float = Field(default=0.9, gt=0, le=1, description="of the lengths of the training data's chains")
-    smoothing: float | None = Field(default=4.0, gt=0, description="lambda: P(o) ~ exp(-lambda o); null: o = 0")
-    optimizer_restart: bool = True  # whenever the count of removed tokens grows
-    warm_start: Literal["none", "cot_sft"] = "none"
+    smoothing: float | None = Field(
+        default=4.0, gt=0, description="lambda: o tokens more are removed, P(o) ~ exp(-lambda o); null: o = 0"
+    )
+    optimizer_restart: bool = Field(default=True, description="whenever the count of removed tokens grows")
+    warm_start: Literal["none", "cot_sft"] = Field(default="none", description="method whose weights it starts from")
     steps: ClassVar[bool] = True  # CoT-SFT's option: chains are written before they are shortened
 
 

@@ -136,7 +136,9 @@ class SimCoT(Method):
 
 
 class SimCoTCoconutOptions(SimCoTOptions):
-    base: CoconutOptions = CoconutOptions()
+    base: CoconutOptions = Field(
+        default=CoconutOptions(), description="of Coconut, without warm_start; control: none or no_curriculum"
+    )
 
     @field_validator("base")
     @classmethod
@@ -180,7 +182,7 @@ class SimCoTCoconut(SimCoT):
 
 
 class SimCoTCODIOptions(SimCoTOptions):
-    base: CODIOptions = CODIOptions()
+    base: CODIOptions = Field(default=CODIOptions(), description="of CODI")
 
 
 class SimCoTCODI(SimCoT):

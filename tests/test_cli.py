@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from benchmarks import results
 from benchmarks.cli import app
+from benchmarks.cli.catalogue import described
 from fabricate import fabricate, study
-from methods.registry import available
+from methods.registry import available, get_method
 
 
 def output(*arguments: str) -> str:
@@ -22,10 +23,35 @@ def output(*arguments: str) -> str:
 
 def test_methods_are_described_by_whole_sentences() -> None:
     text = output("methods")
-    assert len(text.splitlines()) == len(available())
+    assert len(text.splitlines()) == len(available()) + 1 and "marcos-bench methods NAME" in text.splitlines()[-1]
     for cls in available().values():
         about = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
         assert about.endswith(".") and about in text, cls
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_option_is_described(name: str) -> None:
+    assert [option for option, _, about in described(get_method(name).Options()) if not about] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("coconut", "uniform_prob: float, default 0\n    share of examples that draw their stage\n"),
+        ("codi", "divide_by_std: bool, default true\n    the distance of each layer, by"),
+        ("colar", "speed: int | null, default null\n    factor asked for when answering; null: max_compression\n"),
+        ("marcos", "prior_loss: kl | upstream, default kl\n    of R's predictor; upstream: the published code's"),
+        ("marcos", "the L1 term on R and its weight lambda\nsparsity.weight: float, default 0.0001\n    lambda, or"),
+        ("sim_cot_codi", "base.include_last_step: bool, default false\n    true lets the teacher read"),
+    ],
+)
+def test_options_are_shown_with_default_and_description(name: str, shown: str) -> None:
+    assert shown in output("methods", name)
+
+
+def test_options_of_no_method_are_a_clear_error() -> None:
+    done = CliRunner().invoke(app, ["methods", "coconat"])
+    assert done.exit_code == 2 and "no method is named 'coconat'; did you mean 'coconut'?" in done.output
 
 
 def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

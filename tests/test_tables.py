@@ -15,7 +15,7 @@ import pytest
 from benchmarks import results
 from benchmarks.code import CODE
 from benchmarks.files import read_json, write_json
-from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
+from benchmarks.markup import DASH, Cell, Column, Document, Grid, Line, latex, markdown
 from benchmarks.paper import paper_table, paper_tables
 from benchmarks.provenance import provenance
 from benchmarks.results import Collected, load_collected
@@ -258,13 +258,40 @@ def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
     results.collect(made, tmp_path)
     collected = load_collected(made, tmp_path)
     assert set(provenance(made, collected)["Training, text"].split("; ")) == {
-        "cot: 2.5 epochs in batches of 8",
-        "coconut: 2.5 epochs in batches of 256 after cot",
+        "cot: 2.5 epochs in batches of 8, learning rate 0.0001",
+        "coconut: 2.5 epochs in batches of 256, learning rate 0.0001 after cot",
     }
     for run in collected.runs.values():
         assert run.train
         run.train.stages[0].epochs = None  # as in older records, which do not say
     assert "Training, text" not in provenance(made, collected)
+
+
+def test_the_foot_says_what_steps_were_computed_on(tmp_path: Path) -> None:
+    engine = {"kind": "deepspeed", "gpus": 4, "zero_stage": 2, "precision": "bfloat16", "micro_batch": 8}
+    rows = [{"id": "cot", "method": "cot_sft", "engine": engine}, {"id": "codi", "method": "codi"}]
+    nothing = Collected(study="fake", runs={}, data={})
+    assert provenance(study(), nothing)["Engine"] == "one process, float32"
+    assert provenance(study(rows=rows), nothing)["Engine"] == (
+        "cot: 4 ranks of DeepSpeed, ZeRO 2, bfloat16, micro-batches of 8; codi: one process, float32"
+    )
+
+
+def test_gpu_hours_are_of_all_ranks(tmp_path: Path) -> None:
+    made = study(engine={"kind": "deepspeed", "gpus": 8})
+    fabricate(made, tmp_path)
+    path = tmp_path / "fake/runs/text/cot/s0/train.json"
+    record = read_json(path)
+    write_json(path, record | {"wall_seconds": 900, "environment": record["environment"] | {"device": "NVIDIA H200"}})
+    results.collect(made, tmp_path)
+    _, training = contents(made, tmp_path)["md"].split("## Training as it ran")
+    assert cells(training, "CoT-SFT", "Training data: text")[2] == "2.00"
+    assert cells(training, "CoT-SFT", "Training data: equation")[2] == DASH  # on a CPU
+
+
+def test_a_time_of_some_questions_says_of_how_many(tmp_path: Path) -> None:
+    text = rendered(study(timing={"questions": 128}), tmp_path)["md"]
+    assert "Test of 128 (s)" in text and "Test (s)" not in text.split("\n\n")[1]
 
 
 def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
+from pydantic_core import to_json
 
 from benchmarks.cli.common import clear_errors
 from benchmarks.study import load_study, shipped
@@ -16,13 +20,22 @@ METHODS = Path("methods")
 
 
 @app.command()
-def methods() -> None:
-    """List the methods that can be compared."""
-    from methods.registry import available
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this method's options; default: list all methods.")] = None,
+) -> None:
+    """List the methods that can be compared, or the options of one."""
+    from methods.registry import available, get_method
 
-    for name, cls in available().items():
+    if name is not None:
+        with clear_errors():
+            options = get_method(name).Options()
+        for option, value, about in described(options):
+            typer.echo(f"{option}: {value}\n    {about}")
+        return
+    for method, cls in available().items():
         about = (inspect.getdoc(cls) or "").partition("\n\n")[0]
-        typer.echo(f"{name:16} {cls.title:20} {' '.join(about.split())}")
+        typer.echo(f"{method:16} {cls.title:20} {' '.join(about.split())}")
+    typer.echo("See a method's options: marcos-bench methods NAME", err=True)
 
 
 @app.command()
@@ -43,3 +56,28 @@ def new_method(
 
         path = scaffold.new_method(name, folder)
     typer.echo(f"{path} is written; test it: pytest -k {name} tests/test_conformance.py", err=True)
+
+
+def described(options: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Name, type with default, and description of every option; those of a nested model follow it."""
+    for name, value in options:
+        field = type(options).model_fields[name]
+        nested = isinstance(value, BaseModel)
+        shown = "nested options" if nested else f"{spelled(field.annotation)}, default {written(value)}"
+        yield prefix + name, shown, field.description or ""
+        if nested:
+            yield from described(value, f"{prefix}{name}.")
+
+
+def spelled(annotation: Any) -> str:
+    """A type in short: the choices of ``Literal`` and of unions with ``|`` between them."""
+    if get_origin(annotation) in (Literal, Union, UnionType):
+        return " | ".join(spelled(choice) for choice in get_args(annotation))
+    if annotation is NoneType:
+        return "null"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def written(value: Any) -> str:
+    """A value as a study's YAML has it, a float to six digits."""
+    return f"{value:g}" if isinstance(value, float) else to_json(value).decode().strip('"')

@@ -12,6 +12,7 @@ import pandas as pd
 from benchmarks.load import MUCH
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.runs import run_id
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import ALPHA
 from benchmarks.tables import COUNTERPARTS, Table
@@ -69,9 +70,11 @@ class MainTable(Maker):
         paper = self.paper
         known = self.summary.lines["train_epoch_seconds"].dropna().tolist()
         unit = HOURS if paper or max(known, default=0.0) >= HOURS.seconds else SECONDS
+        asked = self.study.timing and self.study.timing.questions
+        timed = f"Test of {asked} (s)" if asked else "Test (s)"
         columns = [Column(f"Train ({unit.name})")]
         for test in self.test_names:
-            columns += [Column("Acc (%)", self.test_title(test)), Column("Test (s)", self.test_title(test))]
+            columns += [Column("Acc (%)", self.test_title(test)), Column(timed, self.test_title(test))]
         columns += [Column("Params"), Column("Training FLOPs")]
         sections = []
         for block in self.study.blocks:
@@ -129,7 +132,7 @@ class MainTable(Maker):
             yield Line(title, _scores(line) + _costs(line), row.indent)
 
     def _training(self) -> Grid:
-        columns = (Column("In optimizer steps (s)"), Column("Tokens/s"))
+        columns = (Column("In optimizer steps (s)"), Column("Tokens/s"), Column("GPU-hours"))
         sections = []
         for block in self.study.blocks:
             lines = []
@@ -138,10 +141,19 @@ class MainTable(Maker):
                 if line is None:
                     continue
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
-                cells = (cell(line["train_wall_seconds"], seconds), speed)
+                spent = cell(line["train_wall_seconds"], seconds)
+                cells = (spent, speed, self._gpu_hours(block, row, line["train_wall_seconds"]))
                 lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))
         return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
+
+    def _gpu_hours(self, block: Block, row: Row, spent: Any) -> Cell:
+        """Of all ranks of a row, warm starts included, which run on as many; a dash where no GPU trained it."""
+        id = run_id(block.id, row.id, self.study.seeds[0])
+        trained = self.runs[id].train if id in self.runs else None
+        if trained is None or trained.environment.get("device") == "cpu":
+            return Cell()
+        return cell(self.study.runs[id].engine.ranks * spent / 3600, "{:.2f}".format)
 
     def _against_controls(self) -> Iterator[Grid]:
         """Each row against each control row of its block."""
@@ -213,8 +225,8 @@ class MainTable(Maker):
         some = f"up to {timing.questions} questions of a set, spread evenly over their lengths"
         return f"""Test: seconds to answer {some if timing.questions else "all questions of a set"} on one device, in
         batches of {timing.batch_size}; median of {timing.repeats} repeats ± half their interquartile range. A method
-        that can leave its steps unsaid, as MarCos, says the answer alone; All steps, in the details, is its time with
-        the steps said too. ± covers repeats within one process only and processes differ by more, so small differences
+        that can leave its steps unsaid says the answer alone; All steps, in the details, is its time with the steps
+        said too. ± covers repeats within one process only and processes differ by more, so small differences
         in Test are not meaningful. No speed-up is stated: times can be compared within this table only."""
 
 

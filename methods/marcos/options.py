@@ -13,21 +13,23 @@ class SparsityOptions(MethodOptions):
     """The L1 term on R and its adaptive weight (paper, appendix "Dynamic Weighting Strategy")."""
 
     weight: float = Field(default=1e-4, ge=0, description="lambda, or where it starts when adaptive")
-    adaptive: bool = True
+    adaptive: bool = Field(default=True, description="lambda goes up and down with the L1 norm of R, to the target")
     target: float = Field(default=10 / 48, gt=0, description="L1 norm of R per sample and step that lambda steers to")
     window: int = Field(
         default=1, ge=1, description="optimizer steps between updates; the published code has 500 micro-batches"
     )
-    minimum: float = 1e-6
-    maximum: float = 0.1
+    minimum: float = Field(default=1e-6, description="of an adaptive lambda")
+    maximum: float = Field(default=0.1, description="of an adaptive lambda")
 
 
 class MarCosOptions(MethodOptions):
     steps: int = Field(default=3, ge=1, description="K thinking steps; the last always says the answer")
-    deep: int = Field(default=10, ge=0, title="Deep neurons T", description="0 is the ablation w/o Neu_deep")
+    deep: int = Field(
+        default=10, ge=0, title="Deep neurons T", description="read by thinking alone; 0 is the ablation w/o Neu_deep"
+    )
     shallow: int = Field(default=100, ge=1, title="Shallow neurons S", description="read by the speaking layer")
     tau: int = Field(default=16, ge=1, title="Length of R, τ", description="R has tau x hidden_size dimensions")
-    randomness: bool = Field(default=True, description="False is the ablation w/o R")
+    randomness: bool = Field(default=True, description="think with R; false is the ablation w/o R")
     attention: Literal["bidirectional", "causal"] = Field(
         default="bidirectional",
         description="of the thinking layer; causal is an ablation (paper, appendix 'Additional Ablation Studies')",
@@ -46,9 +48,10 @@ class MarCosOptions(MethodOptions):
         default=1e-2, gt=0, description="standard deviation of the posterior in the KL term, and of its noise"
     )
     prior_loss: Literal["kl", "upstream"] = Field(
-        default="kl", description="upstream: the published code's density, as it is"
+        default="kl",
+        description="of R's predictor; upstream: the published code's density, its wrong exponent included",
     )
-    sparsity: SparsityOptions = SparsityOptions()
+    sparsity: SparsityOptions = Field(default=SparsityOptions(), description="the L1 term on R and its weight lambda")
     first_phase: float = Field(default=0.5, gt=0, description="share of the epochs for phase 1 (10 of the paper's 20)")
     second_phase: float = Field(default=0.5, gt=0, description="the same for phase 2, which trains the predictor alone")
     speaking: Literal["autoregressive", "one_shot"] = Field(

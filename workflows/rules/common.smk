@@ -161,8 +161,8 @@ def gpus(wildcards):
 
 
 def threads_alone(wildcards):
-    """All cores of the machine, so that nothing runs beside it. On a cluster a job has its cores to itself, and asks
-    for those that it uses."""
+    """All cores of the machine, so that nothing runs beside it. On a cluster the job has its nodes to itself, and asks
+    for the cores that it uses."""
     run = run_of(wildcards)
     return workflow.cores if workflow.local_exec else run.timing_threads * run.engine.gpus
 
