@@ -58,9 +58,26 @@ def test_paper_study_has_rows_of_the_paper_and_says_where_it_departs(name: str) 
     assert columns == set(table.tests)
     for block in study.blocks:
         printed = table.blocks["all" if of_tasks else block.id]
-        extra = {row.id for row in study.rows} - {row.row for row in printed.rows}
-        assert not extra or study.paper in ("ablation", "one_shot")  # rows that the paper speaks of without a number
+        assert {row.id for row in study.rows if not row.control} <= {row.row for row in printed.rows}
     assert {run.training.batch_size for run in study.runs.values()} == {256}
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if load_study(name).paper in BENCHMARKS])
+def test_the_control_of_a_paper_study_is_trained_for_as_long_as_any_row_with_its_start(name: str) -> None:
+    study = load_study(name)
+    for block in study.blocks:
+        epochs: dict[bool, set[float]] = {True: set(), False: set()}
+        for row in study.rows_of(block):
+            run = study.runs[run_id(block.id, row.id, 0)]
+            start = study.runs[run.starts_from].training.epochs if run.starts_from else 0
+            epochs[row.control].add((run.training.epochs or 0) + (start or 0))
+        assert epochs[True] == {max(epochs[False])}
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_marcos_marks_a_part_of_the_answers_in_text(name: str) -> None:
+    runs = load_study(name).runs.values()
+    assert {run.options["marked"] for run in runs if run.method == "marcos" and run.data.form == "text"} <= {0.5}
 
 
 def test_paper_studies_cover_the_paper() -> None:
