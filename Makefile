@@ -1,7 +1,7 @@
 # Two commands: `make table` and `make test`. Both make the environment they need, once.
 STUDY ?= # without one: quick
 CORES ?= all
-PYTEST ?= -n auto --dist loadfile --no-loadscope-reorder
+PYTEST ?= -n auto --dist loadfile
 
 TARGET := $(if $(STUDY),--config study=$(STUDY) -- results/table.md,results/table_main.md)
 

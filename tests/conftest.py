@@ -14,6 +14,8 @@ import pytest
 
 from benchmarks import launch
 from benchmarks.data import prepare
+from benchmarks.files import read_json
+from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
 from inflict import ROWS
 from methods.base import Vocabulary
@@ -24,13 +26,23 @@ ROOT = Path(__file__).resolve().parent.parent
 LONG = (
     "test_readme",
     "test_rank_faults",
+    "test_ranks",
     "test_ended",
     "test_damaged",
     "test_paper_studies",
     "test_workflow",
     "test_counting",
     "test_planning",
+    "test_training",
+    "test_conformance",
+    "test_tracking",
+    "test_measuring",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.hasplugin("xdist"):  # which would start the files with the most tests first
+        config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -89,14 +101,21 @@ def results(small_data: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], str]:
+def undisturbed_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], Path]:
+    """A results folder with a run that nothing disturbed."""
+    known: dict[tuple[str, int], Path] = {}
+
+    def folder(spec: RunSpec) -> Path:
+        key = spec.row, spec.training.log_every
+        if key not in known:
+            known[key] = fresh(small_data, tmp_path_factory.mktemp("undisturbed"))
+            launch.train(spec, known[key])
+        return known[key]
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(undisturbed_run: Callable[[RunSpec], Path]) -> Callable[[RunSpec], str]:
     """The digest of the weights that a run has when nothing goes wrong."""
-    known: dict[str, str] = {}
-
-    def digest(spec: RunSpec) -> str:
-        if spec.row not in known:
-            folder = fresh(small_data, tmp_path_factory.mktemp("undisturbed"))
-            known[spec.row] = launch.train(spec, folder)["weights_sha256"]
-        return known[spec.row]
-
-    return digest
+    return lambda spec: read_json(Paths(undisturbed_run(spec), spec).record("train"))["weights_sha256"]

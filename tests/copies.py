@@ -20,6 +20,12 @@ def copy_suite(folder: Path) -> Path:
     return folder
 
 
+def stand_in(folder: Path, code: str) -> None:
+    """Stages that do no more than this, and import nothing first."""
+    (folder / "benchmarks/cli/__init__.py").write_text("")
+    (folder / "benchmarks/cli/__main__.py").write_text(code)
+
+
 def environment(folder: Path) -> dict[str, str]:
     """The copy comes before an installed suite, and nothing is imported into a database outside of it."""
     outside = ("MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE")

@@ -71,6 +71,7 @@ def saved(spec: RunSpec, results: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1]) for path in Paths(results, spec).checkpoints.glob("step-*"))
 
 
-def logged_steps(spec: RunSpec, results: Path) -> list[int]:
-    lines = map(json.loads, (Paths(results, spec).run / "log.jsonl").read_text().splitlines())
-    return [line["step"] for line in lines if line["kind"] == "step"]
+def logged(spec: RunSpec, results: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, without the times that they were written at."""
+    lines, clocks = (Paths(results, spec).run / "log.jsonl").read_text().splitlines(), ("seconds", "end_seconds")
+    return [{name: value for name, value in json.loads(line).items() if name not in clocks} for line in lines]

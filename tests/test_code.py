@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from benchmarks.code import CODE
-from copies import copy_suite, snakemake
+from copies import copy_suite, snakemake, stand_in
 from methods.sources import source_files
 from test_workflow import STAND_IN, planned
 
@@ -46,7 +46,7 @@ def test_what_is_listed_is_there(stage: str) -> None:
 
 def test_one_test_set_more_prepares_the_data_of_its_own_blocks_anew(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
-    (folder / "benchmarks/cli/__main__.py").write_text(STAND_IN)
+    stand_in(folder, STAND_IN)
     study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text()) | {"name": "own"}
     study["blocks"][0]["tests"] = ["embedded_in_domain"]
     targets = [f"results/own/data/{block['id']}/done.json" for block in study["blocks"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
 from benchmarks.steps import NonFiniteLoss
 from inflict import exit_code, in_step, nth_call, run_of, saved
+from small import fresh
 
 # -- disks
 
@@ -98,6 +100,15 @@ def change_a_number(path: Path) -> None:
     path.write_text(path.read_text().replace('"stage_step": 6', '"stage_step": 7'))
 
 
+@pytest.fixture(scope="module")
+def killed(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with a run that was killed in its seventh step."""
+    spec, folder = run_of("cot_sft"), fresh(small_data, tmp_path_factory.mktemp("killed"))
+    assert exit_code(in_step, 7, spec, folder) == -signal.SIGKILL
+    assert saved(spec, folder) == [5, 6]
+    return folder
+
+
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -112,13 +123,12 @@ def change_a_number(path: Path) -> None:
 def test_the_checkpoint_before_a_damaged_one_is_used(
     name: str,
     damage: Callable[[Path], None],
-    results: Path,
+    killed: Path,
+    tmp_path: Path,
     undisturbed: Callable[[RunSpec], str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    spec = run_of("cot_sft")
-    assert exit_code(in_step, 7, spec, results) == -signal.SIGKILL
-    assert saved(spec, results) == [5, 6]
+    spec, results = run_of("cot_sft"), shutil.copytree(killed, tmp_path / "results", symlinks=True)
     newest = max(Paths(results, spec).checkpoints.glob("step-*"))
     before = (newest / name).read_bytes()
     damage(newest / name)
@@ -213,10 +223,17 @@ def test_a_state_that_is_no_text_is_damaged(tmp_path: Path, caplog: pytest.LogCa
 # -- final weights
 
 
+@pytest.fixture(scope="module")
+def trained(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with a run that has ended."""
+    folder = fresh(small_data, tmp_path_factory.mktemp("trained"))
+    launch.train(run_of("cot_sft"), folder)
+    return folder
+
+
 @pytest.mark.parametrize("damage", ["bit", "cut", "other"])
-def test_final_weights_that_are_not_those_of_training_are_refused(damage: str, results: Path) -> None:
-    spec = run_of("cot_sft")
-    launch.train(spec, results)
+def test_final_weights_that_are_not_those_of_training_are_refused(damage: str, trained: Path, tmp_path: Path) -> None:
+    spec, results = run_of("cot_sft"), shutil.copytree(trained, tmp_path / "results", symlinks=True)
     path = Paths(results, spec).weights
     content = bytearray(path.read_bytes())
     if damage == "bit":

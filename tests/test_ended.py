@@ -19,7 +19,7 @@ from benchmarks.paths import Paths
 from benchmarks.preemption import EXIT_CODE
 from benchmarks.runs import RunSpec
 from copies import copy_suite, snakemake
-from inflict import STEPS, Fault, die, exit_code, in_step, logged_steps, nth_call, run_of, saved
+from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
 from test_locks import HOLD_WORKFLOW, process
 
 
@@ -84,15 +84,21 @@ def told_to_go_while_features_are_computed(_: int) -> None:
         ("marcos", in_step),  # with features that are computed again
     ],
 )
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
-    fault: Fault, row: str, results: Path, undisturbed: Callable[[RunSpec], str]
+def test_a_killed_run_ends_with_the_weights_and_the_log_of_one_that_was_not(
+    fault: Fault,
+    row: str,
+    results: Path,
+    undisturbed: Callable[[RunSpec], str],
+    undisturbed_run: Callable[[RunSpec], Path],
 ) -> None:
     spec = run_of(row, log_every=1)
     for count in (7, 13):
         assert exit_code(fault, count, spec, results) == -signal.SIGKILL
     assert not (Paths(results, spec).run / "train.json").exists()
     assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
-    assert logged_steps(spec, results) == list(range(1, STEPS + 1))
+    lines = logged(spec, results)
+    assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, STEPS + 1))
+    assert lines == logged(spec, undisturbed_run(spec))
     assert not Paths(results, spec).checkpoints.exists()
     assert not [path.name for path in Paths(results, spec).model.iterdir() if path.name.startswith(".")]
 

@@ -24,7 +24,6 @@ from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
 
 OTHERS = (Figure.copied, Figure.sweeps)  # of studies of their own
-ELSEWHERE = (Figure.copied, Figure.sweeps)  # drawn from studies of other rows and tests
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
 
 

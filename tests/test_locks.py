@@ -41,9 +41,8 @@ def process(code: str, *arguments: str, **variables: str) -> Iterator[subprocess
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert started.stdout
-    started.stdout.readline()
     try:
+        assert started.stdout and started.stdout.readline(), "it ended before its first line"
         yield started
     finally:
         started.kill()
@@ -95,7 +94,7 @@ def test_stage_ends_with_the_workflow_that_started_it() -> None:
         assert stage.poll() is None
         workflow.kill()
         workflow.wait()
-        assert stage.wait(timeout=5) == 1
+        assert stage.wait(timeout=60) == 1
 
 
 def test_stage_without_a_workflow_goes_on() -> None:

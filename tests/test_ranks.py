@@ -41,7 +41,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank in range(2)
     ]
     try:
-        codes = [rank.wait(timeout=600) for rank in ranks]
+        codes = [rank.wait(timeout=1800) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

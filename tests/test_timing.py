@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from benchmarks import launch, timing, training
+from benchmarks import launch, load, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
-from benchmarks.load import OtherLoad
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from small import small_study
@@ -40,17 +36,44 @@ def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch
     assert len(asked) == 6 and asked[:2] == asked[2:4] == asked[4:]
 
 
-def test_the_cpu_time_of_other_processes_is_noticed() -> None:
-    """A process is other until it has ended: its parent counts it then."""
-    load = OtherLoad()
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        time.sleep(1.0)
-        beside = load.share()
-        busy.kill()
-    assert beside > 0.5 / (os.cpu_count() or 1)
-    load = OtherLoad()
-    subprocess.run([sys.executable, "-c", "sum(range(10**7))"], check=True)
-    assert load.share() < beside
+class Machine(NamedTuple):
+    """CPU seconds as psutil gives them; those of guests are in `user` too."""
+
+    user: float
+    system: float
+    idle: float = 500.0
+    iowait: float = 0.0
+    guest: float = 0.0
+
+
+class Own(NamedTuple):
+    """CPU seconds of this process, and of its children that have ended."""
+
+    user: float
+    system: float
+    children_user: float = 0.0
+    children_system: float = 0.0
+    iowait: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("machine", "own", "share"),
+    [
+        (Machine(104, 11), Own(6, 2), 0.0),
+        (Machine(114, 13), Own(6, 2), 0.3),  # 12 of the 40 seconds that four CPUs have in ten
+        (Machine(114, 13, idle=520, iowait=7, guest=6), Own(6, 2, iowait=5), 0.3),
+        (Machine(114, 13), Own(6, 2, 6, 2), 0.1),  # a process is other until it has ended: its parent counts it then
+        (Machine(104, 11), Own(7, 2), 0.0),  # clocks may tick apart
+    ],
+)
+def test_the_cpu_time_of_other_processes_is_noticed(
+    machine: Machine, own: Own, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Mock(cpu_times=Mock(side_effect=[Own(2, 1), own]))
+    fake = Mock(cpu_count=lambda: 4, cpu_times=Mock(side_effect=[Machine(100, 10), machine]), Process=lambda: process)
+    monkeypatch.setattr(load, "psutil", fake)
+    monkeypatch.setattr(load, "time", Mock(perf_counter=Mock(side_effect=[1000.0, 1010.0])))
+    assert load.OtherLoad().share() == pytest.approx(share)
 
 
 def test_training_is_timed_with_the_kernels_that_it_trains_with(

@@ -1,21 +1,15 @@
-"""Training is a function of its specification: killed, resumed or accumulated, it ends with the same weights."""
+"""Training is a function of its specification: done again or accumulated, it ends with the same weights."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 from benchmarks import checkpoints, launch, steps, timing, training
@@ -76,37 +70,6 @@ def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(trained, p
     again = launch.train(spec, fresh(prepared, tmp_path / "again"))
     assert again["weights_sha256"] == record["weights_sha256"]
     assert launch.train(spec, results) == record
-
-
-def test_sigkill_and_resume_end_with_the_same_weights(trained, prepared: Path, tmp_path: Path) -> None:
-    """The process is killed again and again, each time once it has written a checkpoint more."""
-    spec, results, record = trained
-    killed = fresh(prepared, tmp_path / "killed")
-    study = tmp_path / "small.yaml"
-    content = small_study(ROWS).model_dump(mode="json", exclude_unset=True)
-    study.write_text(yaml.safe_dump(content))
-    command = [sys.executable, "-m", "benchmarks.cli", "train", str(study), spec.id, "--results", str(killed)]
-    folder, kills = Paths(killed, spec).checkpoints, 0
-    while kills < 3:
-        before = set(folder.glob("step-*"))
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        while process.poll() is None and set(folder.glob("step-*")) <= before:
-            time.sleep(0.002)
-        if process.poll() is not None:
-            break
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        kills += 1
-    assert kills >= 1
-    assert launch.train(spec, killed)["weights_sha256"] == record["weights_sha256"]
-    logs = [(Paths(place, spec).run / "log.jsonl").read_text().splitlines() for place in (results, killed)]
-    steps = [[_without_clock(line) for line in log] for log in logs]
-    assert steps[0] == steps[1]
-
-
-def _without_clock(line: str) -> dict:
-    clocks = ("seconds", "end_seconds")
-    return {name: value for name, value in json.loads(line).items() if name not in clocks}
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

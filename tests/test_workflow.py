@@ -55,7 +55,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecMode, ExecutorSettingsBase
 
 common_settings = CommonSettings(non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False)
-NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "tasks", "tasks_per_gpu", "cpus_per_task", "mem_mb")
+NAMES = ("nodes", "gpu", "mpi", "tasks_per_node", "tasks", "tasks_per_gpu", "cpus_per_task", "mem_mb", "slurm_extra")
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
