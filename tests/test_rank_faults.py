@@ -166,6 +166,10 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
     place.after_next_checkpoint(process)
     process.kill()  # the parent alone: the ranks see to themselves
     yield "parent", finish(process, before)
+    before, process = place.saved(), place.start()
+    for pid in [process.pid, *(beat.pid for beat in place.after_next_checkpoint(process))]:
+        os.kill(pid, signal.SIGKILL)
+    yield "all", finish(process, before)
 
 
 @pytest.mark.parametrize("moment", ["write", "rename", "step"])
@@ -176,7 +180,7 @@ def test_one_rank_killed_ends_all_and_is_named(faults: dict[str, Outcome], momen
     assert "ended by SIGKILL; all others are stopped" in outcome.printed
 
 
-@pytest.mark.parametrize("moment", ["write", "rename", "step", "hang", "told to go", "parent"])
+@pytest.mark.parametrize("moment", ["write", "rename", "step", "hang", "told to go", "parent", "all"])
 def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Outcome], moment: str) -> None:
     outcome = faults[moment]
     assert outcome.code != 0
@@ -213,7 +217,7 @@ def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths
 def test_a_damaged_shard_sends_all_ranks_to_the_checkpoint_before(
     faults: dict[str, Outcome], place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    *_, before, newest = faults["parent"].after
+    *_, before, newest = faults["all"].after
     copy = shutil.copytree(place.paths.checkpoints, tmp_path / "checkpoints")
     shard = copy / newest / "model-00002-of-00002.safetensors"
     content = bytearray(shard.read_bytes())
@@ -228,7 +232,7 @@ def test_a_damaged_shard_sends_all_ranks_to_the_checkpoint_before(
 def test_one_process_goes_on_with_what_two_ranks_left(
     faults: dict[str, Outcome], place: Place, undisturbed: Paths, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest = place.paths.checkpoints / faults["parent"].after[-1]
+    newest = place.paths.checkpoints / faults["all"].after[-1]
     assert len(list(newest.glob("model-*-of-00002.safetensors"))) == 2
     launch.train(run_of(study()), place.results)
     assert f"going on from step {int(newest.name.split('-')[1])}" in caplog.text
