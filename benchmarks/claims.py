@@ -169,8 +169,8 @@ class Paper:
 @dataclass(frozen=True)
 class Value:
     """One comparison: a difference in points (``signed``), a ratio, or a share. ``sure``: see
-    :meth:`Source.separated`; of a ratio of times, whether it is too far from the claim's bound to be
-    noise. ``test``: see :meth:`Source.test`; of an analysis, the run that was analysed."""
+    :meth:`Source.separated`; of a ratio of times, whether it is too far from the claim's bound to be noise. ``test``:
+    see :meth:`Source.test`; of an analysis, the run that was analysed."""
 
     cell: Cell
     against: Cell | None

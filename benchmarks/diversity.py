@@ -20,8 +20,7 @@ class DrawStatistics(BaseModel):
     ``n``: draws that the task's rules explain; ``share``: of all answers. ``choices``: how many there are to choose
     from. ``entropy``: of the draws, in bits; ``maximum``: the most it could be with that many choices and draws.
     ``agreement``: how often two seeds draw the same for the same question, None where there are fewer than
-    :data:`FEWEST_PAIRS`, as with one seed. ``counts``: by draw,
-    empty where there are more than :data:`KINDS` choices.
+    :data:`FEWEST_PAIRS`, as with one seed. ``counts``: by draw, empty where there are more than :data:`KINDS` choices.
     """
 
     n: int

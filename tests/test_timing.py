@@ -37,7 +37,8 @@ def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch
 
 
 class Machine(NamedTuple):
-    """CPU seconds as psutil gives them; those of guests are in `user` too."""
+    """CPU seconds as psutil gives them; those of guests are in `user` too. Those of a process: its own in user and
+    system mode, the same of its children that have ended, and of waiting."""
 
     user: float
     system: float
@@ -46,30 +47,20 @@ class Machine(NamedTuple):
     guest: float = 0.0
 
 
-class Own(NamedTuple):
-    """CPU seconds of this process, and of its children that have ended."""
-
-    user: float
-    system: float
-    children_user: float = 0.0
-    children_system: float = 0.0
-    iowait: float = 0.0
-
-
 @pytest.mark.parametrize(
     ("machine", "own", "share"),
     [
-        (Machine(104, 11), Own(6, 2), 0.0),
-        (Machine(114, 13), Own(6, 2), 0.3),  # 12 of the 40 seconds that four CPUs have in ten
-        (Machine(114, 13, idle=520, iowait=7, guest=6), Own(6, 2, iowait=5), 0.3),
-        (Machine(114, 13), Own(6, 2, 6, 2), 0.1),  # a process is other until it has ended: its parent counts it then
-        (Machine(104, 11), Own(7, 2), 0.0),  # clocks may tick apart
+        (Machine(104, 11), (6, 2, 0, 0), 0.0),
+        (Machine(114, 13), (6, 2, 0, 0), 0.3),  # 12 of the 40 seconds that four CPUs have in ten
+        (Machine(114, 13, idle=520, iowait=7, guest=6), (6, 2, 0, 0, 5), 0.3),
+        (Machine(114, 13), (6, 2, 6, 2), 0.1),  # a process is other until it has ended: its parent counts it then
+        (Machine(104, 11), (7, 2, 0, 0), 0.0),  # clocks may tick apart
     ],
 )
 def test_the_cpu_time_of_other_processes_is_noticed(
-    machine: Machine, own: Own, share: float, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, own: tuple[float, ...], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = Mock(cpu_times=Mock(side_effect=[Own(2, 1), own]))
+    process = Mock(cpu_times=Mock(side_effect=[(2, 1, 0, 0), own]))
     fake = Mock(cpu_count=lambda: 4, cpu_times=Mock(side_effect=[Machine(100, 10), machine]), Process=lambda: process)
     monkeypatch.setattr(load, "psutil", fake)
     monkeypatch.setattr(load, "time", Mock(perf_counter=Mock(side_effect=[1000.0, 1010.0])))

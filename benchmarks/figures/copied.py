@@ -51,16 +51,16 @@ class CopiedFigure(Drawing):
         if every is None:
             return
         for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
-            known, hits = habit(own["text"].tolist()), float(own["correct"].mean())
-            low = (self.summary.line(block.id, row.id, "default", str(test)) or {})["low"]
-            shared = {"repeats": known.repeats, "by_habit": known.explains(hits, low)}
+            known, line = habit(own["text"].tolist()), self.summary.line(block.id, row.id, "default", str(test))
+            assert line is not None  # there are answers
+            shared = {"repeats": known.repeats, "by_habit": known.explains(line["accuracy"], line["low"])}
             choices = int(own["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
             for part in bins(choices):
                 share = float(steps.isin(part).mean()) if len(steps) >= FEWEST else None
-                line = {"test": test, "block": block.id, "row": row.id, "first": part[0], "last": part[-1]}
+                place = {"test": test, "block": block.id, "row": row.id, "first": part[0], "last": part[-1]}
                 counts = {"uniform": len(part) / choices, "copies": len(steps), "n": len(own)}
-                yield line | {"share": share} | counts | shared
+                yield place | {"share": share} | counts | shared
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         sets = list(dict.fromkeys(zip(data["block"], data["test"], strict=True)))

@@ -75,10 +75,11 @@ LEGEND = (
     this reading. They are taken as they are: the paper gives no test, and does not say what its spreads cover. A number
     that is in its text alone is shown and not judged.""",
     f"""Verdict on ours: the same reading on our records. One row is better than another only where a paired test
-    separates the two (p < {ALPHA}, Holm's correction), and faster only if the other takes {TIMES_DIFFER:g} times
-    as long: measured again, times may differ by as much; "not worse" asks for no test. A size that the paper prints is
-    reached if ours is at least as large. In a setting that is not the paper's, a sentence that names a size is not
-    comparable; any other is judged, for that setting. Numbers from an analysis of R have their run in brackets.""",
+    separates the two (p < {ALPHA}, Holm's correction), and a ratio of times counts only where it is
+    {TIMES_DIFFER:g} times beyond what the sentence asks: measured again, times may differ by as much; "not worse" asks
+    for no test. A size that the paper prints is reached if ours is at least as large. In a setting that is not the
+    paper's, a sentence that names a size is not comparable; any other is judged, for that setting. Numbers from an analysis
+    of R have their run in brackets.""",
 )
 
 

@@ -17,9 +17,9 @@ from benchmarks.results import load_collected
 from benchmarks.scoring.base import MARKER
 from benchmarks.statistics import ALPHA
 from benchmarks.study import Study
-from benchmarks.summary import Summary, answers, dead
+from benchmarks.summary import Summary, dead
 from benchmarks.tables import COUNTERPARTS, Table
-from benchmarks.tables.repeating import habit
+from benchmarks.tables.repeating import habit_of
 
 # Tables whose test sets are the paper's own tasks, no stand-ins: a name such as copy_k16 says which one it is
 TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
@@ -84,10 +84,8 @@ class Records:
         if cell.table != COUNTERPARTS[Table.longrange] or found is None or line is None or self.results is None:
             return None
         study, _, block, _ = found
-        own = answers(
-            study, load_collected(study, self.results).runs, self.results, block, cell.row, "default", ("text",)
-        )
-        known = None if own is None else habit(own["text"].tolist())
+        runs = load_collected(study, self.results).runs
+        known = habit_of(study, runs, self.results, block, cell.row, "default")
         hits = line["accuracy"]
         return known.reason(hits) if known and known.explains(hits, line["low"]) else None
 

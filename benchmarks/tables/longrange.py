@@ -11,9 +11,8 @@ from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.scoring.copying import bins
 from benchmarks.specs import Block, Row
 from benchmarks.statistics import FEWEST
-from benchmarks.summary import answers
 from benchmarks.tables.cells import cell, percent
-from benchmarks.tables.repeating import Habit, habit
+from benchmarks.tables.repeating import Habit, habit_of
 from benchmarks.tables.synthetic import Found, SyntheticTable
 
 
@@ -38,8 +37,7 @@ class LongRangeTable(SyntheticTable):
             return None
         place = line["block"], line["row"], line["decoding"]
         if place not in self._habits:
-            own = answers(self.study, self.runs, self.results, *place, ("text",))
-            self._habits[place] = None if own is None else habit(own["text"].tolist())
+            self._habits[place] = habit_of(self.study, self.runs, self.results, *place)
         return self._habits[place]
 
     @cached_property

@@ -3,12 +3,16 @@ explains are no evidence of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
+from benchmarks.records import RunRecords
 from benchmarks.scoring.base import said
 from benchmarks.scoring.copying import repeats
+from benchmarks.study import Study
+from benchmarks.summary import answers
 
 FREELY = 0.01  # a share of repeated steps that is too small to explain anything
 
@@ -34,6 +38,14 @@ class Habit:
             f"it; at this rate {100 * self.last:.1f} % of the last steps, which have more steps before them, would "
             f"repeat one by chance, and {100 * hits:.1f} % do: no evidence of memory"
         )
+
+
+def habit_of(
+    study: Study, runs: Mapping[str, RunRecords], results: Path, block: str, row: str, decoding: str
+) -> Habit | None:
+    """The habit that a row's answers under a decoding show; None where there is no answer."""
+    own = answers(study, runs, results, block, row, decoding, ("text",))
+    return None if own is None else habit(own["text"].tolist())
 
 
 def habit(texts: Sequence[str]) -> Habit:
