@@ -1,0 +1,228 @@
+"""Our records as evidence on the paper's claims, and the table of both."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+
+from benchmarks import results
+from benchmarks.analysis.measures import MEASURES
+from benchmarks.analysis.reading import Analysis, analysed
+from benchmarks.claims import judge, load_claims
+from benchmarks.files import read_json, write_json, write_parquet
+from benchmarks.markup import DASH
+from benchmarks.results import load_collected
+from benchmarks.study import Study, load_study
+from benchmarks.summary import Summary, summarise
+from benchmarks.tables import Table
+from benchmarks.tables.evidence import Records, counterparts
+from benchmarks.tables.render import contents
+from fabricate import fabricate, fabricate_analysis, study
+from test_synthetic import repeating, with_draws
+
+CLAIMS = {claim.id: claim for claim in load_claims()}
+ROWS = [
+    {"id": "cot_sft", "method": "cot_sft"},
+    {"id": "codi", "method": "cot_sft", "title": "CODI", "blocks": ["equation"]},
+    {"id": "marcos", "method": "marcos"},
+]
+SHARES = {"cot_sft": (0.2, 0.5, 0.4), "codi": (0.3, 0.5, 0.4), "marcos": (0.8, 0.5, 0.1)}
+
+
+def made(**changes: Any) -> Study:
+    tests = {"tests": ["alpha", "beta", "gamma"], "decodings": {"default": {"seeds": 1}}}
+    return study(**{"rows": ROWS, "evaluation": tests} | changes)
+
+
+def row(text: str, sentence: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {sentence}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("results")
+    fabricate(made(), folder, SHARES)
+    results.collect(made(), folder)
+    return contents(made(), folder, Table.claims)
+
+
+def test_ours_stands_beside_with_a_verdict_of_its_own(files: dict[str, str]) -> None:
+    text = files["md"]
+    gain = row(text, "4.70 points above CoT-SFT")
+    assert gain[3:5] == ["+4.70", "held"] and float(gain[5]) > 40
+    assert gain[6] == "not comparable" and "a size, and the setting is not the paper's" in gain[7]
+    above = row(text, "more accurate than the other continuous methods")
+    assert above[6] == "not held" and "18 of 21 comparisons lack a number" in above[7]
+    assert row(text, "trains in less time than every 3B model")[5:7] == ["–", "not comparable"]  # noqa: RUF001
+    assert "alpha for GSM8K, beta for SVAMP (4,138)" in text and "main_0.5b from fake (another setting)" in text
+    assert "3,138 training rows of MAWPS and ASDiv-A" in text
+
+
+def test_numbers_of_each_comparison_are_in_the_frame(files: dict[str, str]) -> None:
+    frame = pd.read_csv(io.StringIO(files["csv"]))
+    line = next(line for line in frame.to_dict("records") if line["claim"] == "gain_on_text")
+    assert line["paper"] == pytest.approx(4.70) and line["ours"] > 40 and line["ours_separated"]
+    assert set(frame["claim"]) == set(CLAIMS)
+    assert json.loads(files["json"])["lines"]
+
+
+def test_latex_breaks_sentences(files: dict[str, str]) -> None:
+    assert "\\begin{tabular}{p{" in files["tex"]
+
+
+def test_in_the_papers_setting_sizes_are_judged(tmp_path: Path) -> None:
+    tests = {"tests": ["gsm8k", "svamp_paper4138", "multiarith"], "decodings": {"default": {"seeds": 1}}}
+    ours = made(paper="main_0.5b", evaluation=tests)
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    assert row(contents(ours, tmp_path, Table.claims)["md"], "4.70 points above CoT-SFT")[6] == "held"
+    fabricate(ours, tmp_path, {**SHARES, "marcos": (0.22, 0.5, 0.4)})
+    results.collect(ours, tmp_path)
+    assert row(contents(ours, tmp_path, Table.claims)["md"], "4.70 points above CoT-SFT")[6] == "not held"
+
+
+def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
+    ours = made()
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    assert row(contents(ours, tmp_path, Table.claims)["md"], "steps follow R")[5:8] == [
+        DASH,
+        "not comparable",
+        "paper: stated in its text alone: nothing to recompute it from; ours: no run that was analysed shows it",
+    ]
+    for _, _, spec in analysed(ours):
+        fabricate_analysis(spec, tmp_path)
+    text = contents(ours, tmp_path, Table.claims)["md"]
+    for says, shown, verdict in (
+        ("steps follow R", "95.00 %", "not comparable"),  # a size
+        ("each drawn digit", "100.00 %", "held"),
+        ("and #### in 1.08", "100.00 %", "not comparable"),
+        ("and #### in almost", "100.00 %", "held"),
+        ("and answers stay as accurate", "+0.00", "held"),
+    ):
+        assert row(text, says)[5:7] == [f"{shown} (fake:text/marcos/s0)", verdict]
+        assert ("a size, and the setting is not" in row(text, says)[7]) == (verdict == "not comparable")
+    assert float(row(text, "a clique of dimensions")[5].split()[0]) == 12.5
+    papers = Records([], tmp_path)
+    papers.studies = [ours.model_copy(update={"paper": "main_0.5b"})]
+    assert judge(CLAIMS["steering"], papers, papers.in_papers_setting(CLAIMS["steering"])).verdict == "not held"
+    assert judge(CLAIMS["one_to_one"], papers, papers.in_papers_setting(CLAIMS["one_to_one"])).verdict == "held"
+
+
+def test_a_single_dimension_is_no_clique_and_what_it_does_is_told(tmp_path: Path) -> None:
+    ours = made()
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    for _, _, spec in analysed(ours):
+        fabricate_analysis(spec, tmp_path)
+        path = tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json"
+        write_json(path, read_json(path) | {"clique": [0], "frequent": [0]})
+    text = contents(ours, tmp_path, Table.claims)["md"]
+    alone = "fake:text/marcos/s0: no clique, as one dimension alone is active"
+    told = "; dimension 0 set by itself gives #### in 50.0 % at 0.5 (as it is: 50.0 %)"
+    for says in ("and #### in 1.08", "and #### in almost"):
+        assert row(text, says)[5:7] == [DASH, "not comparable"] and f"ours: {alone}{told}" in row(text, says)[7]
+    longer = row(text, "a clique of dimensions")
+    assert longer[5:7] == [DASH, "not comparable"] and alone in longer[7] and "gives ####" not in longer[7]
+
+
+def test_answers_that_all_have_the_marker_say_so(tmp_path: Path) -> None:
+    ours = made(rows=[ROWS[2]])
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    for _, _, spec in analysed(ours):
+        fabricate_analysis(spec, tmp_path)
+        path = tmp_path / f"fake/runs/{spec.id}/analysis/interventions.parquet"
+        digest = write_parquet(path, pd.read_parquet(path).assign(marked=True))
+        record = read_json(path.with_name("analysis.json"))
+        write_json(path.with_name("analysis.json"), record | {"files": record["files"] | {"interventions": digest}})
+    text = contents(ours, tmp_path, Table.claims)["md"]
+    assert (
+        "fake:equation/marcos/s0: all answers have ####, so no dimension need say so"
+        in row(text, "and #### in 1.08")[7]
+    )
+    assert row(text, "a clique of dimensions")[5] == "12.50 % (fake:text/marcos/s0)"
+
+
+def test_hits_by_the_habit_of_repeating_are_no_evidence(tmp_path: Path) -> None:
+    long = load_study("long_range")
+    with_draws(long, tmp_path, {"1": 1})
+    summary = summarise(long, load_collected(long, tmp_path), tmp_path, ["default"])
+    records = Records([(long, summary)], tmp_path)
+    assert judge(CLAIMS["no_bottleneck"], records).verdict == "held"
+    repeating(long, tmp_path, "k16/marcos/s0")
+    found = judge(CLAIMS["no_bottleneck"], records)
+    assert found.verdict == "not comparable" and found.why.endswith("% do: no evidence of memory") and found.values
+
+
+def analysis_of(correct: tuple[float, ...], marked: tuple[float, ...]) -> Analysis:
+    """Two questions asked as they are and with a clique of two dimensions at 0, 0.1 and 0.5: shares of each."""
+    settings = ("", "1, 2 = 0", "1, 2 = 0.1", "1, 2 = 0.5")
+    columns = {"value": (None, 0.0, 0.1, 0.5), "correct": correct, "marked": marked, "tokens": (5.0,) * 4}
+    lines = [
+        {"setting": name, "dims": "1,2" if name else None} | {field: values[i] for field, values in columns.items()}
+        for i, name in enumerate(settings)
+    ]
+    record = SimpleNamespace(clique=[1, 2])
+    return cast(Analysis, SimpleNamespace(record=record, frame=lambda name: pd.DataFrame(lines)))
+
+
+def test_what_a_clique_does_to_accuracy_is_its_largest_effect() -> None:
+    some = (0.5, 1.0, 1.0, 0.0)
+    assert MEASURES["as_accurate"](analysis_of((0.4, 0.1, 0.3, 0.5), some)) == pytest.approx(-0.3)
+    assert not CLAIMS["clique_accuracy"].met(-5.83, measured=True)
+
+
+def test_a_marker_that_all_answers_have_or_none_is_not_switched() -> None:
+    right = (0.4,) * 4
+    assert MEASURES["still_marked"](analysis_of(right, (0.5, 1.0, 0.9, 0.0))) == 0.9
+    assert MEASURES["unmarked"](analysis_of(right, (0.5, 1.0, 0.9, 0.1))) == 0.9
+    for share in (0.0, 1.0):
+        never = analysis_of(right, (share, 1.0, 1.0, 0.0))
+        assert MEASURES["still_marked"](never) is None and MEASURES["unmarked"](never) is None
+
+
+def test_a_length_is_compared_with_that_length_alone() -> None:
+    """The paper copies at K = 16, 32, 64: what was run at 4, 8 and 16 bears the first alone."""
+    tests = ["copy_k4", "copy_k8", "copy_k16"]
+    blocks = [
+        {"id": test[5:], "title": test, "data": {"train": test, "form": "lines"}, "tests": [test]} for test in tests
+    ]
+    rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
+    evaluation = {"tests": tests, "decodings": {"default": {"seeds": 1}}}
+    long = made(blocks=blocks, rows=rows, tables=["longrange", "claims"], evaluation=evaluation)
+    records = Records([])
+    records.by_table["long_range"] = [(long, cast(Summary, None))]
+    assert counterparts("long_range", long) == {"k16": "copy_k16"}
+    found = judge(CLAIMS["long_range"], records)
+    assert (found.verdict, found.why) == ("not comparable", "K=32 and K=64: not run with these rows")
+    assert counterparts("main_0.5b", made())["gsm8k"] == "alpha"
+
+
+def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"id": "marcos", "method": "marcos"},
+        {"id": "marcos_causal", "method": "marcos", "options": {"attention": "causal"}},
+    ]
+    other = made(name="other", tables=["ablation"], rows=rows)
+    main = made(beside=["other", "never_run"])
+    known = {"other": other, "never_run": made(name="never_run")}
+    monkeypatch.setattr("benchmarks.tables.render.load_study", known.__getitem__)
+    for each in (main, other):
+        fabricate(each, tmp_path, {**SHARES, "marcos_causal": (0.1, 0.1, 0.9)})
+        if each is other:
+            path = tmp_path / "other/runs/equation/marcos_causal/s0/train.json"
+            write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+        results.collect(each, tmp_path)
+    text = contents(main, tmp_path, Table.claims)["md"]
+    found = row(text, "bidirectional thinking is better everywhere")
+    assert found[6] == "not held" and "2 of 3" in found[7] and "equation gamma (for multiarith) marcos" in found[7]
+    assert found[7].endswith("; R is dead in equation marcos_causal") and text.count("R is dead") == 1
+    assert "**Beside, other:** qwen2-tiny; tokenizer: byte-level BPE of 512" in text and "never_run" not in text
