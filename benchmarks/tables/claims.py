@@ -78,8 +78,8 @@ LEGEND = (
     separates the two (p < {ALPHA}, Holm's correction), and a ratio of times counts only where it is
     {TIMES_DIFFER:g} times beyond what the sentence asks: measured again, times may differ by as much; "not worse" asks
     for no test. A size that the paper prints is reached if ours is at least as large. In a setting that is not the
-    paper's, a sentence that names a size is not comparable; any other is judged, for that setting. Numbers from an analysis
-    of R have their run in brackets.""",
+    paper's, a sentence that names a size is not comparable; any other is judged, for that setting. Numbers from an
+    analysis of R have their run in brackets.""",
 )
 
 
