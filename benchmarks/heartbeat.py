@@ -33,7 +33,8 @@ class RankFailure(RuntimeError):
 @dataclass(frozen=True)
 class Beat:
     """What one rank last said. ``count``: steps of progress so far; ``where``: the last of them; ``written``: how often
-    this file was written; ``failed``: time of an error (seconds since the epoch), 0 if there was none."""
+    this file was written; ``failed``: time of an error (seconds since the epoch), 0 if there was none; ``code``: the
+    exit code that it leads to."""
 
     rank: int
     host: str
@@ -42,6 +43,7 @@ class Beat:
     where: str
     written: int
     failed: float = 0.0
+    code: int = 0
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.pid} on {self.host}): {self.where}"
@@ -83,7 +85,7 @@ class Heartbeat:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self.rank = beat_file(folder, rank), rank
-        self.count, self.where, self.written, self.failed = 0, "start", 0, 0.0
+        self.count, self.where, self.written, self.failed, self.code = 0, "start", 0, 0.0, 0
         self.host, self.pid = socket.gethostname(), os.getpid()
         self.one_at_a_time, self.obeyed = threading.Lock(), False
         self.inode = folder.stat().st_ino
@@ -97,9 +99,10 @@ class Heartbeat:
         self.beat(DONE)
         self._write()
 
-    def fail(self) -> None:
-        """Record that an error ends this rank. A rank killed by a signal cannot do so: its ``failed`` stays 0."""
-        self.failed = time.time()
+    def fail(self, code: int) -> None:
+        """Record that an error ends this rank, with this exit code. A rank killed by a signal cannot do so: its
+        ``failed`` stays 0."""
+        self.failed, self.code = time.time(), code
         self._write()
 
     def _go_on(self) -> None:
@@ -125,7 +128,7 @@ class Heartbeat:
         """A beat that cannot be written, as on a full disk, is left out: the work may well go on without it."""
         with self.one_at_a_time, suppress(OSError):
             self.written += 1
-            beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed)
+            beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed, self.code)
             temporary = self.path.with_suffix(".partial")
             temporary.write_text(json.dumps(asdict(beat)))
             temporary.replace(self.path)

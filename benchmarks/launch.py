@@ -201,6 +201,8 @@ class Watch:
         number = 256 - code if 192 < code < 256 else -code  # launchers hand on a negative status modulo 256
         if self.told_to_go:  # whatever else a rank said that waited for another: all have saved
             cause, code = "because it was told to go", EXIT_CODE
+        elif self.dead and self.dead.failed:  # the launcher may have the code of a rank that this one took along
+            cause, code = f"with exit code {self.dead.code}", self.dead.code
         elif 0 < number < 64:
             cause, code = f"by {signal.Signals(number).name}", 128 + number
         else:

@@ -71,11 +71,15 @@ def main() -> int:
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
             task(ranks, spec, given.results)
-    except BaseException as error:
-        heartbeat.fail()
-        if isinstance(error, ValueError):  # bad input: one message instead of a trace, as in the command line
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+    except ValueError as error:  # bad input: one message instead of a trace, as in the command line
+        heartbeat.fail(2)
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except SystemExit as told:
+        heartbeat.fail(int(told.code or 0))
+        raise
+    except BaseException:
+        heartbeat.fail(1)
         raise
     heartbeat.done()
     return 0

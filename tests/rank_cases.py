@@ -2,7 +2,8 @@
 
 RANK=0 WORLD_SIZE=2 … python tests/rank_cases.py FOLDER
 
-runs all cases in one process group, and leaves a file of numbers for each in FOLDER.
+runs all cases in one process group, and leaves a file of numbers for each in FOLDER, and what each rank says of a loss
+that is no number on one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks import steps
 from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.features import FeatureStore
 from benchmarks.specs import EngineSpec, TrainingSpec
-from methods.base import Budget, Example, Method, Stage
+from methods.base import Batch, Budget, Context, Example, Method, Output, Stage
 from methods.registry import available
 from small import MARCOS
 from tiny import ids, make
@@ -129,6 +130,29 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
     return found
 
 
+def said_of_no_number(ranks: Ranks) -> str:
+    """What a rank says when the loss of the last one is not a number."""
+    method, problems = make("cot_sft", {}), Problems()
+    stage = method.stages(BUDGET)[0]
+    data = steps.StageData(method, problems, stage, 0, None)  # type: ignore[arg-type]
+    engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, Phase(1, 8), ranks)
+    forward = engine.forward
+
+    def spoiled(batch: Batch, context: Context) -> Output:
+        output = forward(batch, context)
+        return Output({name: loss * float("nan") for name, loss in output.losses.items()}, output.statistics)
+
+    if ranks.rank == ranks.world - 1:
+        engine.forward = spoiled  # type: ignore[method-assign]
+    try:
+        steps.optimizer_step(engine, data, BATCHES[0], data.context(0, 5), 0)
+    except steps.NonFiniteLoss as error:
+        return str(error)
+    finally:
+        engine.close()
+    return "nothing"
+
+
 def _copies(kind: str, tensors: Any) -> dict[str, Tensor]:
     return {f"{kind} {name}".strip(): tensor.detach().cpu().clone() for name, tensor in tensors}
 
@@ -144,6 +168,7 @@ def main(folder: Path, chosen: Sequence[Case]) -> None:
                 save_file(found, folder / f"{case.name}.partial")
                 (folder / f"{case.name}.partial").rename(folder / f"{case.name}.safetensors")
                 print(case.name, flush=True)
+        (folder / f"said-{ranks.rank}.txt").write_text(said_of_no_number(ranks))
 
 
 if __name__ == "__main__":

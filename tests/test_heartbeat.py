@@ -42,19 +42,21 @@ def test_ranks_that_are_behind_are_named() -> None:
 
 
 def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_path: Path) -> None:
-    """All have ended when the parent looks, and the one that was killed is the last of them."""
+    """All have ended when the parent looks, and the one that was killed is the last of them. Of those that failed it is
+    the first, and its exit code counts, whatever the launcher saw first."""
     for number, failed in enumerate((20.0, 10.0, 0.0)):
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
-        beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed)
+        beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed, number + 1)
         (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
     launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(247)"], start_new_session=True)
     launcher.wait()
     with pytest.raises(RankFailure, match=r"rank 2 \(process \d+ on .*: ended by SIGKILL"):
         Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=3)).until_done()
     (tmp_path / "rank-2.beat").unlink()
-    with pytest.raises(RankFailure, match=r"rank 1 \(process"):
+    with pytest.raises(RankFailure, match=r"rank 1 \(process.*ended with exit code 2") as failure:
         Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
+    assert failure.value.code == 2
 
 
 def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     )
     beat = read_beat(tmp_path, 0)
     assert ended.returncode == 2 and "error: " in (tmp_path / "rank-0.log").read_text()
-    assert beat and beat.failed > 0 and beat.where != "done"
+    assert beat and beat.failed > 0 and beat.code == 2 and beat.where != "done"
 
 
 def test_a_heart_goes_on_when_a_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +86,7 @@ def test_a_heart_goes_on_when_a_disk_was_full(tmp_path: Path, monkeypatch: pytes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(heartbeat_module.json, "dumps", full)
-        heartbeat.fail()  # says nothing, and hides no error by one of its own
+        heartbeat.fail(1)  # says nothing, and hides no error by one of its own
         until(lambda: len(missed) > 2)
     heartbeat.beat("step 7")
     until(lambda: (beat := read_beat(tmp_path, 0)) and beat.where == "step 7")

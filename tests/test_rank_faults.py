@@ -35,23 +35,26 @@ from small import MARCOS, fresh, small_study
 
 RANKS = {"kind": "deepspeed", "gpus": 2, "zero_stage": 3}
 PATIENCE = 600  # seconds: other work may have the cores
-# Read by every Python process that is started with it on its path: "RANK CALL PART COUNT" ends one rank in that call
-KILLER = """
-import os, signal
+# Read by every Python process that is started with it on its path: "HOW RANK CALL PART COUNT" ends one rank in that
+# call, or has the call fail as on a disk that is full
+FAULT = """
+import errno, os, signal
 
-rank, name, part, count = os.environ.get("TEST_KILL", "- - - 0").split()
+how, rank, name, part, count = os.environ.get("TEST_FAULT", "- - - - 0").split()
 original, seen = getattr(os, name, None), 0
 
-def deadly(*arguments, **named):
+def faulty(*arguments, **named):
     global seen
     path = os.readlink(f"/proc/self/fd/{arguments[0]}") if name == "fsync" else str(arguments[-1])
     seen += part in path
     if seen == int(count) and part in path:
+        if how == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*arguments, **named)
 
 if os.environ.get("RANK") == rank:
-    setattr(os, name, deadly)
+    setattr(os, name, faulty)
 """
 
 
@@ -79,12 +82,12 @@ class Place:
     def paths(self) -> Paths:
         return Paths(self.results, run_of(study()))
 
-    def start(self, hang_seconds: float = 600, kill: str = "", stage: str = "train") -> subprocess.Popen[str]:
-        """``marcos-bench STAGE`` on two ranks; ``kill`` as in KILLER."""
+    def start(self, hang_seconds: float = 600, fault: str = "", stage: str = "train") -> subprocess.Popen[str]:
+        """``marcos-bench STAGE`` on two ranks; ``fault`` as in FAULT."""
         content = study(**RANKS, hang_seconds=hang_seconds).model_dump(mode="json", exclude_unset=True)
         (file := self.results / "study.yaml").write_text(yaml.safe_dump(content))
-        (self.results / "sitecustomize.py").write_text(KILLER)
-        environment = {"TEST_KILL": kill} if kill else {}
+        (self.results / "sitecustomize.py").write_text(FAULT)
+        environment = {"TEST_FAULT": fault} if fault else {}
         command = [sys.executable, "-m", "benchmarks.cli", stage, str(file), "equation/marcos/s0"]
         return subprocess.Popen(
             [*command, "--results", str(self.results)],
@@ -149,9 +152,14 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
         outlived = time.monotonic() - ended
         return Outcome(process.returncode, printed, place.beats(), outlived, before, place.saved())
 
-    for name, kill in {"write": "1 fsync .partial/model 2", "rename": "0 replace /step- 2"}.items():
+    in_calls = {
+        "write": "kill 1 fsync .partial/model 2",
+        "rename": "kill 0 replace /step- 2",
+        "full": "full 1 fsync .partial/model 2",
+    }
+    for name, fault in in_calls.items():
         before = place.saved()
-        yield name, finish(place.start(kill=kill), before)
+        yield name, finish(place.start(fault=fault), before)
     before, process = place.saved(), place.start()
     os.kill(place.after_next_checkpoint(process)[1].pid, signal.SIGKILL)
     yield "step", finish(process, before)
@@ -180,7 +188,14 @@ def test_one_rank_killed_ends_all_and_is_named(faults: dict[str, Outcome], momen
     assert "ended by SIGKILL; all others are stopped" in outcome.printed
 
 
-@pytest.mark.parametrize("moment", ["write", "rename", "step", "hang", "told to go", "parent", "all"])
+def test_a_full_disk_on_one_rank_ends_all_and_is_named(faults: dict[str, Outcome], place: Place) -> None:
+    outcome = faults["full"]
+    assert outcome.code == 2
+    assert f"rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
+    assert f"{place.paths.checkpoints}" in outcome.printed and "the disk is full" in outcome.printed
+
+
+@pytest.mark.parametrize("moment", ["write", "rename", "full", "step", "hang", "told to go", "parent", "all"])
 def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Outcome], moment: str) -> None:
     outcome = faults[moment]
     assert outcome.code != 0

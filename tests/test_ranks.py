@@ -102,3 +102,10 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor], kind: str) -
     names = [name for name in expected if re.search(rf"\b{kind}\b", name)]
     own, theirs = (torch.cat([numbers[name].flatten() for name in names]) for numbers in (found, expected))
     return float((own - theirs).norm() / theirs.norm())
+
+
+def test_a_loss_that_is_no_number_on_one_rank_stops_all_with_its_place(group: Path) -> None:
+    said = [(group / f"said-{rank}.txt").read_text() for rank in range(2)]
+    assert said[0] == said[1]
+    assert said[0].startswith("step 5 (chain): cross_entropy is not finite; loss terms {'cross_entropy': nan}")
+    assert all(f"'row-{i}'" in said[0] for i in range(6)) and "'row-6'" not in said[0]
