@@ -51,6 +51,7 @@ def main() -> int:
     given = arguments()
     os.environ.update(json.loads((given.folder / ENVIRONMENT).read_text()))  # before torch is imported, which reads it
     from benchmarks.files import read_json
+    from benchmarks.preemption import EXIT_CODE, Preempted
     from benchmarks.runs import RunSpec
 
     spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
@@ -75,8 +76,8 @@ def main() -> int:
         heartbeat.fail(2)
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except SystemExit as told:
-        heartbeat.fail(int(told.code or 0))
+    except Preempted:
+        heartbeat.fail(EXIT_CODE)
         raise
     except BaseException:
         heartbeat.fail(1)

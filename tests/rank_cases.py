@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -132,9 +132,9 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
 
 def said_of_no_number(ranks: Ranks) -> str:
     """What a rank says when the loss of the last one is not a number."""
-    method, problems = make("cot_sft", {}), Problems()
+    method, problems = make("cot_sft", {}), cast(Any, Problems())
     stage = method.stages(BUDGET)[0]
-    data = steps.StageData(method, problems, stage, 0, None)  # type: ignore[arg-type]
+    data = steps.StageData(method, problems, stage, 0, None)
     engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, Phase(1, 8), ranks)
     forward = engine.forward
 

@@ -223,17 +223,12 @@ def test_a_state_that_is_no_text_is_damaged(tmp_path: Path, caplog: pytest.LogCa
 # -- final weights
 
 
-@pytest.fixture(scope="module")
-def trained(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with a run that has ended."""
-    folder = fresh(small_data, tmp_path_factory.mktemp("trained"))
-    launch.train(run_of("cot_sft"), folder)
-    return folder
-
-
 @pytest.mark.parametrize("damage", ["bit", "cut", "other"])
-def test_final_weights_that_are_not_those_of_training_are_refused(damage: str, trained: Path, tmp_path: Path) -> None:
-    spec, results = run_of("cot_sft"), shutil.copytree(trained, tmp_path / "results", symlinks=True)
+def test_final_weights_that_are_not_those_of_training_are_refused(
+    damage: str, undisturbed_run: Callable[[RunSpec], Path], tmp_path: Path
+) -> None:
+    spec = run_of("cot_sft")
+    results = shutil.copytree(undisturbed_run(spec), tmp_path / "results", symlinks=True)
     path = Paths(results, spec).weights
     content = bytearray(path.read_bytes())
     if damage == "bit":
