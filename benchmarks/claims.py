@@ -113,8 +113,12 @@ class Source(Protocol):
         ...
 
     def separated(self, a: Cell, b: Cell) -> bool | None:
-        """Whether a paired test separates two accuracies; None where there is no such test."""
-        ...
+        """Whether a paired test separates two accuracies, or their 95 % intervals where there can be no such test."""
+        return None
+
+    def unpaired(self, a: Cell, b: Cell) -> str | None:
+        """Why no paired test can compare two accuracies, where that is so, and what else sets them apart."""
+        return None
 
     def analysed(self, claim: Claim) -> tuple[float, str] | None:
         """What an analysis of R gave, in percent, and the run that was analysed."""
@@ -126,14 +130,14 @@ class Source(Protocol):
 
     def test(self, cell: Cell) -> str:
         """The test set that a cell's number comes from."""
-        ...
+        return cell.test
 
-    def trivial(self, cell: Cell) -> str | None:
-        """Why an accuracy is no evidence of what its test set asks for, where it is none."""
-        ...
+    def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
+        """Why a comparison, or an accuracy alone, is no evidence of what a claim is about, where it is none."""
+        return None
 
 
-class Paper:
+class Paper(Source):
     """The paper's own numbers, which cannot be tested."""
 
     measured: ClassVar = False
@@ -150,27 +154,18 @@ class Paper:
             return score.seconds.mean if score.seconds else None
         return score.accuracy.mean * (100 if table.unit == "share" else 1)
 
-    def separated(self, a: Cell, b: Cell) -> bool | None:
-        return None
-
     def analysed(self, claim: Claim) -> tuple[float, str] | None:
         return None if claim.printed is None else (claim.printed, "")
 
     def unanalysed(self, claim: Claim) -> str:
         return "shown in a figure only; no number is printed"
 
-    def test(self, cell: Cell) -> str:
-        return cell.test
-
-    def trivial(self, cell: Cell) -> str | None:
-        return None
-
 
 @dataclass(frozen=True)
 class Value:
     """One comparison: a difference in points (``signed``), a ratio, or a share. ``sure``: see
     :meth:`Source.separated`; of a ratio of times, whether it is too far from the claim's bound to be noise. ``test``:
-    see :meth:`Source.test`; of an analysis, the run that was analysed."""
+    see :meth:`Source.test`; of an analysis, the run that was analysed. ``unpaired``: see :meth:`Source.unpaired`."""
 
     cell: Cell
     against: Cell | None
@@ -178,6 +173,7 @@ class Value:
     sure: bool | None
     signed: bool
     test: str
+    unpaired: str | None = None
 
     def place(self, measure: Measure) -> str:
         """Where it stands, for people. Training has no test set."""
@@ -188,6 +184,11 @@ class Value:
         against += f" on {self.against.test}" if self.against and self.against.test != self.cell.test else ""
         test = "" if measure == "train" else f" {self.test}"
         return f"{self.cell.block}{test} {self.cell.row}{against} ({number})"
+
+    def doubt(self, measure: Measure) -> str:
+        """What leaves open which side is ahead, where that is open."""
+        tests = "95 % intervals do" if self.unpaired else "paired tests do"
+        return f"{tests} not separate" if measure == "accuracy" else "another measurement may turn round"
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,8 @@ def checked(claim: Claim) -> Claim:
 
 
 def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
-    """A verdict on a claim. A size is comparable only in the paper's setting. Some claims assert a difference
-    (:attr:`Claim.is_strict`): a difference that a paired test does not separate from zero, or a ratio of times that may
-    be noise, does not support such a claim."""
+    """A size is comparable only in the paper's setting. A claim that asserts a difference (:attr:`Claim.is_strict`) is
+    not supported by one that nothing separates from zero, nor by a ratio of times that may be noise."""
     if claim.without:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
@@ -234,7 +234,7 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
         return Finding(claim, values, "not comparable", "stated in its text alone: nothing to recompute it from")
     if claim.size and not same_setting:
         return Finding(claim, values, "not comparable", "it names a size, and the setting is not the paper's")
-    if claim.cells and (reason := next(filter(None, (source.trivial(value.cell) for value in values)), None)):
+    if claim.cells and (reason := next(filter(None, (source.incomparable(v.cell, v.against) for v in values)), None)):
         return Finding(claim, values, "not comparable", reason)
     reached = [claim.met(value.number, source.measured) for value in values]
     met = [ok and not (claim.is_strict and value.sure is False) for ok, value in zip(reached, values, strict=True)]
@@ -261,10 +261,11 @@ def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], reached:
     unsure = [value for value, good, ok in zip(values, met, reached, strict=True) if ok and not good]
     if claim.judge == "each" and len(failed) <= FEW:
         parts += [f"not {value.place(claim.measure)}" for value in failed if value not in unsure]
-    if unsure:
-        told = "paired tests do not separate" if claim.measure == "accuracy" else "another measurement may turn round"
-        parts.append(f"{told} {', '.join(value.place(claim.measure) for value in unsure[:FEW])}"
-                     + (f" and {len(unsure) - FEW} more" if len(unsure) > FEW else ""))  # fmt: skip
+    for doubt in dict.fromkeys(value.doubt(claim.measure) for value in unsure):
+        places = [value.place(claim.measure) for value in unsure if value.doubt(claim.measure) == doubt]
+        more = f" and {len(places) - FEW} more" if len(places) > FEW else ""
+        parts.append(f"{doubt} {', '.join(places[:FEW])}{more}")
+    parts += dict.fromkeys(value.unpaired for value in values if value.unpaired)
     if len(values) < wanted:
         parts.append(f"{wanted - len(values)} of {wanted} comparisons lack a number")
     return "; ".join(parts)
@@ -291,7 +292,8 @@ def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
             known = dict([max(known.items(), key=lambda item: item[1])])
         for other, value in known.items():
             if claim.measure == "accuracy":
-                yield Value(own, other, number - value, source.separated(own, other), True, source.test(own))
+                tested = source.separated(own, other), True, source.test(own), source.unpaired(own, other)
+                yield Value(own, other, number - value, *tested)
             elif number > 0:
                 ratio = value / number
                 clear = abs(math.log(ratio / claim.bound)) >= math.log(TIMES_DIFFER) if source.measured else None

@@ -41,10 +41,9 @@ class Comparison:
     questions: pd.DataFrame
 
 
-def compare(
-    a: str, b: str, results: Path = Path("results"), test: str | None = None, decoding: str = "default"
-) -> Comparison:
-    """Compare two runs, each given as MLflow run id, run name (as equation/marcos/s0) or STUDY:RUN."""
+def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
+    """Compare two runs, each given as MLflow run id, run name (as equation/marcos/s0) or STUDY:RUN; on one test set, or
+    where ``test`` is None on all that both have."""
     client = connect(results)
     experiment = experiment_id(client, results)
     runs = [_find(client, experiment, name) for name in (a, b)]

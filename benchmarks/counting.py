@@ -159,7 +159,7 @@ def small_method(run: RunSpec, dimensions: Dimensions = SMALL, length: TokenCoun
     return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, length)), seed=0)
 
 
-def whole_method(run: RunSpec, backbone: Backbone, length: TokenCounter = usual_length) -> Method:
+def whole_method(run: RunSpec, backbone: Backbone, length: TokenCounter) -> Method:
     """The run's method as it will be, without memory for its weights."""
     with torch.device("meta"):
         setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, length))

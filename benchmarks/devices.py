@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from benchmarks.specs import EngineSpec
 
 log = logging.getLogger(__name__)
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+NONE = ("", "-1", "NoDevFiles")  # names of no GPU
 POLL = 1.0  # seconds
 _held: list[FileLock] = []  # until this process ends
 
@@ -26,15 +28,17 @@ class TooFewDevices(ValueError):
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use, without touching any."""
+    """The GPUs that this process may use, without touching any. As in CUDA, a name of no GPU hides those after it."""
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return [name for name in named.split(",") if name]
+        return list(takewhile(lambda name: name not in NONE, (name.strip() for name in named.split(","))))
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
 def pin_for(engine: EngineSpec) -> None:
-    """:func:`pin` as many GPUs as an engine has. With several nodes, each node is the run's as a whole."""
+    """:func:`pin` as many GPUs as an engine has. With several nodes nothing is locked, and whoever gives nodes to runs
+    (as SLURM does) gives each to one: the locks are this machine's, which need not be one of the nodes, and
+    DeepSpeed's runner takes the first GPUs of each host, whichever are pinned here."""
     if engine.nodes == 1:
         pin(engine.gpus)
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.devices import visible
 from benchmarks.files import read_json, write_json
 from benchmarks.heartbeat import DONE, STARTUP, Beat, RankFailure, first_to_go, laggards, read_beat, stop, tell_to_go
 from benchmarks.locks import RunLock
@@ -92,8 +93,8 @@ def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
     port = free_port()
     python = [sys.executable, "-u", "-m"]
     if engine.nodes == 1:
-        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[: engine.gpus]
-        slots = devices if len(devices) == engine.gpus and all(devices) else list(range(engine.gpus))
+        devices = visible()[: engine.gpus]
+        slots = devices if len(devices) == engine.gpus else list(range(engine.gpus))
         world = base64.urlsafe_b64encode(json.dumps({"localhost": slots}).encode()).decode()
         place = [f"--world_info={world}", "--master_addr=127.0.0.1", f"--master_port={port}"]
         return [*python, "deepspeed.launcher.launch", *place, "--no_local_rank", "--module", MODULE, *given]

@@ -45,21 +45,23 @@ def measure(
     study: Study,
     results: Path,
     folder: Path,
+    steps: int,
+    timed: int,
     rows: Sequence[str] = (),
     learn: Sequence[str] = (),
-    steps: int = 300,
-    timed: int = 50,
     micro_batch: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure the study's own runs of its first seed, or those of the ``rows`` named. Rows in ``learn`` also train for
-    ``steps`` steps. Each record is written to ``folder`` as soon as it is there. ``micro_batch`` replaces the study's,
-    which is meant for its own number of GPUs."""
+    """Measure the study's own runs of its first seed, or, where ``rows`` names some, those of ``rows`` and ``learn``.
+    ``timed`` steps of each phase are timed; rows in ``learn`` also train for ``steps`` steps. Each record is written to
+    ``folder`` as soon as it is there. ``micro_batch`` replaces the study's, which is meant for its own number of
+    GPUs."""
     if unknown := {*rows, *learn} - {row.id for row in study.rows}:
         raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
                          f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
+    wanted = {*rows, *learn} if rows else {row.id for row in study.rows}
     records = []
     for id, run in study.runs.items():
-        if study.sources[id] is run and run.seed == study.seeds[0] and (not rows or run.row in rows):
+        if study.sources[id] is run and run.seed == study.seeds[0] and run.row in wanted:
             prepare(study, study.block(run.block), results)
             timing = timing_of(run).model_copy(update={"train_steps": timed})
             engine = on_one_gpu(run.engine, micro_batch)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks.hardware import GPU
-from benchmarks.planning import USABLE, ZERO, RunPlan, disk_space
+from benchmarks.planning import MEMORY_ERROR, USABLE, ZERO, RunPlan, disk_space
 from benchmarks.study import Study
 
 
@@ -28,7 +28,10 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
         "ZeRO 0 to 3: GB on each GPU, activations included, of the longest micro-batch, or of a validation pass where "
-        "that takes more; * the stage that the study asks for. Hours: training alone; a warm start has its own line.",
+        "that takes more; * the stage that the study asks for, from which on what it offloads is not counted. Hours: "
+        "training alone; a warm start has its own line.",
+        f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
+        "for two methods at a small size; no GPU has checked it.",
         f"Disk: GB of a run while it trains; {needed / 1e9:,.0f} GB for all, one after the other, and "
         f"{free / 1e9:,.0f} GB are free in {results}.",
     ]
@@ -53,8 +56,8 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
 
 def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
     hours = made.hours(gpu, utilisation)
-    memory = [_gigabytes(made.memory.on(made.ranks, stage)) for stage in ZERO]
-    memory[made.run.engine.zero_stage] = f"{_gigabytes(made.needed)} *"
+    memory = [_gigabytes(made.needed_at(stage)) for stage in ZERO]
+    memory[made.run.engine.zero_stage] += " *"
     return [
         made.run.id,
         f"{made.parameters / 1e6:,.2f}M",

@@ -41,6 +41,7 @@ USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies betwee
 ROWS = 16  # of a counted batch
 BATCHES = 10  # counted per phase
 FLOAT32, BFLOAT16 = 4, 2
+MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the tests hold it to that, on no GPU
 GATHERED = 10**9  # weights that DeepSpeed holds whole at a time at stage 3, at most (stage3_max_live_parameters)
 ZERO = (0, 1, 2, 3)
 Offload = Literal["none", "optimizer", "weights"]
@@ -96,9 +97,14 @@ class RunPlan:
 
     @property
     def needed(self) -> float:
-        """Bytes on each GPU, as the study asks for it; what it offloads lies elsewhere."""
+        """Bytes on each GPU, as the study asks for it."""
+        return self.needed_at(self.run.engine.zero_stage)
+
+    def needed_at(self, stage: int) -> float:
+        """Bytes on each GPU at a stage of ZeRO. From the study's own stage on, what it offloads lies elsewhere; a lower
+        one may not be able to offload it."""
         engine = self.run.engine
-        return self.memory.on(self.ranks, engine.zero_stage, engine.offload)
+        return self.memory.on(self.ranks, stage, engine.offload if stage >= engine.zero_stage else "none")
 
     @property
     def parts(self) -> int:
@@ -122,10 +128,10 @@ class RunPlan:
         room = USABLE * gpu.memory
         own = self.run.engine.zero_stage
         for stage in ZERO[own + 1 :]:
-            if self.memory.on(self.ranks, stage) <= room:
+            if self.needed_at(stage) <= room:
                 return f"DOES NOT FIT: set zero_stage to {stage}"
         for stage in dict.fromkeys((own, ZERO[-1])):
-            left = room - self.memory.on(self.ranks, stage) + self.memory.passing
+            left = room - self.needed_at(stage) + self.memory.passing
             micro = min(self.micro_batch, math.floor(self.micro_batch * left / self.memory.activations))
             if micro >= 1:  # once it is set, validation has no more rows
                 more = "" if stage == own else f"zero_stage to {stage} and "

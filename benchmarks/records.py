@@ -133,13 +133,18 @@ def read_records(folder: Path, spec: RunSpec) -> RunRecords:
     return RunRecords(**records, problems=problems)
 
 
+def parsed(path: Path, stage: StageName) -> Record:
+    """A run's record, of whatever specification, or :class:`BrokenRecord`."""
+    try:
+        return RECORDS[stage].model_validate(read_json(path))
+    except ValidationError as error:
+        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): delete it and run `{stage}` again") from error
+
+
 def _read_record(path: Path, stage: StageName, spec: RunSpec) -> Record:
     if not path.exists():
         raise BrokenRecord(f"no {path.name}")
-    try:
-        record = RECORDS[stage].model_validate(read_json(path))
-    except ValidationError as error:
-        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): delete it and run `{stage}` again") from error
+    record = parsed(path, stage)
     if record.digest != spec.digest(stage):
         raise BrokenRecord(f"stale {path.name}: made from another specification; run `{stage}` again")
     if missing := record.missing(spec.evaluation):

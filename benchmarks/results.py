@@ -86,17 +86,22 @@ def collect(study: Study, results: Path) -> pd.DataFrame:
 
 
 def load_collected(study: Study, results: Path) -> Collected:
-    """What ``collect`` wrote, or :class:`BrokenRecord`."""
+    """What ``collect`` wrote for this version of the study, or :class:`BrokenRecord`."""
     path = results / study.name / "collect.json"
+    collected = read_collected(path)
+    if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
+        raise BrokenRecord(f"{path} was made from another version of the study: run `collect` again")
+    return collected
+
+
+def read_collected(path: Path) -> Collected:
+    """What ``collect`` wrote, of whatever version of the study, or :class:`BrokenRecord`."""
     try:
-        collected = Collected.model_validate(read_json(path))
+        return Collected.model_validate(read_json(path))
     except ValidationError as error:
         raise BrokenRecord(
             f"{path} is no collection of run records ({first_problem(error)}): run `collect` again"
         ) from error
-    if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
-        raise BrokenRecord(f"{path} was made from another version of the study: run `collect` again")
-    return collected
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:

@@ -32,14 +32,16 @@ STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens":
 
 
 def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> dict[str, Any]:
-    """Rates of all registered methods with the study's backbone and tokenizer, on its block with the most runs."""
+    """Rates of all registered methods with the study's backbone and tokenizer, on its block with the most runs, over
+    the first ``questions`` of its training set, or all where there are fewer."""
     torch.set_num_threads(study.timing_threads)
     started, runs = now(), list(study.runs.values())
     block = max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
     data = prepare(study, block, results)
     words = vocabulary(load_tokenizer(data))
     setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
-    examples = open_corpus(data, "train").examples(range(questions))
+    corpus = open_corpus(data, "train")
+    examples = corpus.examples(range(min(questions, len(corpus))))
     answers, training = {}, {}
     with Progress("speed", len(available())) as progress:
         for name in available():
@@ -53,7 +55,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
         "block": block.id,
         "backbone": study.backbone.model_dump(),
         "batch_size": BATCH,
-        "questions": questions,
+        "questions": len(examples),
         "repeats": repeats,
         "answers": answers,
         "training_step": STEP,

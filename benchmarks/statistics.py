@@ -13,7 +13,9 @@ from scipy import stats
 
 PERMUTATIONS = 9_999
 RESAMPLES = 2_000  # of the bootstrap
+SEED = 0  # of what is drawn: a table is a function of its records
 ALPHA = 0.05
+CONFIDENCE = 0.95  # of intervals
 FEWEST = 10  # questions or answers: a share of fewer says nothing
 TIMES_DIFFER = 1.75  # at most, of 94 times of `quick` and `small_3b` that an idle machine measured twice (half: 1.2)
 
@@ -39,11 +41,11 @@ def correctness(predictions: Sequence[pd.DataFrame]) -> pd.Series:
     return pd.Series(joined["correct"].astype(float).groupby(joined["id"]).mean())
 
 
-def paired_test(a: pd.Series, b: pd.Series, seed: int = 0) -> PairedTest:
+def paired_test(a: pd.Series, b: pd.Series) -> PairedTest:
     """Whether two rows differ on the questions they share.
 
     Exact McNemar test where each question is right or wrong; where correctness is a mean over seeds, a sign-flip
-    permutation test of the mean difference, its draws a function of ``seed``.
+    permutation test of the mean difference.
     """
     a, b = a.align(b, join="inner")
     if not len(a):
@@ -54,18 +56,18 @@ def paired_test(a: pd.Series, b: pd.Series, seed: int = 0) -> PairedTest:
         wins = int((changed > 0).sum())
         p_value = stats.binomtest(wins, len(changed)).pvalue if len(changed) else 1.0
         return PairedTest(len(a), float(difference.mean()), float(p_value), "mcnemar")
-    p_value = _sign_flip(changed, seed) if len(changed) > 1 else 1.0
+    p_value = _sign_flip(changed) if len(changed) > 1 else 1.0
     return PairedTest(len(a), float(difference.mean()), p_value, "permutation")
 
 
-def _sign_flip(differences: np.ndarray, seed: int) -> float:
+def _sign_flip(differences: np.ndarray) -> float:
     """Two-sided p-value of the mean under random signs.
 
     Means over a few seeds take few values, so signs are drawn for all questions of one size at once: how many of them
     are positive is binomial. It is the test of ``scipy.stats.permutation_test`` on one sample, a hundred times faster.
     """
     sizes, counts = np.unique(np.abs(differences).round(9), return_counts=True)
-    positive = np.random.default_rng(seed).binomial(counts, 0.5, size=(PERMUTATIONS, len(sizes)))
+    positive = np.random.default_rng(SEED).binomial(counts, 0.5, size=(PERMUTATIONS, len(sizes)))
     null = (2 * positive - counts) @ sizes
     extreme = np.abs(null) >= abs(differences.sum()) - 1e-6  # sums of the same sizes, in another order
     return float((1 + extreme.sum()) / (1 + PERMUTATIONS))
@@ -107,22 +109,22 @@ def marks(rows: Mapping[str, pd.Series], pairs: pd.DataFrame) -> dict[str, str]:
     return dict.fromkeys(tied, "tie") if tied else {best: "best"}
 
 
-def interval(correct: pd.Series, level: float = 0.95) -> tuple[float, float]:
+def interval(correct: pd.Series) -> tuple[float, float]:
     """Confidence interval of accuracy over questions: what another draw of questions could have given.
 
     Wilson's where each question is right or wrong, else a percentile bootstrap of questions.
     """
     values = correct.to_numpy(dtype=float)
     if np.isin(values, (0.0, 1.0)).all():
-        bounds = stats.binomtest(int(values.sum()), len(values)).proportion_ci(level, method="wilson")
+        bounds = stats.binomtest(int(values.sum()), len(values)).proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)
     result = stats.bootstrap(
         (values,),
         np.mean,
-        confidence_level=level,
+        confidence_level=CONFIDENCE,
         method="percentile",
         n_resamples=RESAMPLES,
         batch=1_000,
-        rng=np.random.default_rng(0),
+        rng=np.random.default_rng(SEED),
     )
     return float(result.confidence_interval.low), float(result.confidence_interval.high)

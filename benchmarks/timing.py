@@ -38,7 +38,7 @@ from benchmarks.specs import TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
 from benchmarks.study import StudyError
 from methods.base import Method, Stage
-from methods.generation import Cost, Length
+from methods.generation import Length
 
 log = logging.getLogger(__name__)
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
@@ -121,15 +121,14 @@ def time_test(
     parts = batches_by_length([questions[i] for i in timed], timing.batch_size)
     batches = [[timed[i] for i in part] for part in parts]
 
-    def answer_all(seed: int) -> Cost:
+    def answer_all(seed: int) -> int:
+        """Tokens of all answers."""
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
-        total, passes, latents = Cost(), 0, 0
+        tokens = 0
         for batch in batches:
             how = replace(decoding, lengths=tuple(lengths[i] for i in batch)) if lengths else decoding
-            cost = generate(method, [questions[i] for i in batch], how, spec.engine.precision).cost
-            total, passes = total + cost, passes + cost.forward_passes * len(batch)
-            latents += cost.latent_steps * len(batch)
-        return Cost(passes, latents, total.tokens)
+            tokens += generate(method, [questions[i] for i in batch], how, spec.engine.precision).cost.tokens
+        return tokens
 
     # On a GPU every shape of batch has a CUDA graph, which is captured here; answers that are drawn have lengths of
     # their own under each seed
@@ -137,24 +136,18 @@ def time_test(
         answer_all(seed)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    seconds, costs = [], []
+    seconds, tokens = [], 0
     for repeat in range(timing.repeats):
         synchronize(device)
         began = time.perf_counter()
-        costs.append(answer_all(repeat))
+        tokens += answer_all(repeat)
         synchronize(device)
         seconds.append(time.perf_counter() - began)
-    total = Cost()
-    for cost in costs:
-        total += cost
-    answered = len(timed) * timing.repeats
     return {
         "seconds": seconds,
         "n": len(timed),
         "n_total": len(questions),
-        "forward_passes_per_question": total.forward_passes / answered,
-        "latent_steps": total.latent_steps / answered,
-        "tokens_per_second": total.tokens / sum(seconds),
+        "tokens_per_second": tokens / sum(seconds),
         "peak_memory_bytes": peak_memory(device),
     }
 
@@ -198,7 +191,6 @@ def time_training(
             phase[key] /= weights[name]
         phase["steps_per_epoch"] = budget.steps_per_epoch
         phase["epoch_seconds"] = phase["step_seconds_median"] * budget.steps_per_epoch + phase["once_seconds"]
-        phase["flops_per_epoch"] = phase["flops_per_step"] * budget.steps_per_epoch
     return {
         "phases": {name: dict(phase) for name, phase in phases.items()},
         "epoch_seconds": sum(phase["epoch_seconds"] for phase in phases.values()),

@@ -7,38 +7,30 @@ from __future__ import annotations
 
 import io
 import json
-import math
-import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from pydantic import ValidationError
 
-from benchmarks.data import load_records
-from benchmarks.diversity import draw_statistics
-from benchmarks.evaluation import means
+from benchmarks.differences import changed_settings, changed_value, first_change, lost_numbers
 from benchmarks.figures import Figure
-from benchmarks.files import BrokenRecord, read_json, sha256
+from benchmarks.files import BrokenRecord, read_json
 from benchmarks.paths import Paths
-from benchmarks.records import RECORDS, RunRecords, first_problem
-from benchmarks.results import Collected, to_frame
+from benchmarks.records import Record, parsed
+from benchmarks.rescoring import wrong_answers
+from benchmarks.results import Collected, read_collected, to_frame
 from benchmarks.runs import RunSpec, StageName, settings_digest
-from benchmarks.scoring import Asked, Score
-from benchmarks.scoring.by_test import scorer_of
-from benchmarks.specs import Form
 from benchmarks.study import Study
 from benchmarks.tables import Table
 from benchmarks.tables.render import rendered
 from methods.registry import get_method
 
-CLOSE = 1e-9  # numbers that differ by less do so because sums were taken in another order
 SPEC = "spec.json"
 WORDS = ("legend", "notes")  # of a table: its rendered text is compared
-SCORED = ("extracted", "correct", "strict", "draws")  # older predictions have no draws
 
 
 @dataclass(frozen=True)
@@ -58,16 +50,7 @@ def verify(study: Study, folder: Path) -> list[Finding]:
                            "collect.json is")  # fmt: skip
     sources = study.sources.values()  # perhaps of another study, whose results are in a folder beside this one
     findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
-    collected = Collected.model_validate(read_json(folder / "collect.json"))
-    findings.append(Finding("collect.json", *_collection(study, collected, folder)))
-    findings.append(Finding("frame.csv", *_frame(study, collected, folder)))
-    for table in Table:  # any of them: that of claims may be there though the study does not name it
-        if (folder / f"table_{table}.json").is_file():
-            findings += _table(study, collected, folder, table)
-        elif table in study.tables:
-            findings.append(Finding(f"table_{table}", "drift", "is not there"))
-    shown = [figure for figure in Figure if (folder / f"figures/{figure}.csv").is_file()]
-    return findings + [_figure(study, collected, folder, figure) for figure in shown]
+    return findings + list(_made(study, folder))
 
 
 def report(findings: list[Finding]) -> str:
@@ -91,19 +74,19 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     except BrokenRecord as error:
         yield Finding(f"{spec.id} {SPEC}", "differs", str(error))
         return
-    changed = sorted(_changes(_completed(recorded), spec.model_dump(mode="json")))
+    changed = sorted(changed_settings(_completed(recorded), spec.model_dump(mode="json")))
     kind = "drift" if changed else "ok"
     yield Finding(f"{spec.id} {SPEC}", kind, f"the study now says otherwise: {'; '.join(changed)}" * bool(changed))
     for stage in spec.stages:
         place = f"{spec.id} {stage}.json"
         try:
-            record = read_json(paths.record(stage))
+            record = parsed(paths.record(stage), stage)
         except BrokenRecord as error:
             yield Finding(place, "differs", str(error))
             continue
-        problems = list(_record(record, stage, recorded))
+        problems = list(_origin(record, stage, recorded))
         if stage == "evaluate":
-            problems += _answers(record, paths, spec.data.form)
+            problems += wrong_answers(record.model_dump(), paths, spec.data.form)
         yield Finding(place, "differs" if problems else "ok", "; ".join(problems))
 
 
@@ -118,114 +101,84 @@ def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
     return spec.model_copy(update={"options": options.model_dump(mode="json")}).model_dump(mode="json")
 
 
-def _changes(old: Any, new: Any, place: str = "") -> Iterator[str]:
-    """Where two nested settings differ."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        if old != new:
-            yield f"{place} was {json.dumps(old)}, is {json.dumps(new)}"
-        return
-    for key in old.keys() | new.keys():
-        where = f"{place}.{key}".lstrip(".")
-        if key in old and key in new:
-            yield from _changes(old[key], new[key], where)
-        else:
-            yield f"{where} {'is gone' if key in old else f'is new ({json.dumps(new[key])})'}"
-
-
-def _record(record: dict[str, Any], stage: StageName, spec: dict[str, Any]) -> Iterator[str]:
+def _origin(record: Record, stage: StageName, spec: dict[str, Any]) -> Iterator[str]:
+    """The record's specification against the recorded one."""
     try:
-        RECORDS[stage].model_validate(record)
-    except ValidationError as error:
-        yield f"is broken ({first_problem(error)})"
+        expected = settings_digest(spec, stage)
+    except KeyError as error:
+        yield f"cannot be held against {SPEC}, which lacks {error}"
         return
-    if record["digest"] != settings_digest(spec, stage):
-        yield f"was made from another specification than spec.json: digest {record['digest']}"
-
-
-def _answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
-    """The predictions' digests, each answer's score, and the means over them."""
-    for name, digest in record["predictions"].items():
-        path = paths.predictions(name)
-        if not path.is_file():
-            yield f"{path.name} is not there"
-        elif sha256(path) != digest:
-            yield f"{path.name} is not the recorded file"
-        else:
-            frame = pd.read_parquet(path)
-            yield from _scores(name, frame, form)
-            for test, scores in record["decodings"][name]["tests"].items():
-                yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], scores)
-
-
-def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
-    again = _scored(frame, form)
-    for column in (name for name in SCORED if name in frame):
-        values = pd.Series([getattr(one, column) for one in again], index=frame.index, dtype="object")
-        old = frame[column].map(tuple) if column == "draws" else frame[column].astype("object")
-        wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
-        if len(wrong):
-            first = wrong.iloc[0]
-            yield (f"{name}: `{column}` of {len(wrong)} answers is not what the scorer says, first {first['test']} "
-                   f"{first['id']}, seed {first['seed']}")  # fmt: skip
-
-
-def _scored(frame: pd.DataFrame, form: Form) -> list[Score]:
-    """Each answer's score by its test set's scorer; questions are read again only for one that reads steps."""
-    scorers = {test: scorer_of(test) for test in frame["test"].unique()}
-    stepwise = [test for test, scorer in scorers.items() if scorer.reads_steps]
-    texts = {(test, row.id): row.question for test in stepwise for row in load_records(test, form, "test")}
-    columns = ("test", "id", "text", "gold", "n_steps")
-    scores = []
-    for test, id, text, gold, steps in zip(*(frame[column] for column in columns), strict=True):
-        asked = Asked(texts.get((test, id), ""), gold, None if pd.isna(steps) else int(steps))
-        scores.append(scorers[test].score(text, asked))
-    return scores
-
-
-def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:
-    for key, found in means(frame).items():
-        recorded, values = _listed(scores[key]), _listed(found)
-        if len(recorded) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(recorded, values, strict=True)):
-            yield f"{place}: `{key}` is recorded as {recorded} and comes out as {values}"
-    drawn = draw_statistics(frame) if "draws" in frame else []
-    if changed := _numbers(scores.get("draws") or [], drawn):
-        yield f"{place}: `draws`: {changed}"
-
-
-def _listed(value: list[float] | float | None) -> list[float]:
-    """The numbers of a score: one for each decoding seed, one alone, or none."""
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]
+    if record.digest != expected:
+        yield f"was made from another specification than {SPEC}: digest {record.digest}"
 
 
 # ---- what is made of the records
 
 
+def _made(study: Study, folder: Path) -> Iterator[Finding]:
+    """The collection, and what is made of it; nothing can be made of one that lacks what the study has."""
+    name = "collect.json"
+    try:
+        collected = read_collected(folder / name)
+    except BrokenRecord as error:
+        yield Finding(name, "differs", f"{error}; nothing made of it is checked")
+        return
+    if lacking := list(_lacking(study, collected)):
+        mend = "run `collect` again, or name the study as it was (--study)"
+        text = f"lacks what the study has today ({'; '.join(lacking)}): {mend}; nothing made of it is checked"
+        yield Finding(name, "differs", text)
+        return
+    yield Finding(name, *_collection(study, collected, folder))
+    again = to_frame(study, collected).to_csv(index=False)
+    yield _csv(folder / "frame.csv", again, "columns have changed; all shared numbers are the same")
+    for table in Table:  # any of them: that of claims may be there though the study does not name it
+        if (folder / f"table_{table}.json").is_file():
+            yield from _table(study, collected, folder, table)
+        elif table in study.tables:
+            yield Finding(f"table_{table}", "drift", "is not there")
+    for figure in Figure:
+        if (folder / f"figures/{figure}.csv").is_file():
+            yield _figure(study, collected, folder, figure)
+
+
+def _lacking(study: Study, collected: Collected) -> Iterator[str]:
+    """Runs of the study that were not collected, and what it asks of a run that the run's records do not hold."""
+    for id, spec in study.runs.items():
+        if id not in collected.runs:
+            yield id
+            continue
+        held = collected.runs[id]
+        missing = [record.missing(spec.evaluation) for record in (held.evaluate, held.time) if record]
+        yield from (f"{id}: {what}" for what in missing if what)
+
+
 def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "differs"], str]:
-    """The collected records against those of the runs."""
+    """The collected records against those of the runs. One that is missing or broken has its own finding: here it is
+    none, which is what `collect` holds of it."""
     wrong = []
     for id, source in study.sources.items():
-        held = collected.runs.get(id, RunRecords())
         for stage in source.stages:
-            path, record = Paths(folder.parent, source).record(stage), getattr(held, stage)
-            found = RECORDS[stage].model_validate(read_json(path)) if path.is_file() else None
-            if found != record:
+            found = None
+            with suppress(BrokenRecord):
+                found = parsed(Paths(folder.parent, source).record(stage), stage)
+            if found != getattr(collected.runs[id], stage):
                 wrong.append(f"{id} {stage}")
     return ("differs", f"other records than the runs' own: {', '.join(wrong)}") if wrong else ("ok", "")
 
 
-def _frame(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "drift", "differs"], str]:
-    again = to_frame(study, collected).to_csv(index=False)
+def _csv(path: Path, again: str, drift: str) -> Finding:
+    """A file against what comes out today. ``drift``: what to say where the text alone is another."""
     try:
-        recorded = (folder / "frame.csv").read_text()
+        recorded = path.read_text(encoding="utf-8")
+        if recorded == again:
+            return Finding(path.name, "ok")
+        old, new = (pd.read_csv(io.StringIO(text)).to_dict("records") for text in (recorded, again))
     except FileNotFoundError:
-        return "differs", "is not there"
-    if recorded == again:
-        return "ok", ""
-    old, new = (pd.read_csv(io.StringIO(text)).to_dict("records") for text in (recorded, again))
-    changed = _numbers(old, new)
-    return ("differs", changed) if changed else ("drift", "columns have changed; all shared numbers are the same")
+        return Finding(path.name, "differs", "is not there")
+    except ValueError as error:  # of pandas, or no UTF-8
+        return Finding(path.name, "differs", f"is no table any more ({error}): delete it and make it again")
+    changed = changed_value(old, new)
+    return Finding(path.name, "differs", changed) if changed else Finding(path.name, "drift", drift)
 
 
 def _table(study: Study, collected: Collected, folder: Path, table: Table) -> Iterator[Finding]:
@@ -235,20 +188,29 @@ def _table(study: Study, collected: Collected, folder: Path, table: Table) -> It
     except BrokenRecord as error:
         yield Finding(f"table_{table}", "differs", f"cannot be made: {error}")
         return
-    recorded, made = read_json(folder / f"table_{table}.json"), json.loads(again["json"])
-    for part in (name for name, lines in recorded.items() if isinstance(lines, list) and name not in WORDS):
-        if changed := _numbers(recorded[part], made.get(part, [])):
-            yield Finding(f"table_{table}.json", "differs", f"{part}: {changed}")
+    yield from _lines(folder / f"table_{table}.json", json.loads(again["json"]))
     for ending, text in again.items():
         path = folder / f"table_{table}.{ending}"
         if not path.is_file():
             yield Finding(path.name, "differs", "is not there")
-        elif (old := path.read_text()) == text:
+        elif (old := path.read_text(encoding="utf-8", errors="replace")) == text:
             yield Finding(path.name, "ok")
-        elif lost := list((Counter(_in_rows(old)) - Counter(_in_rows(text))).elements()):
+        elif lost := lost_numbers(old, text):
             yield Finding(path.name, "differs", f"numbers that do not come out: {', '.join(lost[:5])}")
         else:
-            yield Finding(path.name, "drift", f"today's code words it otherwise, {_first_change(old, text)}")
+            yield Finding(path.name, "drift", f"today's code words it otherwise, {first_change(old, text)}")
+
+
+def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
+    """The numbers of a table."""
+    try:
+        recorded = read_json(path)
+    except BrokenRecord as error:
+        yield Finding(path.name, "differs", str(error))
+        return
+    for part in (name for name, lines in recorded.items() if isinstance(lines, list) and name not in WORDS):
+        if changed := changed_value(recorded[part], made.get(part, [])):
+            yield Finding(path.name, "differs", f"{part}: {changed}")
 
 
 def _figure(study: Study, collected: Collected, folder: Path, figure: Figure) -> Finding:
@@ -262,39 +224,4 @@ def _figure(study: Study, collected: Collected, folder: Path, figure: Figure) ->
         again = drawing.data().to_csv(index=False)
     except (BrokenRecord, NothingToDraw) as error:
         return Finding(path.name, "differs", f"cannot be made: {error}")
-    if (recorded := path.read_text()) == again:
-        return Finding(path.name, "ok")
-    old, new = (pd.read_csv(io.StringIO(text)).to_dict("records") for text in (recorded, again))
-    changed = _numbers(old, new)
-    return Finding(path.name, *(("differs", changed) if changed else ("drift", "today's code words it otherwise")))
-
-
-def _in_rows(text: str) -> list[str]:
-    """The numbers in the rows of a table, of any of its formats but JSON; legends and notes are left out."""
-    rows = [line for line in text.splitlines() if line[:1] == "|" or line.endswith(r"\\") or line.count(",") > 9]
-    return [number for row in rows for number in re.findall(r"\d[\d.,e+-]*", row)]
-
-
-def _numbers(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
-    """The first value that differs between two lists of lines; columns that only one of them has are left out."""
-    if len(old) != len(new):
-        return f"{len(old)} lines, now {len(new)}"
-    for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
-        for key in was.keys() & now.keys():
-            if not _same(was[key], now[key]):
-                return f"line {number}, {key}: {was[key]} is recorded and {now[key]} comes out"
-    return ""
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE) or (math.isnan(a) and math.isnan(b))
-    return a == b
-
-
-def _first_change(old: str, new: str) -> str:
-    pairs = enumerate(zip(old.splitlines(), new.splitlines(), strict=False), 1)
-    number, (was, now) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
-    at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
-    start = max(0, at - 20)
-    return f"first in line {number}: {was[start : at + 40]!r} was, {now[start : at + 40]!r} is"
+    return _csv(path, again, "today's code words it otherwise")

@@ -9,7 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.analysis.digits import Encoding, digits_of, drawn_digits, encoding, follows, is_summation, steer
+from benchmarks.analysis.digits import (
+    Encoding,
+    digits_of,
+    drawn_digits,
+    encoding,
+    explained,
+    follows,
+    is_summation,
+    levels_of,
+    steer,
+)
 from benchmarks.analysis.patterns import correlation_graph, correlations, largest_clique, most_frequent, patterns
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.saying import Said, Speaker
@@ -36,8 +46,9 @@ def test_patterns_find_what_was_planted() -> None:
     assert found.frequent[0] == 40 and {3, 8, 20, 5, 6} <= set(found.frequent) and len(found.frequent) == 8
     assert found.frequency[40] == 1 and found.frequency[49] == 0
     assert found.clique == [3, 8, 20]
-    np.testing.assert_allclose(found.correlation, found.correlation.T)
-    assert (found.correlation[0, 1:] == 0).all()  # what never changes correlates with nothing
+    correlation = correlations(planted(), found.frequent)
+    np.testing.assert_allclose(correlation, correlation.T)
+    assert (correlation[0, 1:] == 0).all()  # what never changes correlates with nothing
 
 
 def test_correlations_are_pearsons() -> None:
@@ -132,6 +143,22 @@ def test_a_dimension_that_is_not_active_or_seldom_the_largest_is_no_digits_own()
     assert [digit for digit, dim in enumerate(found.dims) if dim is None] == [4, 7]
     assert [digit for digit, value in enumerate(found.values) if value is None] == [4, 7]
     assert found.agreement[4] == 1 and found.agreement[7] == pytest.approx(0.25, abs=0.03)
+
+
+def test_what_explains_r_is_told_from_what_does_not() -> None:
+    _, said, digits = summation(200)
+    latents = said.trace["R"]
+    chance = np.random.default_rng(1).integers(0, 30, digits.shape)
+    assert explained(latents, digits) == pytest.approx([1.0, 1.0])
+    assert explained(latents, chance) == pytest.approx([0.0, 0.0], abs=0.05)
+    assert explained(np.ones_like(latents), digits) == [None, None]
+    assert explained(latents[:2], digits[:2] + np.arange(2)[:, None] * 10) == [None, None]  # each has its own group
+
+
+def test_levels_are_the_rounded_means_of_the_numbers_that_steps_write() -> None:
+    spoken: dict[tuple[int, ...], str] = {(1,): "3 4", (2,): "10 9 8"}
+    example = Example("", [0], [[1], [2]], [0])
+    np.testing.assert_array_equal(levels_of([example], lambda ids: spoken[tuple(ids)]), [[4, 9]])
 
 
 class Obeying:

@@ -17,7 +17,7 @@ from benchmarks.analysis import stage
 from benchmarks.analysis.by_hand import changes_table, marked_changes, parse_dims
 from benchmarks.analysis.digits import digits_of
 from benchmarks.analysis.measures import MEASURES
-from benchmarks.analysis.reading import Analysis, analysed, read_analysis
+from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.steering import clique_effects
 from benchmarks.checkpoints import save_weights
@@ -26,11 +26,12 @@ from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation import decoding_of
 from benchmarks.figures.encoding import EncodingFigure
-from benchmarks.files import BrokenRecord, write_json
-from benchmarks.models import build_method
+from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.models import build_method, trained_weights
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
 from benchmarks.study import Study, parse_study
+from fabricate import train_record
 from methods.base import Context, Example, Stage
 from methods.generation import InterventionError
 from small import MARCOS, small_study
@@ -74,7 +75,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def analysis(results: Path) -> Analysis:
     (block, row, spec), *others = analysed(study())
     assert (block.id, spec.id, others) == ("equation", RUN, [])  # the first row whose latents can be set by hand
-    stage.analyse(spec, results)
+    assert stage.analyse(spec, results)["weights_sha256"] == trained_weights(Paths(results, spec))
     return read_analysis(block, row, spec, results)
 
 
@@ -180,6 +181,8 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
     assert len(steering) == 2 * len(owned) * 3 and sorted(set(steering["digit"])) == owned
     assert max(analysis.frame("encoding")["mean"].dropna()) == pytest.approx(0.7)
     assert MEASURES["own_dimensions"](analysis) == len(owned) / 10
+    assert encoded.explained["digit"] == pytest.approx([1.0, 1.0])
+    assert encoded.explained["level"][1] < 0.5  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("last", [0.0, 0.7])
@@ -213,6 +216,24 @@ def test_other_settings_ask_for_another_analysis(analysis: Analysis, results: Pa
         read_analysis(analysis.block, analysis.row, other, results)
     for name in ("train", "evaluate", "time"):
         assert other.digest(name) == analysis.spec.digest(name)  # type: ignore[arg-type]
+
+
+def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Analysis, tmp_path: Path) -> None:
+    spec, own = analysis.spec, analysis.record.weights_sha256
+    paths, read = Paths(tmp_path, spec), partial(read_analysis, analysis.block, analysis.row, spec, tmp_path)
+    record = read_json(analysis.folder / "analysis.json")
+    write_json(record_path(tmp_path, spec), record)
+    assert own and read().record.weights_sha256 == own, "results that were kept without their training's record"
+    write_json(paths.record("train"), train_record(spec) | {"weights_sha256": own})
+    assert read().record.weights_sha256 == own
+    write_json(paths.record("train"), train_record(spec) | {"weights_sha256": "of another training"})
+    with pytest.raises(
+        BrokenRecord, match=rf"analysis\.json was made from other weights: run `analyse small {RUN}` again"
+    ):
+        read()
+    del record["weights_sha256"]  # as older records
+    write_json(record_path(tmp_path, spec), record)
+    assert read().record.weights_sha256 is None
 
 
 def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks.claims import Cell, Claim, Measure, Paper, checked, judge, load_claims
+from benchmarks.claims import Cell, Claim, Measure, Paper, Source, checked, judge, load_claims
 from benchmarks.cli import app
 from benchmarks.tables.claims import paper_alone
 
@@ -16,15 +16,19 @@ CLAIMS = {claim.id: claim for claim in load_claims()}
 CELLS = {"table": "main_0.5b", "block": "equation", "row": "marcos", "against": ["cot_sft", "codi"]}
 
 
-class Given:
+class Given(Source):
     """A source whose numbers are written down: by row and test set."""
 
     measured: ClassVar = True
 
     def __init__(
-        self, numbers: dict[tuple[str, str], float], separated: bool | None = None, reason: str | None = None
+        self,
+        numbers: dict[tuple[str, str], float],
+        separated: bool | None = None,
+        reason: str | None = None,
+        unpaired: str | None = None,
     ) -> None:
-        self.numbers, self.sure, self.reason = numbers, separated, reason
+        self.numbers, self.sure, self.reason, self.apart = numbers, separated, reason, unpaired
 
     def analysed(self, claim: Claim) -> tuple[float, str] | None:
         return None
@@ -38,10 +42,13 @@ class Given:
     def separated(self, a: Cell, b: Cell) -> bool | None:
         return self.sure
 
+    def unpaired(self, a: Cell, b: Cell) -> str | None:
+        return self.apart
+
     def test(self, cell: Cell) -> str:
         return f"own_{cell.test}"
 
-    def trivial(self, cell: Cell) -> str | None:
+    def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
         return self.reason if cell.row == "marcos" else None
 
 
@@ -124,6 +131,16 @@ def test_a_difference_that_is_not_separated_does_not_count() -> None:
     assert judge(one, Given(numbers, separated=True)).verdict == "held"
     unsure = judge(one, Given(numbers, separated=False))
     assert unsure.verdict == "not held" and unsure.why.startswith("paired tests do not separate equation own_gsm8k")
+
+
+def test_where_no_paired_test_can_be_intervals_take_its_place_and_why_says_so() -> None:
+    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 9.0}
+    one = claim(tests=["gsm8k"], against=["cot_sft"], above=0)
+    sure = judge(one, Given(numbers, separated=True, unpaired="different test sets"))
+    assert (sure.verdict, sure.why) == ("held", "different test sets")
+    unsure = judge(one, Given(numbers, separated=False, unpaired="different test sets"))
+    assert unsure.verdict == "not held" and unsure.why.startswith("95 % intervals do not separate equation own_gsm8k")
+    assert unsure.why.endswith("; different test sets")
 
 
 def test_a_ratio_of_times_that_may_be_noise_does_not_count() -> None:

@@ -54,6 +54,12 @@ def test_options_of_no_method_are_a_clear_error() -> None:
     assert done.exit_code == 2 and "no method is named 'coconat'; did you mean 'coconut'?" in done.output
 
 
+def test_a_block_that_a_study_has_not_is_a_clear_error(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["data", "quick", "--block", "equatoin", "--results", str(tmp_path)])
+    assert done.exit_code == 2 and not list(tmp_path.iterdir())
+    assert "study quick has no block 'equatoin'; its blocks are: text, equation" in done.output
+
+
 def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.tracking.attach_table", lambda *_: None)
     made, path = study(tables=["decoding", "main"]), tmp_path / "study.yaml"

@@ -32,7 +32,7 @@ def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compared(folder: Path) -> Comparison:
-    return compare("equation/marcos/s0", "fake:equation/cot/s0", folder)
+    return compare("equation/marcos/s0", "fake:equation/cot/s0", folder, None, "default")
 
 
 def test_metrics_that_both_have(compared: Comparison) -> None:
@@ -69,7 +69,7 @@ def test_rendering_is_limited_and_counts(compared: Comparison) -> None:
 
 def test_runs_by_id_and_one_test(folder: Path) -> None:
     runs = read_json(folder / "fake" / "track.json")["runs"]
-    result = compare(runs["text/cot/s0"], runs["text/oracle/s0"], folder, test="beta")
+    result = compare(runs["text/cot/s0"], runs["text/oracle/s0"], folder, "beta", "default")
     assert result.tests["test"].tolist() == ["beta"] and set(result.questions["test"]) == {"beta"}
     assert result.tests["kind"].tolist() == ["mcnemar"]
 
@@ -89,15 +89,15 @@ def test_another_decoding_on_the_command_line(folder: Path) -> None:
 
 
 def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:
-    result = compare("text/marcos/s0", "text/marcos/s0", folder)
+    result = compare("text/marcos/s0", "text/marcos/s0", folder, None, "default")
     assert result.questions.empty and result.tests["p"].tolist() == [1.0, 1.0]
     assert "the runs differ on" not in render(result)
 
 
 def test_other_decodings(folder: Path) -> None:
-    assert compare("text/marcos/s0", "equation/marcos/s0", folder, decoding="mean_r").decoding == "mean_r"
+    assert compare("text/marcos/s0", "equation/marcos/s0", folder, None, "mean_r").decoding == "mean_r"
     with pytest.raises(ComparisonError, match="no predictions of decoding 'mean_r'; it has"):
-        compare("text/marcos/s0", "text/cot/s0", folder, decoding="mean_r")
+        compare("text/marcos/s0", "text/cot/s0", folder, None, "mean_r")
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_other_decodings(folder: Path) -> None:
 )
 def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: str) -> None:
     with pytest.raises(ComparisonError, match=message):
-        compare(a, "text/cot/s0", folder, test=test)
+        compare(a, "text/cot/s0", folder, test, "default")

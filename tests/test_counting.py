@@ -18,14 +18,13 @@ from benchmarks.engine import Ranks
 from benchmarks.engine.base import checkpoint_activations
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.planning import plan
+from benchmarks.planning import MEMORY_ERROR, plan
 from benchmarks.runs import RunSpec
 from benchmarks.specs import EngineSpec
 from methods.base import Budget
 from small import PLANNED, small_study
 
 FLOPS_ERROR = 0.1  # few batches are counted on either side
-MEMORY_ERROR = 0.2
 FORKS = multiprocessing.get_context("forkserver")
 
 

@@ -23,7 +23,7 @@ from benchmarks.summary import Summary, summarise
 from benchmarks.tables import Table
 from benchmarks.tables.evidence import Records, counterparts
 from benchmarks.tables.render import contents
-from fabricate import fabricate, fabricate_analysis, study
+from fabricate import fabricate, fabricate_analysis, fabricate_run, study
 from test_synthetic import repeating, with_draws
 
 CLAIMS = {claim.id: claim for claim in load_claims()}
@@ -162,6 +162,55 @@ def test_hits_by_the_habit_of_repeating_are_no_evidence(tmp_path: Path) -> None:
     assert found.verdict == "not comparable" and found.why.endswith("% do: no evidence of memory") and found.values
 
 
+def tasks(folder: Path, shares: tuple[float, float], **rs: Any) -> Records:
+    """Random summation and random pairing, each with training data and a test set of its own; ``rs``: the former's
+    block."""
+    names = {"rs": "rs_n2_k3", "rp": "rp_n2_k3"}
+    blocks = [
+        {"id": id, "title": id, "data": {"train": test, "form": "lines"}, "tests": [test]} for id, test in names.items()
+    ]
+    evaluation = {"tests": list(names.values()), "decodings": {"default": {"seeds": 1}}}
+    blocks[0] |= rs
+    ours = made(blocks=blocks, rows=ROWS[:1], tables=["synthetic"], evaluation=evaluation)
+    fabricate(ours, folder, {})
+    for spec, share in zip(ours.runs.values(), shares, strict=True):
+        fabricate_run(spec, folder / ours.name, (share,))
+    results.collect(ours, folder)
+    return Records([(ours, summarise(ours, load_collected(ours, folder), folder, ["default"]))], folder)
+
+
+def test_tasks_are_not_compared_by_models_that_are_not_built_alike(tmp_path: Path) -> None:
+    deeper = {"backbone": {"overrides": {"num_hidden_layers": 3}}, "training": {"epochs": 10}}
+    found = judge(CLAIMS["rs_to_rp"], tasks(tmp_path, (0.9, 0.2), **deeper))
+    models = "models of qwen2-tiny (num_hidden_layers 3) and of qwen2-tiny; trained for 10 epochs and for 1 epochs"
+    assert (found.verdict, found.why) == ("not comparable", f"different test sets, so no paired test; {models}")
+    assert len(found.values) == 1 and found.values[0].number > 50
+
+
+def test_tasks_are_compared_by_intervals_and_why_names_what_else_differs(tmp_path: Path) -> None:
+    records = tasks(tmp_path, (0.9, 0.2), training={"tokens": 1e6})
+    found, why = judge(CLAIMS["rs_to_rp"], records), "different test sets, so no paired test"
+    assert (found.verdict, found.why) == ("held", f"{why}; trained for 1,000,000 tokens and for 1 epochs")
+    close = judge(CLAIMS["rs_to_rp"].model_copy(update={"above": 0.0}), tasks(tmp_path, (0.55, 0.52)))
+    assert close.values[0].number > 0 and close.verdict == "not held"
+    assert close.why == f"95 % intervals do not separate {close.values[0].place('accuracy')}; {why}"
+
+
+def test_rows_of_two_studies_have_no_paired_test(tmp_path: Path) -> None:
+    rows = {"fake": "icot_si", "other": "marcos_one_shot"}
+    studies = [
+        made(name=name, tables=["nar" if name == "other" else "main"], rows=[{"id": id, "method": "cot_sft"}])
+        for name, id in rows.items()
+    ]
+    for each in studies:
+        fabricate(each, tmp_path, {"icot_si": (0.2,) * 3, "marcos_one_shot": (0.8, 0.8, 0.22)})
+        results.collect(each, tmp_path)
+    known = [(each, summarise(each, load_collected(each, tmp_path), tmp_path, ["default"])) for each in studies]
+    found = judge(CLAIMS["nar"].model_copy(update={"at_least": 0.1}), Records(known, tmp_path))
+    assert [value.sure for value in found.values] == [True, True, False] and found.verdict == "not held"
+    assert found.why.endswith("different studies, so no paired test")
+
+
 def analysis_of(correct: tuple[float, ...], marked: tuple[float, ...]) -> Analysis:
     """Two questions asked as they are and with a clique of two dimensions at 0, 0.1 and 0.5: shares of each."""
     settings = ("", "1, 2 = 0", "1, 2 = 0.1", "1, 2 = 0.5")
@@ -189,7 +238,7 @@ def test_a_marker_that_all_answers_have_or_none_is_not_switched() -> None:
         assert MEASURES["still_marked"](never) is None and MEASURES["unmarked"](never) is None
 
 
-def test_a_length_is_compared_with_that_length_alone() -> None:
+def test_a_length_is_compared_with_that_length_alone(tmp_path: Path) -> None:
     """The paper copies at K = 16, 32, 64: what was run at 4, 8 and 16 bears the first alone."""
     tests = ["copy_k4", "copy_k8", "copy_k16"]
     blocks = [
@@ -198,7 +247,7 @@ def test_a_length_is_compared_with_that_length_alone() -> None:
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
     evaluation = {"tests": tests, "decodings": {"default": {"seeds": 1}}}
     long = made(blocks=blocks, rows=rows, tables=["longrange", "claims"], evaluation=evaluation)
-    records = Records([])
+    records = Records([], tmp_path)
     records.by_table["long_range"] = [(long, cast(Summary, None))]
     assert counterparts("long_range", long) == {"k16": "copy_k16"}
     found = judge(CLAIMS["long_range"], records)

@@ -202,6 +202,7 @@ def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -
         path = tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json"
         record = read_json(path)
         record["encoding"]["dims"] = [*range(3, 11), None, None] if steered else [None] * 10
+        record["encoding"]["explained"] = {"digit": [0.46, 0.17], "level": [0.94, None]}
         if not steered:
             del record["files"]["steering"]
         write_json(path, record)
@@ -215,6 +216,7 @@ def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -
     text = " ".join(" ".join(drawing.caption(data)).split())
     assert f"{8 if steered else 0} of 10 digits have a dimension of their own" in text
     assert ("no digit can be set by hand" in text) == (not steered)
+    assert "drawn digit explains 46 and 17 % (by step), and the level, the rounded mean" in text and ", 94 %:" in text
 
 
 def test_a_run_of_another_study_is_named_as_in_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

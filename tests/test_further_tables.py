@@ -28,6 +28,11 @@ DECODINGS: dict[str, Any] = {
     "mean_thoughts": {"thoughts": "mean", "seeds": 1},
 }
 ALPHA = "Training data: equation · Alpha & Co 100%"
+TASKS = (Table.synthetic, Table.longrange)  # whose blocks have one test set each
+BLOCKS = [
+    {"id": block, "title": f"Training data: {block}", "data": {"train": "corpus"}, "tests": [test]}
+    for block, test in (("text", "alpha"), ("equation", "beta"))
+]
 
 
 def made(**changes: Any) -> Study:
@@ -58,11 +63,30 @@ def header(text: str) -> list[str]:
     return [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")]
 
 
-def test_every_table_is_written_under_its_name(folder: Path) -> None:
+def test_every_table_is_written_under_its_name(folder: Path, tmp_path: Path) -> None:
+    tasks = made(blocks=BLOCKS)
+    fabricate(tasks, tmp_path, {})
+    results.collect(tasks, tmp_path)
     assert set(MAKERS) == set(Table)
     for table in Table:
-        names = [path.name for path in render(made(), folder, table)]
+        names = [path.name for path in render(*((tasks, tmp_path) if table in TASKS else (made(), folder)), table)]
         assert names == [f"table_{table}.{ending}" for ending in ("md", "tex", "csv", "json")]
+
+
+@pytest.mark.parametrize("table", TASKS)
+def test_a_table_of_tasks_needs_one_test_set_a_block(table: Table, folder: Path) -> None:
+    with pytest.raises(StudyError, match=r"blocks text, equation: this table is for one test set .* `tests: \[NAME\]`"):
+        contents(made(), folder, table)
+
+
+def test_the_default_decoding_is_in_every_table_even_as_a_control_of_latents(tmp_path: Path) -> None:
+    rows = [{"id": "marcos", "method": "marcos"}]
+    odd = study(rows=rows, evaluation={"tests": ["alpha"], "decodings": {"default": {"thoughts": "exchanged"}}})
+    fabricate(odd, tmp_path, {})
+    frame = results.collect(odd, tmp_path)
+    shown = f"{100 * frame.loc[frame['block'] == 'text', 'accuracy_mean'].iloc[0]:.2f}"
+    for table in (Table.main, Table.decoding, Table.synthetic):
+        assert shown in contents(odd, tmp_path, table)["md"], table
 
 
 def test_decodings_stand_side_by_side_with_their_spread_over_seeds(decoding: dict[str, str]) -> None:
@@ -127,13 +151,16 @@ def test_latex_of_all_tables_is_ascii(decoding: dict[str, str], controls: dict[s
         assert not re.search("[^\x00-\x7f]", text) and not re.search(r"(?<!\\)[%#_]", text.split("\n", 1)[1])
 
 
-def test_a_row_whose_r_is_dead_says_so_in_every_table(tmp_path: Path) -> None:
-    fabricate(made(), tmp_path)
+@pytest.mark.parametrize("tasks", [False, True])
+def test_a_row_whose_r_is_dead_says_so_in_every_table(tasks: bool, tmp_path: Path) -> None:
+    ours = made(blocks=BLOCKS) if tasks else made()
+    fabricate(ours, tmp_path, {})
     path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
     write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
-    results.collect(made(), tmp_path)
-    for table in (Table.main, Table.decoding, Table.controls, Table.ablation, Table.nar, Table.scale, Table.synthetic):
-        assert "MarCos (R dead" in contents(made(), tmp_path, table)["md"], table
+    results.collect(ours, tmp_path)
+    own = (Table.main, Table.decoding, Table.controls, Table.ablation, Table.nar, Table.scale)
+    for table in TASKS if tasks else own:
+        assert "MarCos (R dead" in contents(ours, tmp_path, table)["md"], table
 
 
 def test_a_study_without_other_decodings_says_what_it_lacks(tmp_path: Path) -> None:

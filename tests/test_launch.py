@@ -194,6 +194,27 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
     assert sorted(path.name for path in tmp_path.glob("gpu-17*.lock")) == ["gpu-17-0.lock"]
 
 
+@pytest.mark.parametrize(
+    ("named", "gpus"),
+    [
+        ("1,0", ["1", "0"]),
+        (" 2 , 3", ["2", "3"]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("0,-1,1", ["0"]),
+        ("0,,1", ["0"]),
+    ],
+)
+def test_gpus_are_counted_up_to_a_name_of_none(
+    named: str, gpus: list[str], tmp_path: Path, bare: pytest.MonkeyPatch
+) -> None:
+    bare.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert devices.visible() == gpus
+    assert devices.pin(1, tmp_path) == gpus[:1]
+    assert len(list(tmp_path.glob("gpu-*.lock"))) == len(gpus[:1])
+
+
 def test_who_holds_a_gpu_is_said_once(
     tmp_path: Path, bare: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

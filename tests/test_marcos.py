@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
+from benchmarks.summary import DEAD
 from methods.backbone import load_backbone
 from methods.base import IGNORE, Batch, Context, Example, Setup, Stage, Vocabulary
 from methods.draws import key
@@ -321,7 +322,7 @@ def test_lambda_window_waits_and_a_fixed_lambda_stays() -> None:
 
 
 def test_dead_randomness_is_warned_of() -> None:
-    assert "dead" in make().warnings({"active_share": 0.0})[0]
+    assert make().warnings({"active_share": 0.0})[0].startswith(DEAD), "tables count these words"
     assert not make().warnings({"active_share": 0.01})
 
 

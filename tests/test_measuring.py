@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from benchmarks import measuring
 from benchmarks.casting import cast_linears
 from benchmarks.cli import app
 from benchmarks.data import prepare
@@ -77,7 +78,7 @@ def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
     """Of every row: each joins a process group of its own."""
     rows = [{"id": name, "method": "cot_sft"} for name in ("once", "again")]
     study = small_study(rows, engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1})
-    records = measure(study, tmp_path, tmp_path / "here", timed=1)
+    records = measure(study, tmp_path, tmp_path / "here", steps=1, timed=1)
     assert [record["row"] for record in records] == ["once", "again"]
     assert all(record["train"]["epoch_seconds"] > 0 and record["engine"]["gpus"] == 1 for record in records)
     assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text()
@@ -88,6 +89,24 @@ def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:
     path.write_text(small_study(ROWS).model_dump_json(exclude_unset=True))
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", "--row", "codi"])
     assert run.exit_code == 2 and "no row codi" in run.output
+
+
+@pytest.mark.parametrize(
+    ("rows", "learn", "measured"),
+    [
+        ([], [], {"cot_sft": 0, "coconut": 0, "marcos": 0}),
+        ([], ["coconut"], {"cot_sft": 0, "coconut": 12, "marcos": 0}),
+        (["marcos"], ["coconut"], {"coconut": 12, "marcos": 0}),
+        (["marcos"], ["marcos"], {"marcos": 12}),
+    ],
+)
+def test_a_row_whose_loss_is_asked_for_is_measured(
+    rows: list[str], learn: list[str], measured: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "prepare", lambda *_: None)
+    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *rest: {"row": spec.row, "steps": rest[-1]})
+    records = measure(small_study(ROWS), tmp_path, tmp_path / "here", 12, 3, rows, learn)
+    assert {record["row"]: record["steps"] for record in records} == measured
 
 
 def test_gold_lengths_are_those_of_the_test_set(tmp_path: Path) -> None:

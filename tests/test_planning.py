@@ -47,21 +47,23 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "weights", "activations", "advice"),
+    ("ranks", "stage", "offload", "weights", "activations", "advice"),
     [
-        (1, 10, 100, ": set the micro-batch to 14"),
-        (8, 110, 30, ": set zero_stage to 1"),
-        (8, 160, 30, ": set zero_stage to 2"),
-        (8, 300, 30, ": set zero_stage to 3"),
-        (8, 100, 200, ": set zero_stage to 3 and the micro-batch to 6"),
-        (1, 200, 10, "take more GPUs"),
+        (1, 0, "none", 10, 100, ": set the micro-batch to 14"),
+        (8, 0, "none", 110, 30, ": set zero_stage to 1"),
+        (8, 0, "none", 160, 30, ": set zero_stage to 2"),
+        (8, 0, "none", 300, 30, ": set zero_stage to 3"),
+        (8, 0, "none", 100, 200, ": set zero_stage to 3 and the micro-batch to 6"),
+        (1, 0, "none", 200, 10, "take more GPUs"),
+        (8, 1, "optimizer", 200, 30, ": set zero_stage to 2"),
+        (8, 3, "weights", 200, 100, ": set the micro-batch to 14"),
     ],
 )
-def test_advice_fits(ranks: int, weights: int, activations: int, advice: str) -> None:
+def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activations: int, advice: str) -> None:
     """``weights`` in GB with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
     part = weights * 1e9 / 4
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9, 0.0)
-    engine = {"kind": "deepspeed", "gpus": ranks}
+    engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": stage, "offload": offload}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
@@ -85,6 +87,18 @@ def test_a_validation_of_more_rows_than_a_rank_trains_on_is_in_the_plan(prepared
     made = replace(whole, memory=memory, micro_batch=16)
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert made.advice(gpu).endswith("set the micro-batch to 16")
+
+
+def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[Study, Path]) -> None:
+    """So that advice to set one agrees with its column; a stage below may not be able to offload."""
+    _, folder = prepared
+    engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "offload": "optimizer"}
+    study = small_study(PLANNED[:1], engine=engine)
+    (made,) = plan(study, folder)
+    made = replace(made, memory=Memory(4e9, 0.0, 4e9, 8e9, 1e9, 0.0))
+    text = render(study, [made], GPUS["H200"], 0.4, folder)
+    columns = [cell.strip() for cell in text.splitlines()[2].split("|")]
+    assert columns[6:10] == ["17.0", "10.5", "5.5 *", "6.0"]
 
 
 class OneOf(Ranks):
@@ -175,6 +189,7 @@ def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch
     for id, source in study.sources.items():
         assert (f"| {id} " in output) == (source.study == name), "planned here, or named as another study's"
     assert "GPU-hours" in output and "Lengths: " in output
+    assert "within 20% of what training takes on a CPU" in output and "no GPU has checked it" in output
 
 
 def test_parameters_are_those_of_the_paper(tmp_path: Path) -> None:

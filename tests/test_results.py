@@ -158,6 +158,14 @@ def test_a_collection_of_another_study_is_refused(fake: tuple[Study, Path]) -> N
         results.load_collected(study(threads=2), folder)
 
 
+def test_a_collection_without_records_is_refused(fake: tuple[Study, Path]) -> None:
+    made, folder = fake
+    path = folder / "fake" / "collect.json"
+    write_json(path, {"study": "fake"})
+    with pytest.raises(BrokenRecord, match=r"collect\.json is no collection of run records \(runs: Field required\)"):
+        results.load_collected(made, folder)
+
+
 @pytest.fixture
 def sharing(fake: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Study, Path]:
     """A study that asks for less than the fabricated one: its rows `chain` and `longer` are CoT-SFT."""

@@ -18,6 +18,7 @@ from small import small_study
 from tiny import make, questions
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}]
+TOGETHER = {"steps_per_epoch", "epoch_seconds", "once_seconds", "peak_memory_bytes"}  # of a phase, besides its steps
 
 
 def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +34,7 @@ def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch
     monkeypatch.setattr(timing, "generate", noted)
     times = timing.time_test(make("cot_sft").eval(), spec, questions(), answer_only=True)
     assert len(times["seconds"]) == 2 and times["n"] == 4
+    assert times.keys() == {"seconds", "n", "n_total", "tokens_per_second", "peak_memory_bytes"}, "all that is read"
     assert len(asked) == 6 and asked[:2] == asked[2:4] == asked[4:]
 
 
@@ -83,7 +85,8 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
             return step(*arguments)
 
         monkeypatch.setattr(module, "optimizer_step", noted)
-    timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
+    times = timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
     launch.train(spec, tmp_path)
     assert modes == {"benchmarks.training": {True}, "benchmarks.timing": {True}}
     assert torch.are_deterministic_algorithms_enabled() == before
+    assert times["phases"]["train"].keys() == {*timing.PER_STEP, *TOGETHER}

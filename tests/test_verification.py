@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 import fabricate
-from benchmarks import results, verification
+from benchmarks import rescoring, results
 from benchmarks.cli import app
 from benchmarks.data.records import Record
 from benchmarks.evaluation import scored, summary
 from benchmarks.figures import Figure
 from benchmarks.figures.render import render as draw
-from benchmarks.files import read_json, sha256, write_json, write_parquet
+from benchmarks.files import read_json, sha256, write_json, write_parquet, write_text
 from benchmarks.paths import Paths
 from benchmarks.scoring import SCORERS
-from benchmarks.study import Study, load_study
+from benchmarks.study import Study, load_study, parse_study
 from benchmarks.tables.render import render
 from benchmarks.verification import Finding, report, verify
 from conftest import ROOT
@@ -94,7 +94,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, An
     frames = [scored(tests, {"rs_n2_k3": SCORERS["summation"]}, place, one, seed) for seed, one in enumerate(said)]
     frame = pd.concat(frames, ignore_index=True)
     questions = [Record(id=id, question=text, steps=("",), answer="") for id, text in (("a", "1 2"), ("b", "3 4"))]
-    monkeypatch.setattr(verification, "load_records", lambda test, form, split: questions)
+    monkeypatch.setattr(rescoring, "load_records", lambda test, form, split: questions)
     means = summary(frame, place["rs_n2_k3"], said)
     return {"decodings": {"default": {"tests": {"rs_n2_k3": means}}}, "predictions": {}}, frame
 
@@ -102,7 +102,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, An
 def answers(record: dict[str, Any], frame: pd.DataFrame, results: Path) -> list[str]:
     paths = Paths(results, study().runs["equation/cot/s0"])
     record["predictions"]["default"] = write_parquet(paths.predictions("default"), frame)
-    return list(verification._answers(record, paths, "lines"))
+    return list(rescoring.wrong_answers(record, paths, "lines"))
 
 
 def test_draws_are_computed_again(drawn: tuple[dict[str, Any], pd.DataFrame], tmp_path: Path) -> None:
@@ -178,6 +178,77 @@ def test_missing_records_differ(folder: Path) -> None:
     (folder / RUN / "time.json").unlink()
     (folder / "frame.csv").unlink()
     assert {"equation/cot/s0 time.json", "collect.json", "frame.csv"} == {f.place for f in findings(folder, "differs")}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{\n oops", "evaluate.json, line 2: broken JSON"),
+        (
+            '{"digest": "?"}',
+            "evaluate.json is broken (environment: Field required): delete it and run `evaluate` again",
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_a_finding_among_others(content: str, problem: str, folder: Path) -> None:
+    write_text(folder / RUN / "evaluate.json", content)
+    found = {finding.place: finding.text for finding in findings(folder, "differs")}
+    assert set(found) == {"equation/cot/s0 evaluate.json", "collect.json"}
+    assert str(folder) in found["equation/cot/s0 evaluate.json"] and problem in found["equation/cot/s0 evaluate.json"]
+    assert found["collect.json"] == "other records than the runs' own: equation/cot/s0 evaluate"
+    results.collect(study(), folder.parent)
+    assert "collect.json" not in {finding.place for finding in findings(folder, "differs")}
+
+
+def test_predictions_without_scores_are_found(folder: Path) -> None:
+    edit(folder / RUN / "evaluate.json", lambda record: record["decodings"].clear())
+    found = {finding.place: finding.text for finding in findings(folder, "differs")}
+    assert found["equation/cot/s0 evaluate.json"] == "no scores of default.parquet are recorded"
+
+
+def test_a_specification_that_lacks_what_digests_are_made_of_is_found(folder: Path) -> None:
+    edit(folder / RUN / "spec.json", lambda spec: spec.pop("engine"))
+    texts = {finding.place: finding.text for finding in findings(folder, "differs")}
+    assert texts["equation/cot/s0 train.json"] == "cannot be held against spec.json, which lacks 'engine'"
+
+
+@pytest.mark.parametrize(
+    ("grow", "lacking"),
+    [
+        (lambda content: content["rows"].append({"id": "more", "method": "cot_sft"}), "text/more/s0; equation/more/s0"),
+        (lambda content: content["evaluation"]["tests"].append("alpha"), "equation/cot/s0: tests ['alpha']"),
+    ],
+)
+def test_what_the_study_has_gained_is_found(grow: Callable[[Any], None], lacking: str, folder: Path) -> None:
+    content = study().model_dump(mode="json")
+    grow(content)
+    found = verify(parse_study(content, "the test's study"), folder)
+    (collection,) = (finding for finding in found if finding.place == "collect.json")
+    assert collection.kind == "differs" and lacking in collection.text
+    assert "run `collect` again, or name the study as it was (--study)" in collection.text
+    assert "equation/cot/s0 evaluate.json" in {finding.place for finding in found if finding.kind == "ok"}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{\n oops", "collect.json, line 2: broken JSON"),
+        ('{"study": "fake", "data": {}}', "no collection of run records (runs: Field required): run `collect` again"),
+    ],
+)
+def test_a_collection_that_cannot_be_read_is_a_finding_among_others(content: str, problem: str, folder: Path) -> None:
+    write_text(folder / "collect.json", content)
+    (found,) = findings(folder, "differs")
+    assert found.place == "collect.json" and str(folder) in found.text and problem in found.text
+    assert "equation/cot/s0 evaluate.json" in {finding.place for finding in findings(folder, "ok")}
+
+
+def test_what_was_made_of_the_records_and_cannot_be_read_is_found(folder: Path) -> None:
+    write_text(folder / "frame.csv", "")
+    write_text(folder / "table_main.json", "{")
+    found = {finding.place: finding.text for finding in findings(folder, "differs")}
+    assert set(found) == {"frame.csv", "table_main.json"}
+    assert "is no table any more" in found["frame.csv"] and "broken JSON" in found["table_main.json"]
 
 
 def test_numbers_beside_a_figure_are_computed_again(folder: Path) -> None:

@@ -14,6 +14,7 @@ from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
 from benchmarks.scoring import Asked, Score
+from benchmarks.scoring.base import integers
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.scoring.sequences import Summation
 from methods.base import Example
@@ -53,6 +54,28 @@ def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str])
 
 def _digits(scores: Iterable[Score]) -> np.ndarray:
     return np.array([[-1 if digit is None else int(digit) for digit in score.draws] for score in scores])
+
+
+def levels_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
+    """(N, K - 1) rounded means of the numbers that the examples' own steps write, which tell a step's digit only
+    together with those of the step before."""
+    means = [[np.mean(integers(text(step)) or np.nan) for step in one.steps] for one in examples]
+    return np.round(np.array(means)).astype(int)
+
+
+def explained(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
+    """Share of R's variance, over all dimensions, that lies between the ``groups`` (N, K - 1) of its steps, for each
+    step: adjusted R squared, so that many small groups explain nothing by chance. None where R does not vary, or
+    nothing is left to estimate it from."""
+    found: list[float | None] = []
+    for values, group in zip(latents.swapaxes(0, 1), groups.T, strict=False):
+        frame = pd.DataFrame(values)
+        own = frame.groupby(group)
+        within, free = (frame - own.transform("mean")).pow(2).to_numpy().sum(), len(frame) - own.ngroups
+        total = (frame - frame.mean()).pow(2).to_numpy().sum()
+        usable = total > 0 and free > 0
+        found.append(float(1 - (within / free) / (total / (len(frame) - 1))) if usable else None)
+    return found
 
 
 def follows(steps: list[str], step: int) -> bool:

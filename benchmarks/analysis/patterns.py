@@ -15,12 +15,11 @@ from benchmarks.specs import AnalysisSpec
 @dataclass(frozen=True)
 class Patterns:
     """``frequency``: (D,) share of samples in which a dimension is active. ``frequent``: the most frequent dimensions,
-    the first of them most often. ``correlation``: (n, n) Pearson's, of those. ``clique``: the largest set of them that
-    are all correlated, one dimension alone where no two are."""
+    the first of them most often. ``clique``: the largest set of them that are all correlated, one dimension alone where
+    no two are."""
 
     frequency: np.ndarray
     frequent: list[int]
-    correlation: np.ndarray
     clique: list[int]
 
 
@@ -28,9 +27,8 @@ def patterns(values: np.ndarray, settings: AnalysisSpec) -> Patterns:
     """Patterns of (N, D) samples: R of every step of every question."""
     frequency = (values > settings.active_above).mean(0)
     frequent = most_frequent(frequency, settings.frequent_share, settings.frequent_at_least)
-    correlation = correlations(values, frequent)
-    graph = correlation_graph(correlation, frequent, settings.correlated_above)
-    return Patterns(frequency, frequent, correlation, largest_clique(graph, frequency))
+    graph = correlation_graph(correlations(values, frequent), frequent, settings.correlated_above)
+    return Patterns(frequency, frequent, largest_clique(graph, frequency))
 
 
 def most_frequent(frequency: np.ndarray, share: float, at_least: int) -> list[int]:
@@ -41,10 +39,12 @@ def most_frequent(frequency: np.ndarray, share: float, at_least: int) -> list[in
 
 
 def correlations(values: np.ndarray, dims: Sequence[int]) -> np.ndarray:
-    """(n, n) Pearson correlations; 0 where a dimension never changes."""
+    """(n, n) Pearson correlations; 0 where a dimension never changes. In float64: sums of R's own float32 differ from
+    one CPU to the next in digits that are written down."""
     if not dims:
         return np.zeros((0, 0))
-    centred = values[:, list(dims)] - values[:, list(dims)].mean(0)
+    chosen = values[:, list(dims)].astype(np.float64)
+    centred = chosen - chosen.mean(0)
     norms = np.linalg.norm(centred, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         found = centred.T @ centred / np.outer(norms, norms)

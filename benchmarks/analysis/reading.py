@@ -13,13 +13,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, read_parquet
 from benchmarks.paths import Paths
-from benchmarks.records import first_problem
+from benchmarks.records import first_problem, read_records
 from benchmarks.runs import RunSpec, run_id
 from benchmarks.specs import Block, Row
 from benchmarks.study import Study
 from methods.registry import get_method
-
-FOLDER = "analysis"
 
 
 class EncodingRecord(BaseModel):
@@ -27,6 +25,7 @@ class EncodingRecord(BaseModel):
     dims: list[int | None]
     values: list[float | None]
     agreement: list[float | None]  # by digit
+    explained: dict[Literal["digit", "level"], list[float | None]] = {}  # by step; older records do not say
 
     @property
     def own(self) -> list[int]:
@@ -38,6 +37,7 @@ class AnalysisRecord(BaseModel):
     model_config = ConfigDict(extra="allow")
     run: str
     digest: str
+    weights_sha256: str | None = None  # of the weights that were asked; older records do not say
     name: str  # of the latents
     source: Literal["encoded", "drawn"] = "drawn"  # where the frame `latents` is from
     dimensions: int
@@ -95,7 +95,7 @@ def analyses(study: Study, results: Path) -> list[Analysis]:
 
 
 def record_path(results: Path, spec: RunSpec) -> Path:
-    return Paths(results, spec).run / FOLDER / "analysis.json"
+    return Paths(results, spec).run / "analysis" / "analysis.json"
 
 
 def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
@@ -107,4 +107,7 @@ def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analy
         raise BrokenRecord(f"{path} is broken ({first_problem(error)}): run `analyse` again") from error
     if record.digest != spec.digest("analyse"):
         raise BrokenRecord(f"{path} was made from another specification: run `analyse {spec.study} {spec.id}` again")
+    train = read_records(Paths(results, spec).run, spec).train  # none beside results that were kept without it
+    if train and train.weights_sha256 and record.weights_sha256 not in (None, train.weights_sha256):
+        raise BrokenRecord(f"{path} was made from other weights: run `analyse {spec.study} {spec.id}` again")
     return Analysis(block, row, spec, path.parent, record)

@@ -51,7 +51,7 @@ class Speaker:
         test = open_test(self.data, name)
         if count is None or count >= len(test):
             return test
-        return select(test, np.linspace(0, len(test) - 1, count).round().astype(int).tolist())
+        return select(test, evenly(len(test), count))
 
     @torch.no_grad()
     def encode(self, examples: Sequence[Example]) -> np.ndarray | None:
@@ -83,6 +83,11 @@ class Speaker:
                 for index, row in zip(indices, tensor.float().cpu().numpy(), strict=True):
                     rows[index] = row
         return Said(answers, steps, tokens, {name: _stacked(rows) for name, rows in traces.items()})
+
+
+def evenly(length: int, count: int) -> list[int]:
+    """``count`` of ``length`` indices, spread evenly from the first to the last."""
+    return np.linspace(0, length - 1, count).round().astype(int).tolist()
 
 
 def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from benchmarks.analysis.digits import digits_of, encoding, is_summation, steer
+from benchmarks.analysis.digits import digits_of, encoding, explained, is_summation, levels_of, steer
 from benchmarks.analysis.judging import judged
 from benchmarks.analysis.patterns import Patterns, patterns
-from benchmarks.analysis.reading import FOLDER, steered
-from benchmarks.analysis.saying import Said, Speaker
+from benchmarks.analysis.reading import record_path, steered
+from benchmarks.analysis.saying import Said, Speaker, evenly
 from benchmarks.analysis.steering import described, outputs
 from benchmarks.analysis.votes import MEAN
 from benchmarks.data import TestSet, decode, open_corpus
@@ -23,6 +23,7 @@ from benchmarks.environment import environment, now
 from benchmarks.evaluation import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
+from benchmarks.models import trained_weights
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
@@ -56,11 +57,12 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "samples": _samples(speaker, tests),
         }
         extra = _digits(speaker, tests, decoding, frames)
-        folder = paths.run / FOLDER
-        files = {key: write_parquet(folder / f"{key}.parquet", frame) for key, frame in frames.items()}
+        path = record_path(results, spec)
+        files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
             "run": spec.id,
             "digest": spec.digest("analyse"),
+            "weights_sha256": trained_weights(paths),
             "name": name,
             "source": source,
             "dimensions": values.shape[1],
@@ -72,7 +74,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "seconds": time.perf_counter() - clock,
             "environment": environment(started),
         }
-        write_json(folder / "analysis.json", record)
+        write_json(path, record)
     return record
 
 
@@ -83,7 +85,7 @@ def _latents(
     validation questions as are asked, which is what the paper looks at; as drawn, where a method encodes nothing."""
     corpus = open_corpus(speaker.data, "validation")
     count = min(len(corpus), sum(map(len, tests)))
-    examples = corpus.examples(np.linspace(0, len(corpus) - 1, count).round().astype(int))
+    examples = corpus.examples(evenly(len(corpus), count))
     encoded = speaker.encode(examples)
     if encoded is not None:
         return _by_step("validation", [example.id for example in examples], encoded), "encoded"
@@ -149,7 +151,9 @@ def _digits(
         latents = speaker.encode(examples)
         if latents is None:
             continue
-        digits = digits_of(examples, partial(decode, speaker.tokenizer))
+        text = partial(decode, speaker.tokenizer)
+        digits = digits_of(examples, text)
+        told = {"digit": explained(latents, digits), "level": explained(latents, levels_of(examples, text))}
         encoded = encoding(latents, digits, speaker.spec.analysis.active_above)
         lines = [
             (digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)
@@ -158,6 +162,6 @@ def _digits(
         steering = steer(speaker, test, decoding, encoded, latents.shape[1])
         if len(steering):
             frames["steering"] = steering
-        found = {"test": test.name, "dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement}
-        return {"encoding": found}
+        found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": told}
+        return {"encoding": {"test": test.name, **found}}
     return {"encoding": None}

@@ -68,7 +68,10 @@ def measure(
         typer.Option(help="Folder for records and table, e.g. results/reference/h200; default: RESULTS/measured/NAME."),
     ] = None,
     row: Annotated[list[str] | None, typer.Option(help="Measure only this row; may be repeated.")] = None,
-    learn: Annotated[list[str] | None, typer.Option(help="Also follow this row's loss; may be repeated.")] = None,
+    learn: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure this row, whatever `--row` says, and follow its loss; may be repeated."),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps for the `--learn` rows.")] = 300,
     timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
     micro_batch: Annotated[
@@ -84,6 +87,6 @@ def measure(
 
         devices.pin(1)
         folder = output or results / "measured" / name
-        measuring.measure(loaded, results, folder, row or (), learn or (), steps, timed, micro_batch)
+        measuring.measure(loaded, results, folder, steps, timed, row or (), learn or (), micro_batch)
         files = render_measured(loaded, folder)
     typer.echo(files[0].read_text())

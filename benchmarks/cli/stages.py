@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, run_of
 from benchmarks.figures import Figure
-from benchmarks.study import load_study
+from benchmarks.study import StudyError, load_study
 from benchmarks.tables import Table
 
 app = typer.Typer()
@@ -25,6 +25,9 @@ def data(
     """Prepare a study's data: read, check, split, train the tokenizer, tokenise."""
     with clear_errors():
         loaded = load_study(study)
+        known = [part.id for part in loaded.blocks]
+        if block not in (None, *known):
+            raise StudyError(f"study {study} has no block {block!r}; its blocks are: {', '.join(known)}")
         from benchmarks.data import prepare
 
         for part in loaded.blocks:

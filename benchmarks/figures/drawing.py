@@ -53,10 +53,6 @@ class Drawing(ABC):
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         """Paragraphs: what is shown, over how many questions, what the error bars are, what is missing."""
 
-    @property
-    def folder(self) -> Path:
-        return self.results / self.study.name
-
     @cached_property
     def collected(self) -> Collected:
         return load_collected(self.study, self.results)

@@ -96,7 +96,19 @@ class EncodingFigure(LatentsFigure):
             agreement = [share for share in encoded.agreement if share is not None]
             yield f"""{self.block_title(analysis)}: {len(encoded.own)} of 10 digits have a dimension of their own; the
             assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the
-            lowest: {100 * min(agreement):.1f} %). {steered(own)} The paper: {said["steering"]:g} %."""
+            lowest: {100 * min(agreement):.1f} %). {steered(own)} The paper: {said["steering"]:g} %.
+            {told(encoded)}"""
+
+
+def told(encoded: EncodingRecord) -> str:
+    """How far R tells the digit, and how far what the encoder sees of it, in words."""
+    shares = {what: [share for share in found if share is not None] for what, found in encoded.explained.items()}
+    if not all(shares.values()) or not shares:
+        return ""
+    digit, level = (" and ".join(f"{100 * share:.0f}" for share in shares[what]) for what in ("digit", "level"))
+    return f"""Of R's variance the drawn digit explains {digit} % (by step), and the level, the rounded mean of the
+        numbers that the step writes, {level} %: a step's digit can be told from the step before it and itself alone,
+        and the encoder reads the step."""
 
 
 def steered(shares: pd.DataFrame) -> str:

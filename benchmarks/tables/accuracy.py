@@ -11,7 +11,7 @@ import pandas as pd
 from benchmarks import statistics
 from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.paper import Measured, paper_table
-from benchmarks.specs import Block, DecodingSpec, Row
+from benchmarks.specs import Block, Row
 from benchmarks.tables.cells import cell, p_value, points
 from benchmarks.tables.maker import RANKS, SPEAKS, TIE, Maker
 
@@ -20,10 +20,6 @@ class AccuracyTable(Maker):
     """``references``: the paper's tables in which a row's numbers are looked up; the first that has the row counts."""
 
     references: ClassVar[tuple[str, ...]]
-
-    @classmethod
-    def shows(cls, name: str, spec: DecodingSpec) -> bool:
-        return name == "default"
 
     def grids(self) -> list[Grid]:
         own = [column for test in self.test_names for column in self._columns(test)]
@@ -52,13 +48,12 @@ class AccuracyTable(Maker):
         )
 
     def _line(self, block: Block, row: Row, first: Row) -> Line:
-        title, cells = Cell(self.study.row_title(row)), []
+        title, cells = self.row_title(self.line(block, row)), []
         for test in self.test_names:
             line = self.summary.line(block.id, row.id, "default", test)
             if line is None:  # no test of this block
                 cells += [Cell() for _ in self._columns(test)]
                 continue
-            title = self.row_title(line)
             cells += [self.accuracy(line), *self._against(block, row, first, test)]
             if self.study.paper:
                 cells += self._paper(block, row, first, test)

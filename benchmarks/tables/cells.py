@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -30,6 +30,11 @@ def percent(share: float) -> str:
 def points(difference: float) -> str:
     """A difference of shares in percentage points, with its sign."""
     return f"{100 * difference:+.2f}"
+
+
+def bounds(line: Mapping[str, Any]) -> Cell:
+    """The 95 % interval of a line's accuracy over questions; a dash where there is no accuracy."""
+    return Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
 
 
 def p_value(p: float) -> str:

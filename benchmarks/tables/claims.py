@@ -14,7 +14,6 @@ from benchmarks.claims import Claim, Finding
 from benchmarks.markup import DASH, Column, Document, Grid, Line
 from benchmarks.markup import Cell as Shown
 from benchmarks.paper import paper_table
-from benchmarks.specs import DecodingSpec
 from benchmarks.statistics import ALPHA, TIMES_DIFFER
 from benchmarks.study import Study
 from benchmarks.tables.evidence import Records, counterparts
@@ -28,10 +27,6 @@ class ClaimsTable(Maker):
     """A line for each claim in each reading. Our numbers come from this study and those that it names ``beside``."""
 
     reads_beside: ClassVar[bool] = True
-
-    @classmethod
-    def shows(cls, name: str, spec: DecodingSpec) -> bool:
-        return name == "default"
 
     @property
     def title(self) -> str:
@@ -75,11 +70,12 @@ LEGEND = (
     this reading. They are taken as they are: the paper gives no test, and does not say what its spreads cover. A number
     that is in its text alone is shown and not judged.""",
     f"""Verdict on ours: the same reading on our records. One row is better than another only where a paired test
-    separates the two (p < {ALPHA}, Holm's correction), and a ratio of times counts only where it is
-    {TIMES_DIFFER:g} times beyond what the sentence asks: measured again, times may differ by as much; "not worse" asks
-    for no test. A size that the paper prints is reached if ours is at least as large. In a setting that is not the
-    paper's, a sentence that names a size is not comparable; any other is judged, for that setting. Numbers from an
-    analysis of R have their run in brackets.""",
+    separates the two (p < {ALPHA}, Holm's correction); where there can be none, as test sets or studies differ,
+    only where their 95 % intervals lie apart. Over different test sets, models that are not built alike are not
+    comparable. A ratio of times counts only where it is {TIMES_DIFFER:g} times beyond what the sentence asks:
+    measured again, times may differ by as much; "not worse" asks for no test. A size that the paper prints is
+    reached if ours is at least as large. In a setting that is not the paper's, a sentence that names a size is not
+    comparable; any other is judged, for that setting. Numbers from an analysis of R have their run in brackets.""",
 )
 
 

@@ -22,8 +22,8 @@ class ControlsTable(Maker):
     """`default`, and beside it the same with other latents."""
 
     @classmethod
-    def shows(cls, name: str, spec: DecodingSpec) -> bool:
-        return name == "default" or spec.thoughts != "own"
+    def shows(cls, spec: DecodingSpec) -> bool:
+        return spec.thoughts != "own"
 
     @property
     def title(self) -> str:
@@ -45,8 +45,7 @@ class ControlsTable(Maker):
         return [Grid(self.title, tuple(columns), self.by_test(self._lines))]
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
-        own = self.summary.line(block.id, row.id, "default", test)
-        assert own is not None
+        own = self.line(block, row, test)
         score = self.absent(own) if pd.isna(own["accuracy"]) else Cell(percent(own["accuracy"]), mark=self.lacking(own))
         controls = (cell for name in self.decodings() for cell in self._control(block, row, name, test))
         yield Line(self.row_title(own), (score, *controls), row.indent)

@@ -16,7 +16,7 @@ class DecodingTable(Maker):
     """All decodings that leave each question its own latents."""
 
     @classmethod
-    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+    def shows(cls, spec: DecodingSpec) -> bool:
         return spec.thoughts == "own"
 
     @property
@@ -33,9 +33,7 @@ class DecodingTable(Maker):
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         cells = tuple(self._accuracy(block, row, decoding, test) for decoding in self._names)
-        line = self.summary.line(block.id, row.id, "default", test)
-        title = Cell(self.study.row_title(row)) if line is None else self.row_title(line)
-        yield Line(title, cells, row.indent)
+        yield Line(self.row_title(self.line(block, row, test)), cells, row.indent)
 
     def _accuracy(self, block: Block, row: Row, decoding: str, test: str) -> Cell:
         line = self.summary.line(block.id, row.id, decoding, test)

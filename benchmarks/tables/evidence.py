@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,8 +13,11 @@ from benchmarks.analysis.reading import Analysis, analyses
 from benchmarks.analysis.steering import clique_effects
 from benchmarks.claims import Cell, Claim, Finding, Measure
 from benchmarks.paper import paper_table
+from benchmarks.provenance import backbone
 from benchmarks.results import load_collected
+from benchmarks.runs import RunSpec, run_id
 from benchmarks.scoring.base import MARKER
+from benchmarks.specs import TrainingSpec
 from benchmarks.statistics import ALPHA
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
@@ -25,6 +28,7 @@ from benchmarks.tables.repeating import habit_of
 TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
 MARKS = ("unmarked", "still_marked")  # measures of a clique: how many answers have the marker
 CLIQUES = (*MARKS, "longer", "as_accurate")  # all measures of a clique
+Place = tuple[Study, Summary, str, str]  # a study, its numbers, and a block and a test set of it
 
 
 class Records:
@@ -33,7 +37,7 @@ class Records:
 
     measured: ClassVar = True
 
-    def __init__(self, studies: Iterable[tuple[Study, Summary]], results: Path | None = None) -> None:
+    def __init__(self, studies: Sequence[tuple[Study, Summary]], results: Path) -> None:
         self.by_table: dict[str, list[tuple[Study, Summary]]] = {}
         self.results = results
         self.studies = [study for study, _ in studies]
@@ -53,15 +57,24 @@ class Records:
         return None if pd.isna(value) else scale * float(value)  # type: ignore[arg-type]
 
     def separated(self, a: Cell, b: Cell) -> bool | None:
-        found = self._place(a)
-        if found is None or (a.table, a.test) != (b.table, b.test):
+        found, one, other = self._place(a), self._line(a), self._line(b)
+        if found is None or one is None or other is None:
             return None
+        if self.unpaired(a, b):
+            return one["low"] > other["high"] or other["low"] > one["high"]
         _, summary, block, test = found
         pairs = summary.pairs.loc[(summary.pairs["block"] == block) & (summary.pairs["test"] == test)]
         for pair in pairs.to_dict("records"):
             if {pair["a"], pair["b"]} == {a.row, b.row}:
                 return pair["p_holm"] < ALPHA
         return None
+
+    def unpaired(self, a: Cell, b: Cell) -> str | None:
+        """Two rows on one test set may differ in all else: that is what is compared. On two, nothing else should."""
+        if across := self._across(a, b):
+            return "; ".join(["different test sets, so no paired test", *_set_apart(*across)])
+        studies = {place[0].name for cell in (a, b) if (place := self._place(cell))}
+        return "different studies, so no paired test" if len(studies) > 1 else None
 
     def analysed(self, claim: Claim) -> tuple[float, str] | None:
         found = self._analysis(claim)
@@ -78,10 +91,17 @@ class Records:
         _, _, _, own = self._place(cell) or (None, None, None, cell.test)
         return own if cell.test in (own, *own.split("_")) else f"{own} (for {cell.test})"
 
-    def trivial(self, cell: Cell) -> str | None:
+    def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
+        """A difference between two test sets says more of the models than of the tasks where models are not built
+        alike."""
+        if against and (across := self._across(cell, against)) and across[0].backbone != across[1].backbone:
+            return self.unpaired(cell, against)
+        return self._trivial(cell)
+
+    def _trivial(self, cell: Cell) -> str | None:
         """A model that says the same step again and again need not remember it to repeat it."""
         found, line = self._place(cell), self._line(cell)
-        if cell.table != COUNTERPARTS[Table.longrange] or found is None or line is None or self.results is None:
+        if cell.table != COUNTERPARTS[Table.longrange] or found is None or line is None:
             return None
         study, _, block, _ = found
         runs = load_collected(study, self.results).runs
@@ -97,10 +117,9 @@ class Records:
 
     def _analyses(self) -> Iterator[tuple[Study, Analysis]]:
         """Those of all studies that are up to date."""
-        if self.results is not None:
-            for study in self.studies:
-                for analysis in analyses(study, self.results):
-                    yield study, analysis
+        for study in self.studies:
+            for analysis in analyses(study, self.results):
+                yield study, analysis
 
     def _analysis(self, claim: Claim) -> tuple[Study, Analysis, float] | None:
         """The first analysis that has what the claim is about, and the number."""
@@ -117,11 +136,18 @@ class Records:
         tables = {name for part in claim.cells for name in (part.table, part.against_table) if name}
         return all(study.paper == name for name in tables for study, _ in self.by_table.get(name, []))
 
+    def _across(self, a: Cell, b: Cell) -> tuple[RunSpec, RunSpec] | None:
+        """The runs behind two cells on different test sets; None where these are on the same, or not at hand."""
+        here, there = self._place(a), self._place(b)
+        if here is None or there is None or here[3] == there[3]:
+            return None
+        return _run(here, a), _run(there, b)
+
     def _line(self, cell: Cell) -> dict[str, Any] | None:
         found = self._place(cell)
         return found[1].line(found[2], cell.row, "default", found[3]) if found else None
 
-    def _place(self, cell: Cell) -> tuple[Study, Summary, str, str] | None:
+    def _place(self, cell: Cell) -> Place | None:
         """The study that has a cell, and its block and test set there. A study that trains on each test set's own data
         has a block for each."""
         for study, summary in self.by_table.get(cell.table, []):
@@ -139,6 +165,24 @@ def counterparts(table: str, study: Study) -> dict[str, str]:
     if table in TASKS:
         return {test: one for test in papers for one in own if test in one.split("_")}
     return {test: test for test in own} if set(own) & set(papers) else dict(zip(papers, own, strict=False))
+
+
+def _run(place: Place, cell: Cell) -> RunSpec:
+    """The first training of a cell's row; those with other seeds have the same settings."""
+    study, _, block, _ = place
+    return study.runs[run_id(block, cell.row, study.seeds[0])]
+
+
+def _set_apart(one: RunSpec, other: RunSpec) -> Iterator[str]:
+    """How models differ, and what they were trained for."""
+    if one.backbone != other.backbone:
+        yield f"models of {backbone(one.backbone)} and of {backbone(other.backbone)}"
+    if (ours := _budget(one.training)) != (theirs := _budget(other.training)):
+        yield f"trained for {ours} and for {theirs}"
+
+
+def _budget(training: TrainingSpec) -> str:
+    return f"{training.tokens:,.0f} tokens" if training.epochs is None else f"{training.epochs:g} epochs"
 
 
 def run_of(analysis: Analysis) -> str:

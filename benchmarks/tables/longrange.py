@@ -33,7 +33,7 @@ class LongRangeTable(SyntheticTable):
 
     def _habit(self, line: Found | None) -> Habit | None:
         """How often the answers of a line repeat their own steps; None where there is no answer."""
-        if line is None or self.results is None:
+        if line is None:
             return None
         place = line["block"], line["row"], line["decoding"]
         if place not in self._habits:

@@ -16,7 +16,7 @@ from benchmarks.runs import run_id
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import ALPHA
 from benchmarks.tables import COUNTERPARTS, Table
-from benchmarks.tables.cells import cell, count, flops, p_value, percent, points, seconds, timed
+from benchmarks.tables.cells import bounds, cell, count, flops, p_value, percent, points, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, SPEAKS, Maker, spoken
 
 SCORES = (Column("n"), Column("De-duplicated (%)"), Column("Strict (%)"), Column("No answer (%)"))
@@ -46,8 +46,8 @@ class MainTable(Maker):
     reference: ClassVar[str] = COUNTERPARTS[Table.main]
 
     @classmethod
-    def shows(cls, name: str, spec: DecodingSpec) -> bool:
-        return name == "default" or (spec.thoughts == "own" and spec.latents == "mean")
+    def shows(cls, spec: DecodingSpec) -> bool:
+        return spec.thoughts == "own" and spec.latents == "mean"
 
     def grids(self) -> list[Grid]:
         grids = [self._main(), self._detail(), self._training()]
@@ -90,7 +90,7 @@ class MainTable(Maker):
 
     def _main_line(self, block: Block, row: Row, unit: Unit) -> Line:
         lines = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
-        first = next(line for line in lines if line is not None)
+        first = self.line(block, row)
         title = self.row_title(first)
         if first["status"] in ("not run", "skipped"):
             blank = [Cell()] * (2 * len(self.test_names) + 2)
@@ -137,9 +137,7 @@ class MainTable(Maker):
         for block in self.study.blocks:
             lines = []
             for row in (row for _, rows in self.rows(block) for row in rows):
-                line = self.summary.line(block.id, row.id, "default", self.study.tests_of(block)[0])
-                if line is None:
-                    continue
+                line = self.line(block, row)
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)
                 cells = (spent, speed, self._gpu_hours(block, row, line["train_wall_seconds"]))
@@ -164,10 +162,9 @@ class MainTable(Maker):
         for id, control in dict.fromkeys(key[:2] for key in found):
             block, lines = self.study.block(id), []
             for row in (row for row in self.study.rows_of(block) if not row.control):
-                line = self.summary.line(id, row.id, "default", self.study.tests_of(block)[0])
                 pairs = (found.get((id, control, row.id, test)) for test in self.test_names)
                 cells = tuple(one for pair in pairs for one in _difference(pair))
-                lines.append(Line(Cell(titles[row.id]) if line is None else self.row_title(line), cells, row.indent))
+                lines.append(Line(self.row_title(self.line(block, row)), cells, row.indent))
             sections.append((f"{block.title}: minus {titles[control]}", tuple(lines)))
         if sections:
             yield Grid("Against the control", columns, tuple(sections))
@@ -236,9 +233,8 @@ def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:
         n = Cell(n.text, f" ({line['n_distinct']:,} distinct)")
     if clean.text != DASH:
         clean = Cell(clean.text, f" (n={line['n_deduplicated']:,})")
-    bounds = Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
     shares = (cell(line[name], percent) for name in ("strict", "no_answer"))
-    return (n, clean, *shares, bounds, cell(line["spread_over"], str))
+    return (n, clean, *shares, bounds(line), cell(line["spread_over"], str))
 
 
 def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:

@@ -51,15 +51,15 @@ class Maker(ABC):
     study: Study
     summary: Summary
     titles: Mapping[str, str]
-    beside: tuple[tuple[Study, Summary], ...] = ()
-    runs: Mapping[str, RunRecords] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    results: Path | None = None
+    beside: tuple[tuple[Study, Summary], ...]
+    runs: Mapping[str, RunRecords]
+    results: Path
+    notes: list[str] = field(default_factory=list, init=False)
 
     @classmethod
-    @abstractmethod
-    def shows(cls, name: str, spec: DecodingSpec) -> bool:
-        """Whether a decoding belongs in this table; `default` belongs in every one."""
+    def shows(cls, spec: DecodingSpec) -> bool:
+        """Whether a decoding belongs in this table, besides `default`, which belongs in every one."""
+        return False
 
     @property
     def title(self) -> str:
@@ -114,7 +114,14 @@ class Maker(ABC):
     def decodings(self) -> dict[str, DecodingSpec]:
         """The decodings that the table shows, besides `default`."""
         shown = self.study.evaluation.decodings.items()
-        return {name: spec for name, spec in shown if name != "default" and self.shows(name, spec)}
+        return {name: spec for name, spec in shown if name != "default" and self.shows(spec)}
+
+    def line(self, block: Block, row: Row, test: str | None = None) -> dict[str, Any]:
+        """The line of a row's default decoding on a test set of its block (default: the first). Every row of a block
+        has one: where there is no run, it says why."""
+        line = self.summary.line(block.id, row.id, "default", test or self.study.tests_of(block)[0])
+        assert line is not None
+        return line
 
     def note(self, reason: Any) -> str:
         """The number of a note; the same reason has the same number."""

@@ -22,10 +22,9 @@ class NarTable(AccuracyTable):
         return [*super().grids(), Grid("What an answer takes", columns, self.by_test(self._cost_lines))]
 
     def _cost_lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
-        line = self.summary.line(block.id, row.id, "default", test)
-        if line is not None:
-            costs = (cell(line["forward_passes"], "{:.2f}".format), cell(line["tokens_per_question"], "{:.1f}".format))
-            yield Line(self.row_title(line), costs, row.indent)
+        line = self.line(block, row, test)
+        costs = (cell(line["forward_passes"], "{:.2f}".format), cell(line["tokens_per_question"], "{:.1f}".format))
+        yield Line(self.row_title(line), costs, row.indent)
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()

@@ -62,7 +62,7 @@ def rendered(study: Study, collected: Collected, results: Path, table: Table) ->
     others = tuple(_beside(study, results)) if kind.reads_beside else ()
     beside = tuple((other, _summary(other, found, results, kind)) for other, found in others)
     summary = _summary(study, collected, results, kind)
-    maker = kind(study, summary, titles(collected), beside, collected.runs, results=results)
+    maker = kind(study, summary, titles(collected), beside, collected.runs, results)
     made = {f"Beside, {other.name}": in_short(other, found) for other, found in others}
     document = maker.document(provenance(study, collected) | made)
     content = {
@@ -83,7 +83,7 @@ def rendered(study: Study, collected: Collected, results: Path, table: Table) ->
 
 
 def _summary(study: Study, collected: Collected, results: Path, kind: type[Maker]) -> Summary:
-    shown = [name for name, spec in study.evaluation.decodings.items() if kind.shows(name, spec)]
+    shown = [name for name, spec in study.evaluation.decodings.items() if name == "default" or kind.shows(spec)]
     return summarise(study, collected, results, shown)
 
 

@@ -28,9 +28,9 @@ class ScaleTable(MainTable):
             lines = []
             for row in (row for _, rows in self.rows(block) for row in rows):
                 run = self.study.runs.get(run_id(block.id, row.id, self.study.seeds[0]))
-                line = self.summary.line(block.id, row.id, "default", self.study.tests_of(block)[0])
-                if run is None or line is None:
+                if run is None:
                     continue
+                line = self.line(block, row)
                 sizes = (Cell(backbone(run.backbone)), cell(line["parameters"], count))
                 lines.append(Line(self.row_title(line), sizes, row.indent))
             sections.append((block.title, tuple(lines)))

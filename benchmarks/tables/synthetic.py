@@ -8,22 +8,29 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.diversity import FEWEST_PAIRS, DrawStatistics
-from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.markup import Cell, Column, Document, Grid, Line
 from benchmarks.paper import Measured
 from benchmarks.runs import run_id
 from benchmarks.specs import Block, DecodingSpec, Row
-from benchmarks.tables.cells import cell, percent
+from benchmarks.study import StudyError
+from benchmarks.tables.cells import bounds, cell, percent
 from benchmarks.tables.maker import Maker, spoken
 
 Found = dict[str, Any]
 
 
 class SyntheticTable(Maker):
-    """For every row the decoding that draws, and beside it the one that does not. A block is a task with one test."""
+    """For every row the decoding that draws, and beside it the one that does not. A block is a task, with one test."""
 
     @classmethod
-    def shows(cls, name: str, spec: DecodingSpec) -> bool:
+    def shows(cls, spec: DecodingSpec) -> bool:
         return spec.thoughts == "own"
+
+    def document(self, footer: dict[str, str]) -> Document:
+        if several := [block.id for block in self.study.blocks if len(self.study.tests_of(block)) > 1]:
+            raise StudyError(f"blocks {', '.join(several)}: this table is for one test set a block; give each "
+                             "`tests: [NAME]`")  # fmt: skip
+        return super().document(footer)
 
     def grids(self) -> list[Grid]:
         return [self._scores(), self._detail()]
@@ -65,10 +72,8 @@ class SyntheticTable(Maker):
 
     def found(self, block: Block, row: Row, drawn: bool) -> Found | None:
         """The line of a row's first decoding that draws (or does not); that of `default` where the row has none."""
-        names = ("default", *self.decodings())
-        lines = [
-            self.summary.line(block.id, row.id, name, test) for test in self.study.tests_of(block) for name in names
-        ]
+        (test,) = self.study.tests_of(block)
+        lines = [self.summary.line(block.id, row.id, name, test) for name in ("default", *self.decodings())]
         own = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
         if not own:
             return next((line for line in lines if line is not None), None)
@@ -113,20 +118,20 @@ class SyntheticTable(Maker):
     def _detail(self) -> Grid:
         names = ("n", "Accuracy (%)", "95 % interval", "Strict (%)", "No answer (%)", "Tokens/question")
         names += ("Steps explained (%)", "Entropy (bits)", "Seeds agree (%)")
-        return Grid("Details", tuple(Column(name) for name in names), self.by_test(self._detail_lines))
+        sections = self.by_test(lambda block, row, _: self._detail_lines(block, row))
+        return Grid("Details", tuple(Column(name) for name in names), sections)
 
-    def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
+    def _detail_lines(self, block: Block, row: Row) -> Iterable[Line]:
         for drawn in (True, False):
             line = self.found(block, row, drawn)
             if line is None or pd.isna(line["accuracy"]):
                 continue
             draws = self.draws(block, row, drawn)
-            bounds = Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
             agreement = [step.agreement for seeds in draws for step in seeds if step.agreement is not None]
             cells = (
                 cell(line["n"], "{:,}".format),
                 self._accuracy(line),
-                bounds,
+                bounds(line),
                 cell(line["strict"], percent),
                 cell(line["no_answer"], percent),
                 cell(line["tokens_per_question"], "{:.1f}".format),

@@ -1,0 +1,63 @@
+"""Where two versions of the same settings, lines or texts differ, in words; nothing where they do not."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+CLOSE = 1e-9  # numbers that differ by less do so because sums were taken in another order
+
+
+def changed_settings(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """Where two nested settings differ."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield f"{place} was {json.dumps(old)}, is {json.dumps(new)}"
+        return
+    for key in old.keys() | new.keys():
+        where = f"{place}.{key}".lstrip(".")
+        if key in old and key in new:
+            yield from changed_settings(old[key], new[key], where)
+        else:
+            yield f"{where} {'is gone' if key in old else f'is new ({json.dumps(new[key])})'}"
+
+
+def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
+    """The first value that differs between two lists of lines; columns that only one of them has are left out."""
+    if len(old) != len(new):
+        return f"{len(old)} lines, now {len(new)}"
+    for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
+        for key in was.keys() & now.keys():
+            if not _same(was[key], now[key]):
+                return f"line {number}, {key}: {was[key]} is recorded and {now[key]} comes out"
+    return ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE) or (math.isnan(a) and math.isnan(b))
+    return a == b
+
+
+def lost_numbers(old: str, new: str) -> list[str]:
+    """Numbers in the rows of a table, of any of its formats but JSON, that its new version lacks; legends and notes are
+    left out."""
+    return list((Counter(_in_rows(old)) - Counter(_in_rows(new))).elements())
+
+
+def _in_rows(text: str) -> list[str]:
+    rows = [line for line in text.splitlines() if line[:1] == "|" or line.endswith(r"\\") or line.count(",") > 9]
+    return [number for row in rows for number in re.findall(r"\d[\d.,e+-]*", row)]
+
+
+def first_change(old: str, new: str) -> str:
+    """The first line that differs between two texts, around the place."""
+    pairs = enumerate(zip(old.splitlines(), new.splitlines(), strict=False), 1)
+    number, (was, now) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
+    at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
+    start = max(0, at - 20)
+    return f"first in line {number}: {was[start : at + 40]!r} was, {now[start : at + 40]!r} is"

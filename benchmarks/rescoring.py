@@ -1,0 +1,80 @@
+"""Recorded scores, computed again from the predictions that they were given for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.data import load_records
+from benchmarks.differences import CLOSE, changed_value
+from benchmarks.diversity import draw_statistics
+from benchmarks.evaluation import means
+from benchmarks.files import sha256
+from benchmarks.paths import Paths
+from benchmarks.scoring import Asked, Score
+from benchmarks.scoring.by_test import scorer_of
+from benchmarks.specs import Form
+
+SCORED = ("extracted", "correct", "strict", "draws")  # older predictions have no draws
+
+
+def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
+    """What is wrong with the predictions' digests, each answer's score, and the means over them. ``record``: that of
+    the evaluate stage."""
+    for name, digest in record["predictions"].items():
+        path = paths.predictions(name)
+        if not path.is_file():
+            yield f"{path.name} is not there"
+        elif sha256(path) != digest:
+            yield f"{path.name} is not the recorded file"
+        elif name not in record["decodings"]:
+            yield f"no scores of {path.name} are recorded"
+        else:
+            frame = pd.read_parquet(path)
+            yield from _scores(name, frame, form)
+            for test, scores in record["decodings"][name]["tests"].items():
+                yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], scores)
+
+
+def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
+    again = _scored(frame, form)
+    for column in (name for name in SCORED if name in frame):
+        values = pd.Series([getattr(one, column) for one in again], index=frame.index, dtype="object")
+        old = frame[column].map(tuple) if column == "draws" else frame[column].astype("object")
+        wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
+        if len(wrong):
+            first = wrong.iloc[0]
+            yield (f"{name}: `{column}` of {len(wrong)} answers is not what the scorer says, first {first['test']} "
+                   f"{first['id']}, seed {first['seed']}")  # fmt: skip
+
+
+def _scored(frame: pd.DataFrame, form: Form) -> list[Score]:
+    """Each answer's score by its test set's scorer; questions are read again only for one that reads steps."""
+    scorers = {test: scorer_of(test) for test in frame["test"].unique()}
+    stepwise = [test for test, scorer in scorers.items() if scorer.reads_steps]
+    texts = {(test, row.id): row.question for test in stepwise for row in load_records(test, form, "test")}
+    columns = ("test", "id", "text", "gold", "n_steps")
+    scores = []
+    for test, id, text, gold, steps in zip(*(frame[column] for column in columns), strict=True):
+        asked = Asked(texts.get((test, id), ""), gold, None if pd.isna(steps) else int(steps))
+        scores.append(scorers[test].score(text, asked))
+    return scores
+
+
+def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:
+    for key, found in means(frame).items():
+        recorded, values = _listed(scores[key]), _listed(found)
+        if len(recorded) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(recorded, values, strict=True)):
+            yield f"{place}: `{key}` is recorded as {recorded} and comes out as {values}"
+    drawn = draw_statistics(frame) if "draws" in frame else []
+    if changed := changed_value(scores.get("draws") or [], drawn):
+        yield f"{place}: `draws`: {changed}"
+
+
+def _listed(value: list[float] | float | None) -> list[float]:
+    """The numbers of a score: one for each decoding seed, one alone, or none."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
