@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -81,42 +82,43 @@ class MarCos(Method):
         """``question`` (B, n); ``targets`` (K B, M), step by step, without their last end-of-text, and ``labels``, what
         follows each of their positions; ``active`` lists the rows of ``targets`` that say something."""
         epoch, _ = context.moment
-        question, real = pad([example.question for example in examples], self.vocabulary.eos)
-        ids, written, read = self._targets(examples)
-        labels = ids.masked_fill(~written, IGNORE)[:, 1:]
-        active = written.sum(1) > 1
+        tensors, tokens = self._tensors(examples)
         return Batch(
-            {
-                "question": question,
-                "question_real": real,
-                "targets": ids[:, :-1],
-                "lengths": read,
-                "labels": labels,
-                "active": active.nonzero().squeeze(1),
-            },
+            tensors,
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
-            tokens=self._positions(int(real.sum()), len(examples), read, active),
+            tokens=tokens,
             keys=torch.tensor([key(context.seed, epoch, example.id) for example in examples]),
         )
 
-    def _targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
-        """(K B, M) target rows, step by step; which of their positions are written; and how many of them are read,
-        (K B,): the last end-of-text is only said, never read."""
+    def _tensors(self, examples: Sequence[Example]) -> tuple[dict[str, Tensor], int]:
+        """A batch's tensors, and how many positions the four transformers process in one training pass. f reads
+        ``lengths`` (K B,) tokens of ``targets``, all but the last end-of-text, which is only said; or of ``paths``
+        (B, P), the question and all targets in a row, as many as ``lengths`` (B, K) has for each step."""
         options = self.options
         shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
         split = [targets(example, *shape) for example in examples]
         ids, written = pad([row for step in zip(*split, strict=True) for row in step], self.vocabulary.eos)
-        lengths = written.sum(1)
-        return ids, written, lengths - (lengths > 1).long()
-
-    def _positions(self, question: int, examples: int, read: Tensor, active: Tensor) -> int:
-        """Positions that the four transformers process in one training pass. ``read`` (K B,) is what f reads of each
-        target row; rows that are ``active`` (K B,) are spoken too."""
-        options = self.options
+        question, real = pad([example.question for example in examples], self.vocabulary.eos)
+        lengths, active = written.sum(1), written.sum(1) > 1
+        lengths = lengths - active.long()
+        spoken = int(lengths[active].sum()) + int(active.sum()) * options.shallow
+        tensors = {
+            "question": question,
+            "question_real": real,
+            "targets": ids[:, :-1],
+            "lengths": lengths,
+            "labels": ids.masked_fill(~written, IGNORE)[:, 1:],
+            "active": active.nonzero().squeeze(1),
+        }
+        if options.encoder_reads == "path":
+            rows = [[row[: len(row) - (len(row) > 1)] for row in steps] for steps in split]
+            paths = [[*example.question, *chain(*steps)] for example, steps in zip(examples, rows, strict=True)]
+            ends = lengths.view(options.steps, -1).T.cumsum(1) + real.sum(1, keepdim=True)
+            tensors |= {"paths": pad(paths, self.vocabulary.eos)[0], "lengths": ends}
+        encoded = int(tensors["lengths"].view(len(tensors.get("paths", ids)), -1)[:, -1].sum())
         neurons = options.deep + options.shallow + (options.tau if options.randomness else 0)
-        thinking = options.steps * (question + examples * neurons)
-        spoken = int(read[active].sum()) + int(active.sum()) * options.shallow
-        return question + thinking + spoken + (int(read.sum()) if options.randomness else 0)
+        thinking = options.steps * (int(real.sum()) + len(examples) * neurons)
+        return tensors, int(real.sum()) + thinking + spoken + (encoded if options.randomness else 0)
 
     def forward(self, batch: Batch, context: Context) -> Output:
         if context.stage.cached:
@@ -144,8 +146,7 @@ class MarCos(Method):
     def _encode(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | None, Tensor]:
         """For all K steps, from one call of f, each (K, B, tau d): the posterior's mean; its deviation, where f gives
         it; and R."""
-        mean, deviation = self.posterior(batch["targets"], batch["lengths"])
-        mean = mean.view(self.options.steps, -1, mean.shape[1])
+        mean, deviation = self._posterior(batch.tensors)
         if self.options.posterior == "deterministic":
             return mean, None, mean
         assert batch.keys is not None
@@ -154,16 +155,25 @@ class MarCos(Method):
         noise = noise.view(-1, *mean.shape[::2]).transpose(0, 1)
         if deviation is None:
             return mean, None, mean + self.options.epsilon * noise
-        deviation = deviation.view(mean.shape)
         return mean, deviation, mean + deviation * noise
+
+    def _posterior(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """What one call of f gives for all K steps of a batch: the mean, and the deviation if there is one, both
+        (K, B, tau d)."""
+        if self.options.encoder_reads == "path":
+            mean, deviation = self.posterior(tensors["paths"], tensors["lengths"])
+            return mean.transpose(0, 1), None if deviation is None else deviation.transpose(0, 1)
+        mean, deviation = self.posterior(tensors["targets"], tensors["lengths"])
+        shape = self.options.steps, -1, mean.shape[1]
+        return mean.view(shape), None if deviation is None else deviation.view(shape)
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
         """The posterior's mean of R."""
         if not self.options.randomness:
             return None
-        ids, _, read = self._targets(examples)
-        mean, _ = self.posterior(ids[:, :-1].to(self.device), read.to(self.device))
-        return mean.view(self.options.steps, len(examples), -1).transpose(0, 1)
+        tensors, _ = self._tensors(examples)
+        mean, _ = self._posterior({name: tensor.to(self.device) for name, tensor in tensors.items()})
+        return mean.transpose(0, 1)
 
     def think(self, question: Tensor, real: Tensor, randomness: Tensor | None) -> Tensor:
         """Shallow neurons of each step, (K, B, S, d), given R of each step (K, B, tau d) (or none)."""

@@ -39,6 +39,11 @@ class MarCosOptions(MethodOptions):
         description="of the thinking layer's matrices: normal as the architecture has it, as in the published code, "
         "or Xavier's uniform (same appendix)",
     )
+    encoder_reads: Literal["step", "path"] = Field(
+        default="step",
+        description="what f encodes R of a step from: its text alone, as in the paper; or the question and all steps up "
+        "to it, which tell what the step adds to them",
+    )
     posterior: Literal["deterministic", "noisy", "gaussian"] = Field(
         default="deterministic",
         description="R in training: what f gives, as in the published code; with noise of epsilon; or with noise of a "

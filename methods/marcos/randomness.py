@@ -28,9 +28,11 @@ class RandomnessEncoder(nn.Module):
         self.deviation = nn.Linear(trunk.config.hidden_size, size) if gaussian else None
 
     def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(B, M) right-padded targets and their (B,) lengths to mean, and deviation if Gaussian, both (B, tau d)."""
+        """Right-padded ids (N, M), and how many of them are read, (N,), to mean, and deviation if Gaussian, both
+        (N, tau d). Several lengths of each row, (N, k), give (N, k, tau d)."""
         hidden = self.trunk(input_ids=ids, use_cache=False).last_hidden_state
-        last = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
+        ends = (lengths - 1).view(len(ids), -1, 1).expand(-1, -1, hidden.shape[-1])
+        last = hidden.gather(1, ends).view(*lengths.shape, -1)
         return F.relu(self.expand(last)), None if self.deviation is None else F.softplus(self.deviation(last))
 
 
