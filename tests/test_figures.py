@@ -216,7 +216,7 @@ def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -
     text = " ".join(" ".join(drawing.caption(data)).split())
     assert f"{8 if steered else 0} of 10 digits have a dimension of their own" in text
     assert ("no digit can be set by hand" in text) == (not steered)
-    assert "drawn digit explains 46 and 17 % (by step), and the level, the rounded mean" in text and ", 94 %:" in text
+    assert "drawn digit explains 46 and 17 % (by step), and the level, the rounded mean" in text and ", 94 %." in text
 
 
 def test_a_run_of_another_study_is_named_as_in_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

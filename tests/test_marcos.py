@@ -151,10 +151,10 @@ def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
     assert all(targets(example, 3, VOCABULARY, limit=128, marked=0.0)[-1] == plain for example in many)
 
 
-@pytest.mark.parametrize("randomness", [True, False])
-def test_tokens_are_the_positions_that_its_transformers_read(randomness: bool) -> None:
+@pytest.mark.parametrize(("randomness", "reads"), [(True, "step"), (True, "path"), (False, "step")])
+def test_tokens_are_the_positions_that_its_transformers_read(randomness: bool, reads: str) -> None:
     """No end-of-text that nothing follows, and of a row that says nothing only what f reads."""
-    method = make(randomness=randomness)
+    method = make(randomness=randomness, encoder_reads=reads)
     read: list[int] = []
 
     def counts(module: nn.Module, _: Any, given: dict[str, Any]) -> None:
@@ -168,8 +168,27 @@ def test_tokens_are_the_positions_that_its_transformers_read(randomness: bool) -
     method(batch, CONTEXT)
     width, active = batch["targets"].shape[1], len(batch["active"])
     padding = active * width - int((batch["labels"] != IGNORE).sum())
-    padding += 3 * width - int(batch["lengths"].sum()) if randomness else 0
+    padding += 3 * width - int(batch["lengths"].sum()) if randomness and reads == "step" else 0
     assert batch.tokens == sum(read) - padding
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("posterior", ["noisy", "gaussian"])
+def test_f_may_read_the_question_and_the_steps_before(posterior: str) -> None:
+    method = make(encoder_reads="path", posterior=posterior)
+    first = EXAMPLES[0]
+    later = replace(first, steps=[*first.steps[:-1], [9, 9, 9]], answer=[8])
+    asked = replace(first, question=[*first.question[:-1], first.question[-1] + 1])
+    alone, changed, other = (method.encoded([example]) for example in (first, later, asked))
+    together = method.encoded(EXAMPLES)
+    assert alone is not None and changed is not None and other is not None and together is not None
+    torch.testing.assert_close(together[:1], alone)  # whatever stands beside it
+    torch.testing.assert_close(changed[:, 0], alone[:, 0])
+    assert not torch.allclose(changed[:, -1], alone[:, -1]) and not torch.allclose(other[:, 0], alone[:, 0])
+    batch = method.collate(EXAMPLES[:1], CONTEXT)
+    row = [*first.question, *targets(first, 3, VOCABULARY, limit=128)[0][:-1]]
+    assert batch["paths"][0, : len(row)].tolist() == row and int(batch["lengths"][0, 0]) == len(row)
+    assert method(batch, CONTEXT).losses["reconstruction"].isfinite()
 
 
 def test_empty_steps_carry_no_loss_but_are_thought() -> None:
@@ -185,6 +204,8 @@ VARIANTS = [
     {"randomness": False},
     {"posterior": "noisy", "epsilon": 0.3},
     {"posterior": "gaussian"},
+    {"encoder_reads": "path"},
+    {"encoder_reads": "path", "posterior": "gaussian"},
     {"attention": "causal"},
     {"attention": "causal", "randomness": False},
     {"thinking_init": "xavier"},

@@ -101,14 +101,13 @@ class EncodingFigure(LatentsFigure):
 
 
 def told(encoded: EncodingRecord) -> str:
-    """How far R tells the digit, and how far what the encoder sees of it, in words."""
+    """What R tells, the drawn digit or the level of the numbers that come of it, in words."""
     shares = {what: [share for share in found if share is not None] for what, found in encoded.explained.items()}
     if not all(shares.values()) or not shares:
         return ""
     digit, level = (" and ".join(f"{100 * share:.0f}" for share in shares[what]) for what in ("digit", "level"))
     return f"""Of R's variance the drawn digit explains {digit} % (by step), and the level, the rounded mean of the
-        numbers that the step writes, {level} %: a step's digit can be told from the step before it and itself alone,
-        and the encoder reads the step."""
+        numbers that the step writes, {level} %."""
 
 
 def steered(shares: pd.DataFrame) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from torch import Tensor
+
 from methods.base import Example, Vocabulary
 from methods.draws import key
+from methods.marcos.options import MarCosOptions
 
 
 def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:
@@ -35,3 +38,31 @@ def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, ma
     marker = vocabulary.answer_marker if key("answer marker", example.id) < marked * 2.0**63 else ()
     answer = [*marker, *example.answer]
     return [*rows, [*vocabulary.newline, *answer[:limit], vocabulary.eos]]
+
+
+def paths(
+    questions: Sequence[Sequence[int]], split: Sequence[Sequence[Sequence[int]]]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Each question and its K targets in one row, without what is only said, the end-of-text of each; and how many of
+    the row's tokens have been read at the end of each step."""
+    rows, lengths = [], []
+    for question, steps in zip(questions, split, strict=True):
+        row, ends = [*question], []
+        for step in steps:
+            row += step[: len(step) - (len(step) > 1)]
+            ends.append(len(row))
+        rows.append(row)
+        lengths.append(ends)
+    return rows, lengths
+
+
+def positions(options: MarCosOptions, question: int, written: Tensor, read: Tensor) -> int:
+    """Positions that the four transformers process in one training pass: ``question`` tokens, targets, ``written``
+    (K B, M), of which only rows that say something are spoken, and what f has read of rows (K B,), or (B, K) by the end
+    of each step."""
+    neurons = options.deep + options.shallow + (options.tau if options.randomness else 0)
+    thinking = options.steps * question + len(written) * neurons
+    lengths = written.sum(1)
+    spoken = int((lengths[lengths > 1] - 1 + options.shallow).sum())
+    encoded = int((read if read.dim() == 1 else read[:, -1]).sum()) if options.randomness else 0
+    return question + thinking + spoken + encoded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +14,7 @@ from methods.base import IGNORE, Batch, Budget, Context, Example, Method, Output
 from methods.decoding import controlled, forced
 from methods.draws import key, normal, question_keys
 from methods.generation import Decoding, Generation
-from methods.marcos.layout import targets
+from methods.marcos.layout import paths, positions, targets
 from methods.marcos.options import MarCosOptions
 from methods.marcos.randomness import (
     RandomnessEncoder,
@@ -79,46 +78,38 @@ class MarCos(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``question`` (B, n); ``targets`` (K B, M), step by step, without their last end-of-text, and ``labels``, what
-        follows each of their positions; ``active`` lists the rows of ``targets`` that say something."""
+        """``question`` (B, n); ``labels`` (K B, M - 1), what follows each position of the targets; ``active`` lists
+        those of their rows that say something; and what f reads."""
         epoch, _ = context.moment
-        tensors, tokens = self._tensors(examples)
+        question, real = pad([example.question for example in examples], self.vocabulary.eos)
+        ids, written, read = self._targets(examples)
         return Batch(
-            tensors,
+            {
+                "question": question,
+                "question_real": real,
+                "labels": ids.masked_fill(~written, IGNORE)[:, 1:],
+                "active": (written.sum(1) > 1).nonzero().squeeze(1),
+                **read,
+            },
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
-            tokens=tokens,
+            tokens=positions(self.options, int(real.sum()), written, read["lengths"]),
             keys=torch.tensor([key(context.seed, epoch, example.id) for example in examples]),
         )
 
-    def _tensors(self, examples: Sequence[Example]) -> tuple[dict[str, Tensor], int]:
-        """A batch's tensors, and how many positions the four transformers process in one training pass. f reads
-        ``lengths`` (K B,) tokens of ``targets``, all but the last end-of-text, which is only said; or of ``paths``
-        (B, P), the question and all targets in a row, as many as ``lengths`` (B, K) has for each step."""
+    def _targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(K B, M) target rows, step by step; which of their positions are written; and what f reads: of ``targets``,
+        the rows without their last end-of-text, which is only said, ``lengths`` (K B,) tokens; or ``paths`` (B, P), of
+        which it has read ``lengths`` (B, K) by the end of each step."""
         options = self.options
         shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
         split = [targets(example, *shape) for example in examples]
         ids, written = pad([row for step in zip(*split, strict=True) for row in step], self.vocabulary.eos)
-        question, real = pad([example.question for example in examples], self.vocabulary.eos)
-        lengths, active = written.sum(1), written.sum(1) > 1
-        lengths = lengths - active.long()
-        spoken = int(lengths[active].sum()) + int(active.sum()) * options.shallow
-        tensors = {
-            "question": question,
-            "question_real": real,
-            "targets": ids[:, :-1],
-            "lengths": lengths,
-            "labels": ids.masked_fill(~written, IGNORE)[:, 1:],
-            "active": active.nonzero().squeeze(1),
-        }
+        lengths = written.sum(1)
+        read = {"targets": ids[:, :-1], "lengths": lengths - (lengths > 1).long()}
         if options.encoder_reads == "path":
-            rows = [[row[: len(row) - (len(row) > 1)] for row in steps] for steps in split]
-            paths = [[*example.question, *chain(*steps)] for example, steps in zip(examples, rows, strict=True)]
-            ends = lengths.view(options.steps, -1).T.cumsum(1) + real.sum(1, keepdim=True)
-            tensors |= {"paths": pad(paths, self.vocabulary.eos)[0], "lengths": ends}
-        encoded = int(tensors["lengths"].view(len(tensors.get("paths", ids)), -1)[:, -1].sum())
-        neurons = options.deep + options.shallow + (options.tau if options.randomness else 0)
-        thinking = options.steps * (int(real.sum()) + len(examples) * neurons)
-        return tensors, int(real.sum()) + thinking + spoken + (encoded if options.randomness else 0)
+            rows, ends = paths([example.question for example in examples], split)
+            read |= {"paths": pad(rows, self.vocabulary.eos)[0], "lengths": torch.tensor(ends)}
+        return ids, written, read
 
     def forward(self, batch: Batch, context: Context) -> Output:
         if context.stage.cached:
@@ -158,9 +149,8 @@ class MarCos(Method):
         return mean, deviation, mean + deviation * noise
 
     def _posterior(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """What one call of f gives for all K steps of a batch: the mean, and the deviation if there is one, both
-        (K, B, tau d)."""
-        if self.options.encoder_reads == "path":
+        """What one call of f gives for all steps: the mean, and the deviation if there is one, both (K, B, tau d)."""
+        if "paths" in tensors:
             mean, deviation = self.posterior(tensors["paths"], tensors["lengths"])
             return mean.transpose(0, 1), None if deviation is None else deviation.transpose(0, 1)
         mean, deviation = self.posterior(tensors["targets"], tensors["lengths"])
@@ -171,8 +161,8 @@ class MarCos(Method):
         """The posterior's mean of R."""
         if not self.options.randomness:
             return None
-        tensors, _ = self._tensors(examples)
-        mean, _ = self._posterior({name: tensor.to(self.device) for name, tensor in tensors.items()})
+        _, _, read = self._targets(examples)
+        mean, _ = self._posterior({name: tensor.to(self.device) for name, tensor in read.items()})
         return mean.transpose(0, 1)
 
     def think(self, question: Tensor, real: Tensor, randomness: Tensor | None) -> Tensor:

@@ -41,8 +41,8 @@ class MarCosOptions(MethodOptions):
     )
     encoder_reads: Literal["step", "path"] = Field(
         default="step",
-        description="what f encodes R of a step from: its text alone, as in the paper; or the question and all steps up "
-        "to it, which tell what the step adds to them",
+        description="what f encodes R of a step from: its text alone, as in the paper; or the question and all steps "
+        "up to it, which tell what the step adds to them",
     )
     posterior: Literal["deterministic", "noisy", "gaussian"] = Field(
         default="deterministic",
