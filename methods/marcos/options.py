@@ -41,6 +41,7 @@ class MarCosOptions(MethodOptions):
     )
     encoder_reads: Literal["step", "path"] = Field(
         default="step",
+        exclude_if=lambda reads: reads == "step",  # younger than recorded runs, whose digests it leaves as they are
         description="what f encodes R of a step from: its text alone, as in the paper; or the question and all steps "
         "up to it, which tell what the step adds to them",
     )
