@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.devices import visible
+from benchmarks.devices import VARIABLE, visible
 from benchmarks.files import read_json, write_json
 from benchmarks.heartbeat import DONE, STARTUP, Beat, RankFailure, first_to_go, laggards, read_beat, stop, tell_to_go
 from benchmarks.locks import RunLock
@@ -64,7 +64,10 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     make_room(folder)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
-    write_json(folder / ENVIRONMENT, {name: value for name, value in environment.items() if name.startswith(CARRIED)})
+    carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
+    if spec.engine.nodes == 1 and not visible():
+        carried[VARIABLE] = ""  # the launcher numbers GPUs, and would show the ranks those that are hidden here
+    write_json(folder / ENVIRONMENT, carried)
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
     with (folder / "launcher.log").open("wb") as log:

@@ -131,8 +131,12 @@ def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
     assert given_up is stop or not list(folder.iterdir())
 
 
-def test_ranks_see_what_their_parent_was_told_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner over a hostfile hands on next to nothing of its environment."""
+@pytest.mark.parametrize("gpus", ["-1", "0"])
+def test_ranks_see_what_their_parent_was_told_and_no_secret(
+    gpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner over a hostfile hands on next to nothing of its environment, and a launcher names GPUs by itself."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     monkeypatch.setenv("HF_HOME", "/shared/models")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -143,6 +147,7 @@ def test_ranks_see_what_their_parent_was_told_and_no_secret(tmp_path: Path, monk
     carried = read_json(Paths(tmp_path, spec).ranks / "train" / rank.ENVIRONMENT)
     assert carried["HF_HOME"] == "/shared/models" and carried["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in carried
     assert carried["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert carried.get("CUDA_VISIBLE_DEVICES") == ("" if gpus == "-1" else None)
 
 
 def test_logs_of_the_try_before_are_kept(tmp_path: Path) -> None:
