@@ -168,9 +168,12 @@ class Watch:
                 if before is None or beat.count != before.count:
                     self.moved = time.monotonic()
                 self.beats[rank] = beat
-        gone = [rank for rank, beat in self._local().items() if not alive(beat.pid)]
-        if gone and not self.dead:  # what they last wrote may be newer than what was read above
-            self.dead = first_to_go([read_beat(self.folder, rank) or self.beats[rank] for rank in gone])
+        local = self._local()
+        gone = [rank for rank, beat in local.items() if not alive(beat.pid)]
+        if gone and not self.dead:  # what ranks last wrote may be newer than what was read above
+            last = {rank: read_beat(self.folder, rank) or beat for rank, beat in local.items()}
+            # A rank that an error ends may take longer to leave than those that fail for it
+            self.dead = first_to_go([beat for rank, beat in last.items() if rank in gone or beat.failed])
 
     def _local(self) -> dict[int, Beat]:
         """The ranks of this machine that are not done."""

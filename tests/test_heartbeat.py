@@ -59,6 +59,17 @@ def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_pat
     assert failure.value.code == 2
 
 
+def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for number, (pid, failed) in enumerate(((ended.pid, 20.0), (os.getpid(), 10.0), (os.getpid(), 0.0))):
+        beat = Beat(number, socket.gethostname(), pid, 7, "forward pass", 1, failed, 2 * number)
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+    with pytest.raises(RankFailure, match=r"rank 1 \(process.*ended with exit code 2") as failure:
+        Watch(ended, tmp_path, EngineSpec(kind="deepspeed", gpus=3)).until_done()  # type: ignore[arg-type]
+    assert failure.value.code == 2
+
+
 def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Its neighbours follow it: that it was no signal tells which of them was the first to go."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
