@@ -122,13 +122,17 @@ def save(
     ranks = ranks or Ranks()
     target, temporary = folder / name, folder / f".{name}.partial"
     if ranks.first:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left in folder.glob(".*.partial"):  # by a try that was killed, or by ranks of which one failed
+            shutil.rmtree(left, ignore_errors=True)
         temporary.mkdir(parents=True)
     ranks.wait("a checkpoint's folder")
     try:
         _write(temporary, {"model": model, "optimizer": optimizer}, state, ranks)
     except BaseException:  # a half-written checkpoint takes room
-        shutil.rmtree(temporary, ignore_errors=True)
+        if ranks.world == 1:
+            shutil.rmtree(temporary, ignore_errors=True)
+        for part in ("model", "optimizer"):  # not the folder, or other ranks would fail for want of it, perhaps first
+            (temporary / _file_name(part, ranks)).unlink(missing_ok=True)
         raise
     if ranks.first:
         shutil.rmtree(target, ignore_errors=True)
