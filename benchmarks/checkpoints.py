@@ -131,8 +131,9 @@ def save(
     except BaseException:  # a half-written checkpoint takes room
         if ranks.world == 1:
             shutil.rmtree(temporary, ignore_errors=True)
-        for part in ("model", "optimizer"):  # not the folder, or other ranks would fail for want of it, perhaps first
-            (temporary / _file_name(part, ranks)).unlink(missing_ok=True)
+        else:  # not the folder, or other ranks would fail for want of it, perhaps before this one has said why
+            for part in ("model", "optimizer"):
+                (temporary / _file_name(part, ranks)).unlink(missing_ok=True)
         raise
     if ranks.first:
         shutil.rmtree(target, ignore_errors=True)

@@ -135,8 +135,8 @@ class Heartbeat:
 
 
 def first_to_go(gone: list[Beat]) -> Beat:
-    """Of ranks that have ended, the one that ended first: when one is killed, its neighbours fail with lost
-    connections, and may be gone too by the time that the launcher looks."""
+    """Of ranks that have ended, or have said that an error ends them, the one that was first: when one is killed, its
+    neighbours fail with lost connections, and may be gone too by the time that the launcher looks."""
     return min(gone, key=lambda beat: beat.failed)
 
 

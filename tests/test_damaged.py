@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from benchmarks import checkpoints, files, launch, training
+from benchmarks.engine import Ranks
 from benchmarks.models import exported_method, trained_method
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
@@ -53,6 +54,27 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(
             launch.train(spec, results)
     assert saved(spec, results) and not list(folder.glob(".*"))
     assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+
+
+class SecondOfTwo(Ranks):
+    rank, world = 1, 2
+
+
+def test_a_rank_with_a_full_disk_removes_its_own_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others still write to the folder, and the next checkpoint removes what they left."""
+
+    def half(_: Any, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    others = tmp_path / ".step-2.partial/model-00001-of-00002.safetensors"
+    files.write_text(others, "being written")
+    with monkeypatch.context() as patch, pytest.raises(files.DiskFull):
+        patch.setattr(checkpoints, "save_file", half)
+        checkpoints.save(tmp_path, "step-2", [("weight", torch.ones(2))], [], {"key": "k"}, SecondOfTwo())
+    assert list(tmp_path.rglob("*.safetensors")) == [others]
+    save(tmp_path, 3, "k")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003-000"]
 
 
 def test_a_full_disk_spares_the_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
