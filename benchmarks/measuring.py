@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.casting import cast_linears
-from benchmarks.data import epoch_batches, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.data import epoch_batches, get_dataset, load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, now
@@ -49,12 +49,17 @@ def measure(
     timed: int,
     rows: Sequence[str] = (),
     learn: Sequence[str] = (),
-    micro_batch: int | None = None,
+    engine: Mapping[str, Any] | None = None,
+    repeats: int | None = None,
+    stand_in: str | None = None,
 ) -> list[dict[str, Any]]:
     """Measure the study's own runs of its first seed, or, where ``rows`` names some, those of ``rows`` and ``learn``.
-    ``timed`` steps of each phase are timed; rows in ``learn`` also train for ``steps`` steps. Each record is written to
-    ``folder`` as soon as it is there. ``micro_batch`` replaces the study's, which is meant for its own number of
-    GPUs."""
+
+    ``timed`` steps of each phase are timed, and ``repeats`` passes over each test set (default: the study's); rows in
+    ``learn`` also train for ``steps`` steps. Each record is written to ``folder`` as soon as it is there. ``engine``:
+    settings in the place of the study's, which are meant for its own number of GPUs. ``stand_in``: a data set that
+    stands for training data that is not at hand; an epoch has as many rows as the study's own all the same.
+    """
     if unknown := {*rows, *learn} - {row.id for row in study.rows}:
         raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
                          f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
@@ -62,18 +67,28 @@ def measure(
     records = []
     for id, run in study.runs.items():
         if study.sources[id] is run and run.seed == study.seeds[0] and run.row in wanted:
-            prepare(study, study.block(run.block), results)
-            timing = timing_of(run).model_copy(update={"train_steps": timed})
-            engine = on_one_gpu(run.engine, micro_batch)
-            spec = run.model_copy(update={"timing": timing, "engine": engine})
-            with one_rank(engine) as ranks:
-                records.append(_measure_run(spec, results, timing, ranks, steps if run.row in learn else 0))
+            block, rows_of_epoch = study.block(run.block), None
+            if stand_in:
+                rows_of_epoch = get_dataset(run.data.train).card.counts["train"] - run.data.validation
+                block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
+            prepare(study, block, results)
+            timing = timing_of(run)
+            timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
+            alone = on_one_gpu(run.engine, engine or {})
+            spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
+            with one_rank(alone) as ranks:
+                learned = steps if run.row in learn else 0
+                records.append(_measure_run(spec, results, timing, ranks, rows_of_epoch, learned))
             write_json(folder / "runs" / study.name / run.block / f"{run.row}.json", records[-1])
     return records
 
 
-def on_one_gpu(engine: EngineSpec, micro_batch: int | None) -> EngineSpec:
-    return engine.model_copy(update={"gpus": 1, "nodes": 1, "micro_batch": micro_batch or engine.micro_batch})
+def on_one_gpu(engine: EngineSpec, settings: Mapping[str, Any]) -> EngineSpec:
+    """A study's engine on one GPU, with other ``settings``. Without DeepSpeed, nothing is split or kept elsewhere."""
+    own = engine.model_dump() | {"gpus": 1, "nodes": 1}
+    if settings.get("kind") == "process":
+        own |= {"zero_stage": 0, "offload": "none"}
+    return EngineSpec.model_validate(own | dict(settings))
 
 
 @contextmanager
@@ -88,7 +103,9 @@ def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
         yield ranks
 
 
-def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, steps: int) -> dict[str, Any]:
+def _measure_run(
+    spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, rows: int | None, steps: int
+) -> dict[str, Any]:
     torch.set_num_threads(spec.timing_threads)
     started, paths = now(), Paths(results, spec)
     method = build_method(spec, paths.data).to(ranks.device).eval()
@@ -103,7 +120,7 @@ def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks,
             tests[name] = time_test(method, spec, questions, True, lengths)
             progress.advance()
     learned = learning(method, spec, paths, ranks, steps) if steps else None  # before timed steps change the weights
-    train = time_training(method, spec, paths, ranks, WARMUP)
+    train, corpus = time_training(method, spec, paths, ranks, WARMUP, rows), open_corpus(paths.data, "train")
     record = {
         "study": spec.study,
         "block": spec.block,
@@ -118,7 +135,9 @@ def _measure_run(spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks,
         "timed_steps": timing.train_steps,
         "repeats": timing.repeats,
         "test_batch_size": timing.batch_size,
-        "training_rows": len(open_corpus(paths.data, "train")),
+        "training_data": spec.data.train,
+        "training_rows": len(corpus),
+        "epoch_rows": rows or len(corpus),
         "train": train,
         "tests": tests,
         "learning": learned,

@@ -203,6 +203,11 @@ class EngineSpec(Strict):
     activation_checkpointing: bool = Field(
         default=False, description="recompute activations in the backward pass instead of keeping them"
     )
+    compile: bool = Field(
+        default=False,
+        description="compile the transformers' layers for training, which takes a minute at first and then passes over "
+        "memory less often; of methods that read a cache while they train, all but attention",
+    )
     hang_seconds: float = Field(
         default=900,
         gt=0,
@@ -217,6 +222,10 @@ class EngineSpec(Strict):
             raise ValueError("`offload: optimizer` needs zero_stage 1, 2 or 3")
         if self.offload == "weights" and self.zero_stage != 3:
             raise ValueError("`offload: weights` needs zero_stage 3")
+        if self.compile and self.zero_stage == 3:
+            raise ValueError(
+                "`compile` needs layers whose weights are whole: set zero_stage to 2 at most, or leave it out"
+            )
         return self
 
     @property

@@ -139,10 +139,10 @@ def steps_of(stage: Stage, steps_per_epoch: int) -> int:
     return max(1, round(stage.epochs * steps_per_epoch))
 
 
-def budget_of(training: TrainingSpec, corpus: Corpus) -> Budget:
-    """How long a run trains on a corpus."""
-    tokens, chains = float(corpus.lengths.sum()), corpus.chain_lengths.tolist()
-    return budget_for(training, len(corpus), tokens, chains)
+def budget_of(training: TrainingSpec, corpus: Corpus, rows: int | None = None) -> Budget:
+    """How long a run trains on a corpus, or on so many ``rows`` like those of the corpus."""
+    count, chains = rows or len(corpus), corpus.chain_lengths.tolist()
+    return budget_for(training, count, float(corpus.lengths.sum()) * (count / len(corpus)), chains)
 
 
 def budget_for(training: TrainingSpec, rows: int, tokens: float, chains: Sequence[int]) -> Budget:

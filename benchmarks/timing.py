@@ -7,6 +7,7 @@ device is waited for at both ends; passes are repeated.
 from __future__ import annotations
 
 import logging
+import math
 import resource
 import time
 from collections import Counter, defaultdict
@@ -37,13 +38,14 @@ from benchmarks.runs import RunSpec
 from benchmarks.specs import TimingSpec
 from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
 from benchmarks.study import StudyError
-from methods.base import Method, Stage
+from methods.base import Budget, Method, Stage
 from methods.generation import Length
 
 log = logging.getLogger(__name__)
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
 COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
+FEATURED = 10  # batches whose features are computed, for the rate
 TRAINING = "time/timed.json"  # what the ranks of a run measured
 
 
@@ -131,8 +133,8 @@ def time_test(
         return tokens
 
     # On a GPU every shape of batch has a CUDA graph, which is captured here; answers that are drawn have lengths of
-    # their own under each seed
-    for seed in range(timing.repeats if device.type == "cuda" else 1):
+    # their own under each seed, where none are forced
+    for seed in range(timing.repeats if device.type == "cuda" and lengths is None else 1):
         answer_all(seed)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -161,16 +163,17 @@ def peak_memory(device: torch.device) -> int:
 
 @deterministic()  # as training is
 def time_training(
-    method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, warmup: int = WARMUP_STEPS
+    method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, warmup: int = WARMUP_STEPS, rows: int | None = None
 ) -> dict[str, Any]:
     """Seconds and FLOPs of one epoch of each phase: steps per epoch times the median step, measured here, alone.
 
     A phase of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass
     that computes the features. A stage warms up with at most as many steps as are timed. Each of several ranks calls
-    this; FLOPs are the sum over all, memory is that of the rank that takes most.
+    this; FLOPs are the sum over all, memory is that of the rank that takes most. ``rows`` of an epoch, where those at
+    hand stand in for more.
     """
     corpus = open_corpus(paths.data, "train")
-    budget = budget_of(spec.training, corpus)
+    budget = budget_of(spec.training, corpus, rows)
     stages = method.stages(budget)
     phases: dict[str, dict[str, Any]] = {}
     weights: dict[str, float] = defaultdict(float)
@@ -178,7 +181,7 @@ def time_training(
     sizes = Counter(stage.phase for stage in stages)
     for stage in stages:
         steps = max(1, timing_of(spec).train_steps // sizes[stage.phase])
-        measured = time_stage(method, spec, corpus, stage, steps, min(warmup, steps), paths.checkpoints, ranks)
+        measured = time_stage(method, spec, corpus, stage, steps, min(warmup, steps), budget, paths.checkpoints, ranks)
         phase = phases.setdefault(stage.phase, defaultdict(float))
         for name in PER_STEP:
             phase[name] += stage.epochs * measured[name]
@@ -199,23 +202,33 @@ def time_training(
 
 
 def time_stage(
-    method: Method, spec: RunSpec, corpus: Corpus, stage: Stage, steps: int, warmup: int, scratch: Path, ranks: Ranks
+    method: Method,
+    spec: RunSpec,
+    corpus: Corpus,
+    stage: Stage,
+    steps: int,
+    warmup: int,
+    budget: Budget,
+    scratch: Path,
+    ranks: Ranks,
 ) -> dict[str, float]:
     """Median seconds and mean FLOPs of an optimizer step, over batches of all lengths, and the cost of what is done
     once."""
     device = method.device
     data = StageData(method, corpus, stage, spec.seed, None)
-    batches = sorted(epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, 0), key=_mean_length(corpus))
+    batches = _batches(corpus, spec, steps)
     chosen = [batches[i] for i in spread_over(len(batches), steps)]
     once = {"once_seconds": 0.0, "once_flops": 0.0}
     if stage.cached:
-        data, once = _cached(method, spec, data, chosen, len(batches), scratch, ranks)
+        few = [chosen[i] for i in spread_over(len(chosen), FEATURED)]
+        data, once = _cached(method, spec, data, few, budget.steps_per_epoch, scratch, ranks)
         chosen = [np.arange(len(chosen[0]))] * steps
     engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), ranks)  # may take weights apart
     method.train()
     warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
     counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # of all lengths
-    with flop_counter() as counter:
+    # layers that are called while FLOPs are counted would never be compiled
+    with torch.compiler.set_stance("force_eager"), flop_counter() as counter:
         for number, indices in enumerate(counted):
             optimizer_step(engine, data, indices, data.context(0, number), number)
     for number, indices in enumerate(warm[len(counted) :]):  # counting slows down, so the rest warms up without
@@ -267,5 +280,12 @@ def _cached(
     return filled, {"once_seconds": seconds * scale, "once_flops": once_flops}
 
 
-def _mean_length(corpus: Corpus) -> Any:
-    return lambda indices: float(corpus.lengths[indices].mean())
+def _batches(corpus: Corpus, spec: RunSpec, steps: int) -> list[np.ndarray]:
+    """The batches of as many epochs as have so many steps, by mean length."""
+    epochs = math.ceil(steps / math.ceil(len(corpus) / spec.training.batch_size))
+    batches = [
+        batch
+        for epoch in range(epochs)
+        for batch in epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, epoch)
+    ]
+    return sorted(batches, key=lambda indices: float(corpus.lengths[indices].mean()))

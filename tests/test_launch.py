@@ -10,6 +10,7 @@ import subprocess
 import sys
 import weakref
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from torch._dynamo.utils import counters
 from typer.testing import CliRunner
 
 from benchmarks import devices, launch, locks, measuring, rank, speed
@@ -146,9 +148,46 @@ def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
         torch.testing.assert_close(gradients[1][name], gradient, msg=name)
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 2])  # at 3, hooks of DeepSpeed's own hold the engine
-def test_nothing_is_left_of_an_engine_that_is_closed(zero_stage: int) -> None:
-    spec, method = EngineSpec.model_validate({"kind": "deepspeed", "zero_stage": zero_stage}), make("cot_sft")
+@pytest.mark.parametrize("name", ["cot_sft", "marcos", "codi"])
+def test_compiled_layers_give_the_same_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two shapes, the second without a program of its own; CODI reads a cache. On a CPU without code generation."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch.compiler.reset()
+    counters.clear()
+    gradients, graphs = [], []
+    for compiled in (False, True):
+        method = make(name, MARCOS if name == "marcos" else {}, num_hidden_layers=10).to(device)
+        stage = method.stages(Budget(2.0, 4))[0]
+        engine = build_engine(method, stage, TRAINING, EngineSpec(compile=compiled), Phase(0, 1), Ranks())
+        for some in (examples()[:3], examples()):
+            output = engine.forward(method.collate(some, context()).to(device), context())
+            engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
+        gradients.append({name: parameter.grad for name, parameter in engine.trainable.items()})
+        graphs.append(counters["stats"]["unique_graphs"])
+        engine.close()
+        assert all(module._compiled_call_impl is None for module in method.modules())
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name, rtol=1e-4, atol=1e-5)
+    assert graphs[0] == 0 < graphs[1] <= 8  # not one for each of the layers
+
+
+def test_layers_in_parts_are_not_compiled() -> None:
+    with pytest.raises(ValueError, match="set zero_stage to 2 at most"):
+        EngineSpec(kind="deepspeed", zero_stage=3, compile=True)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "compiled"), [(0, False), (1, False), (2, False), (1, True)]
+)  # at 3, hooks of DeepSpeed's own hold the engine
+def test_nothing_is_left_of_an_engine_that_is_closed(
+    zero_stage: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"kind": "deepspeed", "zero_stage": zero_stage, "compile": compiled}
+    if compiled:
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    spec, method = EngineSpec.model_validate(settings), make("cot_sft")
     with one_rank(spec) as ranks:
         engine = build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), ranks)
         assert isinstance(engine, DeepSpeedEngine)

@@ -20,6 +20,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.hardware import gpu_of
 from benchmarks.measuring import gold_examples, measure
 from benchmarks.paths import Paths
+from benchmarks.specs import EngineSpec
 from benchmarks.study import load_study
 from benchmarks.tables.measured import measured_lines, render_measured
 from methods.codi import CODI
@@ -84,6 +85,26 @@ def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
     assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text()
 
 
+def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) -> None:
+    """Without DeepSpeed, though the study asks for it; an epoch has the study's own number of rows."""
+    engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "offload": "optimizer"}
+    study = small_study([{"id": "cot_sft", "method": "cot_sft"}], engine=engine, training={"epochs": 1})
+    path = tmp_path / "small.yaml"
+    path.write_text(study.model_dump_json(exclude_unset=True).replace('"train":"embedded"', '"train":"gsm8k_aug"'))
+    options = ["--one-process", "--stand-in", "embedded", "--repeats", "1", "--timed", "12", "--results", str(tmp_path)]
+    run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
+    assert run.exit_code == 0, run.output
+    record = read_json(tmp_path / "measured/here/runs/small/equation/cot_sft.json")
+    assert (record["training_data"], record["training_rows"], record["epoch_rows"]) == ("embedded", 320, 385_588)
+    assert record["engine"]["kind"] == "process" and record["engine"]["offload"] == "none"
+    phase = record["train"]["phases"]["train"]
+    assert phase["steps_per_epoch"] == 12_050  # of 32 rows
+    assert phase["epoch_seconds"] == pytest.approx(12_050 * phase["step_seconds_median"])
+    assert [len(test["seconds"]) for test in record["tests"].values()] == [1, 1]
+    assert "320 rows of embedded, which stand in for the 385,588 of an epoch" in run.output.replace("\n", " ")
+    assert not (tmp_path / "small").exists()
+
+
 def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(small_study(ROWS).model_dump_json(exclude_unset=True))
@@ -141,7 +162,7 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
     """The paper's has one for all of them, and each block is measured on its own test set."""
     study = load_study(name)
     phase = {"step_seconds_median": 0.5, "tokens_per_step": 10, "flops_per_step": 1e12, "epoch_seconds": 7200}
-    engine = {"kind": "process", "precision": "float32", "micro_batch": None, "zero_stage": 0}
+    engine = EngineSpec().model_dump()
     versions = dict.fromkeys(("cpu", "threads", "torch", "transformers", "commit"), "one")
     for block in study.blocks:
         tests = {test: {"seconds": [1.0, 3.0, 2.0], "n": 5, "n_total": 5} for test in study.tests_of(block)}
@@ -149,6 +170,7 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
         record |= {"precision": "float32", "batch_size": 8, "engine": engine, "learning": None, "tests": tests}
         record |= {"train": {"phases": {"train": phase | {"peak_memory_bytes": 2e9}}, "epoch_seconds": 7200}}
         record |= {"environment": {"device": "cpu", **versions}}
+        record |= {"training_data": block.data.train, "training_rows": 5, "epoch_rows": 5}
         write_json(tmp_path / f"runs/{name}/{block.id}/marcos.json", record)
     text = render_measured(study, tmp_path)[0].read_text()
     shown = [line for line in text.splitlines() if line.startswith("| MarCos")]

@@ -77,6 +77,17 @@ def measure(
     micro_batch: Annotated[
         int | None, typer.Option(min=1, help="Examples per forward pass; default: the study's.")
     ] = None,
+    compile: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile layers for training; default: the study's.")
+    ] = None,
+    one_process: Annotated[bool, typer.Option("--one-process", help="Do without DeepSpeed.")] = False,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Timed passes over each test set; default: the study's.")
+    ] = None,
+    stand_in: Annotated[
+        str | None,
+        typer.Option(help="Data set whose rows stand in for training data that is not here, e.g. gsm8k_aug_first3000."),
+    ] = None,
 ) -> None:
     """Measure what a study would cost on one device of this machine, with untrained weights, beside the paper's Train
     and Test columns."""
@@ -87,6 +98,9 @@ def measure(
 
         devices.pin(1)
         folder = output or results / "measured" / name
-        measuring.measure(loaded, results, folder, steps, timed, row or (), learn or (), micro_batch)
+        asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
+        engine = {setting: value for setting, value in asked.items() if value is not None}
+        scratch = results / "stand_in" / stand_in if stand_in else results  # not where the study has its own data
+        measuring.measure(loaded, scratch, folder, steps, timed, row or (), learn or (), engine, repeats, stand_in)
         files = render_measured(loaded, folder)
     typer.echo(files[0].read_text())

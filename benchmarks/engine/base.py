@@ -6,10 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmarks.engine.ranks import Ranks
@@ -57,6 +58,7 @@ class Engine(ABC):
                              f"{stage.trainable}")  # fmt: skip
         if spec.activation_checkpointing:
             checkpoint_activations(method)
+        self.compiled = compile_layers(method) if spec.compile else []
         # A rate of 0 until the first step, because DeepSpeed may make an empty update to begin with
         self.optimizer = torch.optim.AdamW(
             self.trainable.values(), lr=0.0, betas=training.betas, weight_decay=training.weight_decay, fused=True
@@ -112,9 +114,10 @@ class Engine(ABC):
     def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
         """Go on from states that :meth:`optimizer_states` of any engine gave after so many ``updates``."""
 
-    @abstractmethod
     def close(self) -> None:
         """Leave the method whole on every rank, as the next engine expects it."""
+        for module in self.compiled:
+            del module._compiled_call_impl
 
 
 def checkpoint_activations(method: Method) -> None:
@@ -122,6 +125,27 @@ def checkpoint_activations(method: Method) -> None:
     if method.caches_in_training:
         raise ValueError(f"{method.name} reads a cache while it trains, and layers that run again would add to it "
                          "twice: leave activation_checkpointing out of its row's engine")  # fmt: skip
-    for module in method.modules():
-        if isinstance(module, PreTrainedModel) and module.base_model is module:
-            module.gradient_checkpointing_enable({"use_reentrant": False})
+    for trunk in trunks(method):
+        trunk.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def compile_layers(method: Method) -> list[nn.Module]:
+    """Have the layers of every transformer of a method compiled when they are first called, for any number of rows and
+    positions; returns the modules that are now compiled.
+
+    Layers share one program, as they differ in weights alone. One that reads a cache would need a program of its own,
+    for its place in the cache: there attention stays as it is, and what surrounds it is compiled.
+    """
+    modules = [layer for trunk in trunks(method) for layer in cast("nn.ModuleList", trunk.layers)]
+    if method.caches_in_training:
+        modules = [part for layer in modules for name, part in layer.named_children() if name != "self_attn"]
+    for module in modules:
+        module.compile(dynamic=True)
+    return modules
+
+
+def trunks(method: Method) -> list[PreTrainedModel]:
+    """The transformers of a method, without their heads."""
+    return [
+        module for module in method.modules() if isinstance(module, PreTrainedModel) and module.base_model is module
+    ]

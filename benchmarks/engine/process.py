@@ -52,6 +52,7 @@ class ProcessEngine(Engine):
             self.optimizer.state[parameter] = {"step": count, **moments}
 
     def close(self) -> None:
+        super().close()
         self.optimizer.zero_grad()
 
 

@@ -180,6 +180,7 @@ class DeepSpeedEngine(Engine):
         self.updates = updates
 
     def close(self) -> None:
+        super().close()
         self._give_back()
         del self.engine, self.optimizer, self.losses, self.trainable
         gc.collect()  # what DeepSpeed builds refers to itself, and the next stage needs its memory

@@ -127,7 +127,7 @@ def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
 
 def _kind(engine: dict[str, Any]) -> str:
     sharded = f" ({engine['kind']}, ZeRO {engine['zero_stage']})" if engine["kind"] != "process" else ""
-    return f"{engine['precision']}{sharded}"
+    return f"{engine['precision']}{', compiled' if engine['compile'] else ''}{sharded}"
 
 
 def _made(records: list[dict[str, Any]]) -> dict[str, str]:
@@ -145,4 +145,11 @@ def _made(records: list[dict[str, Any]]) -> dict[str, str]:
         for r in records
         if r["learning"]
     )
-    return {**{name: every(name) for name in names}, "batch": batches, "loss": learned or "not followed"}
+    data = ", ".join(sorted({_data(record) for record in records}))
+    return {**{name: every(name) for name in names}, "data": data, "batch": batches, "loss": learned or "not followed"}
+
+
+def _data(record: dict[str, Any]) -> str:
+    own = f"{record['training_rows']:,} rows of {record['training_data']}"
+    more = record["epoch_rows"] != record["training_rows"]
+    return f"{own}, which stand in for the {record['epoch_rows']:,} of an epoch" if more else own
