@@ -1,4 +1,4 @@
-"""Weights in the precision that answers are computed in."""
+"""A method made ready for answers alone: linear layers in the precision of the answers, layers compiled."""
 
 from __future__ import annotations
 
@@ -8,27 +8,35 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from benchmarks.engine.base import compile_layers, plain_layers
+from benchmarks.specs import EngineSpec
+from methods.base import Method
+
 
 @contextmanager
-def cast_linears(method: nn.Module, precision: str) -> Iterator[None]:
+def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
     """Inside, linear layers are in bfloat16 if answers are. Autocast would cast their float32 weights for every batch,
-    and in a CUDA graph for every token. The numbers are the same."""
-    kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _linears(method, precision)]
-    cast_for_good(method, precision)
+    and in a CUDA graph for every token. The numbers are the same. Layers that the engine compiles are so on a GPU."""
+    kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _linears(method, engine)]
+    compiled = answer_for_good(method, engine)
     try:
         yield
     finally:
+        plain_layers(compiled)
         for layer, parameters in kept:
             for name, parameter in parameters.items():
                 setattr(layer, name, parameter)
 
 
-def cast_for_good(method: nn.Module, precision: str) -> None:
-    """The same for a method that only answers from now on."""
-    for layer in _linears(method, precision):
+def answer_for_good(method: Method, engine: EngineSpec) -> list[nn.Module]:
+    """The same for a method that only answers from now on; returns the modules that are compiled."""
+    for layer in _linears(method, engine):
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))
+    return compile_layers(method) if engine.compile and method.device.type == "cuda" else []
 
 
-def _linears(method: nn.Module, precision: str) -> list[nn.Linear]:
-    return [module for module in method.modules() if type(module) is nn.Linear] if precision == "bfloat16" else []
+def _linears(method: Method, engine: EngineSpec) -> list[nn.Linear]:
+    return (
+        [module for module in method.modules() if type(module) is nn.Linear] if engine.precision == "bfloat16" else []
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.casting import cast_for_good
+from benchmarks.casting import answer_for_good
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.diversity import draw_statistics
 from benchmarks.engine import autocast, pick_device
@@ -31,7 +31,7 @@ from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
 from benchmarks.scoring import Asked, Scorer
 from benchmarks.scoring.by_test import reads_steps, scorers_of
-from benchmarks.specs import DecodingSpec, EvaluationSpec
+from benchmarks.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from methods.base import Method
 from methods.generation import Decoding, Generation
 
@@ -72,13 +72,16 @@ def answering_method(spec: RunSpec, results: Path) -> Method:
     """A trained run's method on the device that answers, for answers alone: its weights are cast once, and stay where
     they are, so that CUDA graphs of them do too."""
     method = trained_method(spec, results).to(pick_device())
-    cast_for_good(method, spec.engine.precision)
+    answer_for_good(method, spec.engine)
     return method
 
 
 @torch.no_grad()
-def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
-    with autocast(method.device, precision):
+def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, engine: EngineSpec) -> Generation:
+    """Answers in the engine's precision. Layers that it compiles are so for what is decoded from them, on a GPU."""
+    if engine.compile and method.device.type == "cuda":
+        decoding = replace(decoding, cache="compiled")
+    with autocast(method.device, engine.precision):
         return method.generate(questions, decoding)
 
 
@@ -87,7 +90,7 @@ def generated(
 ) -> Iterator[tuple[np.ndarray, Generation]]:
     """Answers to all questions, batch by batch, each with the indices of its questions."""
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
-        yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
+        yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine)
 
 
 def said_ids(generation: Generation) -> Tensor:

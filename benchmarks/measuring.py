@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.casting import cast_linears
+from benchmarks.casting import answering
 from benchmarks.data import epoch_batches, get_dataset, load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
@@ -112,7 +112,7 @@ def _measure_run(
     tests = {}
     with (
         Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,
-        cast_linears(method, spec.engine.precision),
+        answering(method, spec.engine),
     ):
         for name in spec.evaluation.tests:
             examples = gold_examples(spec, paths, name)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks import launch
-from benchmarks.casting import cast_linears
+from benchmarks.casting import answering
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
 from benchmarks.engine import Phase, Ranks, build_engine, deterministic, pick_device, synchronize
 from benchmarks.environment import environment, now
@@ -62,7 +62,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
         tests = {}
         with (
             Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress,
-            cast_linears(method, spec.engine.precision),
+            answering(method, spec.engine),
         ):
             for name in spec.evaluation.tests:
                 questions = open_test(paths.data, name).questions
@@ -129,7 +129,7 @@ def time_test(
         tokens = 0
         for batch in batches:
             how = replace(decoding, lengths=tuple(lengths[i] for i in batch)) if lengths else decoding
-            tokens += generate(method, [questions[i] for i in batch], how, spec.engine.precision).cost.tokens
+            tokens += generate(method, [questions[i] for i in batch], how, spec.engine).cost.tokens
         return tokens
 
     # On a GPU every shape of batch has a CUDA graph, which is captured here; answers that are drawn have lengths of

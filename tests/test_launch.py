@@ -187,11 +187,11 @@ def test_nothing_is_left_of_an_engine_that_is_closed(
     settings = {"kind": "deepspeed", "zero_stage": zero_stage, "compile": compiled}
     if compiled:
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    spec, method = EngineSpec.model_validate(settings), make("cot_sft")
+    spec, method = EngineSpec.model_validate(settings), make("cot_sft").to(pick_device())
     with one_rank(spec) as ranks:
         engine = build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), ranks)
         assert isinstance(engine, DeepSpeedEngine)
-        output = engine.forward(method.collate(examples(), context()), context())
+        output = engine.forward(method.collate(examples(), context()).to(method.device), context())
         engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
         engine.step(0)
         del output
@@ -294,6 +294,7 @@ def test_a_group_waits_for_longer_than_the_launcher_does(bare: pytest.MonkeyPatc
         raise TimeoutError
 
     bare.setattr(deepspeed, "init_distributed", note)
+    bare.setenv("LOCAL_RANK", "0")
     with pytest.raises(TimeoutError), join(900):
         pass
     assert asked["timeout"] > timedelta(seconds=900 + launch.GRACE)

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks import measuring
-from benchmarks.casting import cast_linears
+from benchmarks.casting import answering
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.engine import autocast
@@ -210,7 +210,7 @@ def test_linear_layers_in_bfloat16_change_no_number() -> None:
     decoding = Decoding(max_new_tokens=8, trace=True)
     with autocast(method.device, "bfloat16"):
         plain = method.generate(questions(), decoding)
-        with cast_linears(method, "bfloat16"):
+        with answering(method, EngineSpec(precision="bfloat16")):
             cast = method.generate(questions(), decoding)
             assert method.lm.lm_head.weight.dtype == torch.bfloat16
     assert torch.equal(plain.answer, cast.answer)

@@ -121,7 +121,10 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)
     for batch in (store.batch(trainer.method, rows), trainer.method.collate_features(fresh_features)):
-        loss = trainer.method(batch, steps.StageData(trainer.method, trainer.train, second, 0, store).context(0, 0))
+        loss = trainer.method(
+            batch.to(trainer.method.device),
+            steps.StageData(trainer.method, trainer.train, second, 0, store).context(0, 0),
+        )
         loss.losses["kl"].backward()
         losses.append(loss.losses["kl"].detach())
         gradients.append([p.grad for name, p in trainer.method.named_parameters() if name.startswith("prior.")])

@@ -17,6 +17,7 @@ from benchmarks.engine.ranks import Ranks
 from benchmarks.specs import EngineSpec, TrainingSpec, rows_per_pass
 from methods.base import Batch, Context, Method, Output, Stage
 
+PROGRAMS = 64  # that a layer may have at most
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides the number of its updates
 
 
@@ -116,8 +117,7 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Leave the method whole on every rank, as the next engine expects it."""
-        for module in self.compiled:
-            del module._compiled_call_impl
+        plain_layers(self.compiled)
 
 
 def checkpoint_activations(method: Method) -> None:
@@ -139,9 +139,17 @@ def compile_layers(method: Method) -> list[nn.Module]:
     modules = [layer for trunk in trunks(method) for layer in cast("nn.ModuleList", trunk.layers)]
     if method.caches_in_training:
         modules = [part for layer in modules for name, part in layer.named_children() if name != "self_attn"]
+    # Beyond this number, layers are silently called as they are; programs are made for ranges and alignments of shapes
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
     for module in modules:
         module.compile(dynamic=True)
     return modules
+
+
+def plain_layers(compiled: Sequence[nn.Module]) -> None:
+    """Have compiled modules called as they were before."""
+    for module in compiled:
+        del module._compiled_call_impl
 
 
 def trunks(method: Method) -> list[PreTrainedModel]:
