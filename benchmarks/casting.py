@@ -33,7 +33,7 @@ def answer_for_good(method: Method, engine: EngineSpec) -> list[nn.Module]:
     for layer in _linears(method, engine):
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))
-    return compile_layers(method) if engine.compile and method.device.type == "cuda" else []
+    return compile_layers(method, caches=True) if engine.compile and method.device.type == "cuda" else []
 
 
 def _linears(method: Method, engine: EngineSpec) -> list[nn.Linear]:

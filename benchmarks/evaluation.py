@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
 from benchmarks.scoring import Asked, Scorer
 from benchmarks.scoring.by_test import reads_steps, scorers_of
-from benchmarks.specs import DecodingSpec, EngineSpec, EvaluationSpec
+from benchmarks.specs import DecodingSpec, EvaluationSpec
 from methods.base import Method
 from methods.generation import Decoding, Generation
 
@@ -77,11 +77,8 @@ def answering_method(spec: RunSpec, results: Path) -> Method:
 
 
 @torch.no_grad()
-def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, engine: EngineSpec) -> Generation:
-    """Answers in the engine's precision. Layers that it compiles are so for what is decoded from them, on a GPU."""
-    if engine.compile and method.device.type == "cuda":
-        decoding = replace(decoding, cache="compiled")
-    with autocast(method.device, engine.precision):
+def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
+    with autocast(method.device, precision):
         return method.generate(questions, decoding)
 
 
@@ -90,7 +87,7 @@ def generated(
 ) -> Iterator[tuple[np.ndarray, Generation]]:
     """Answers to all questions, batch by batch, each with the indices of its questions."""
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
-        yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine)
+        yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
 
 
 def said_ids(generation: Generation) -> Tensor:

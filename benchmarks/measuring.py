@@ -108,7 +108,8 @@ def _measure_run(
 ) -> dict[str, Any]:
     torch.set_num_threads(spec.timing_threads)
     started, paths = now(), Paths(results, spec)
-    method = build_method(spec, paths.data).to(ranks.device).eval()
+    with ranks.device:  # where weights are drawn fast; which ones they are is all the same
+        method = build_method(spec, paths.data).eval()
     tests = {}
     with (
         Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,

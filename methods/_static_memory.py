@@ -8,9 +8,8 @@ that few graphs serve all batches. Without a GPU the same buffers are used witho
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,78 +17,59 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Cache
+from transformers.cache_utils import StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from methods.backbone import causal_mask, positions_of
-from methods.memory import Memory
+from methods.memory import Growing, Memory
 
-ReadLayer = Callable[..., Tensor]  # as `read_layer`
 POSITIONS = 128  # lengths are rounded up to multiples of it: fewer graphs, more masked positions to pass over
 
 
-class Slots(Cache):
-    """What one layer is given as its cache: its own keys and values (R, heads, L, d) alone, whatever its place among
-    the layers; what is read next goes to ``slots`` (n,)."""
+class Slots(StaticLayer):
+    """One layer's keys and values in given tensors (R, heads, L, d); what is read next goes to ``slots`` (n,)."""
 
-    def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:  # without the layers of the class
-        self.keys, self.values, self.slots = keys, values, slots
+    def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        super().__init__(max_cache_len=keys.shape[2])
+        self.keys, self.values = self.own = keys, values
+        self.slots, self.is_initialized = slots, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.keys.index_copy_(2, self.slots, key_states.to(self.keys.dtype))
-        self.values.index_copy_(2, self.slots, value_states.to(self.values.dtype))
-        return self.keys, self.values
-
-
-def read_layer(
-    layer: Any, hidden: Tensor, mask: Tensor, positions: Tensor, rotation: Any, keys: Tensor, values: Tensor, slots: Any
-) -> Tensor:
-    """A layer's output at (B, n, d) hidden states, whose keys and values go to ``slots`` of its buffers."""
-    return layer(
-        hidden,
-        attention_mask=mask,
-        position_ids=positions,
-        position_embeddings=rotation,
-        past_key_values=Slots(keys, values, slots),
-        use_cache=True,
-    )
-
-
-@cache
-def _program() -> ReadLayer:
-    return torch.compile(read_layer, dynamic=True)
-
-
-def compiled_read_layer(*arguments: Any) -> Tensor:
-    """:func:`read_layer` from a program that is compiled for any number of rows and positions."""
-    # A layer knows its number, which nothing reads here: unless told so, there would be a program for each
-    with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
-        return _program()(*arguments)
+        for own, states in zip(self.own, (key_states, value_states), strict=True):
+            own.index_copy_(2, self.slots, states.to(own.dtype))
+        return self.own
 
 
 class Static(Memory):
-    """Everything, the prompt too, is read into the trunk's buffers."""
+    """The prompt is read into a cache that grows, and copied into the trunk's buffers when the next vector comes."""
 
-    def __init__(self, trunk: Any, compiled: bool = False) -> None:
+    def __init__(self, trunk: Any) -> None:
         if torch.is_grad_enabled():
             raise ValueError("buffers keep no gradients: decode under torch.no_grad(), or with the cache `dynamic`")
         super().__init__(trunk)
+        self.prompt: Growing | None = Growing(trunk)
         self.buffers = _BUFFERS.setdefault(trunk, Buffers())
-        self.read_layer = compiled_read_layer if compiled else read_layer
         self.ticket = 0
 
     def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
-        if settings:
-            raise ValueError(f"buffers give final hidden states alone, not {', '.join(settings)}: use `dynamic`")
-        if not self.ticket:
-            self.ticket = self.buffers.take(self.trunk, vectors)
+        count, length = vectors.shape[1], real.shape[1]
+        if self.prompt is not None:
+            if count == length:
+                return self.prompt.read(vectors, real, **settings)
+            self.ticket = self.buffers.take(self.trunk, self.prompt, length - count)
+            self.prompt = None
         if self.ticket != self.buffers.ticket:
             raise RuntimeError("these rows' buffers serve others now: finish one batch before the next is begun")
-        self.buffers.fit(*real.shape)
-        read = self.buffers.step if vectors.shape[1] == 1 else self.buffers.several
-        return BaseModelOutputWithPast(last_hidden_state=read(self.trunk, self.read_layer, vectors, real))
+        self.buffers.fit(len(vectors), length)
+        if count == 1 and not settings:
+            return BaseModelOutputWithPast(last_hidden_state=self.buffers.step(self.trunk, vectors, real))
+        return self.buffers.several(self.trunk, vectors, real, **settings)
 
     def select(self, rows: Tensor) -> None:
-        self.buffers.select(rows)
+        if self.prompt is not None:
+            self.prompt.select(rows)
+        else:
+            self.buffers.select(rows)
 
 
 class Buffers:
@@ -102,17 +82,19 @@ class Buffers:
         self.weights: tuple[int, ...] = ()
         self.ticket = 0
 
-    def take(self, trunk: Any, vectors: Tensor) -> int:
-        """Begin with rows of which nothing is read yet, as ``vectors`` will be. The ticket says who has the buffers
-        from now on."""
+    def take(self, trunk: Any, prompt: Growing, length: int) -> int:
+        """Copy in the cache of a prompt of ``length`` positions. The ticket says who has the buffers from now on."""
+        layers: list[Any] = prompt.cache.layers
+        held: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers]
         weights = tuple(tensor.data_ptr() for tensor in (*trunk.parameters(), *trunk.buffers()))
-        dtype = _arithmetic(vectors)
+        dtype = _arithmetic(held[0][0])
         if weights != self.weights or self.layers[0][0].dtype != dtype:  # graphs would read weights that are gone
             self.weights, self.graphs = weights, {}
-            config = trunk.config
-            size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-            nothing = vectors.new_empty(0, config.num_key_value_heads, 0, size, dtype=dtype)
-            self.layers = [(nothing, nothing)] * len(trunk.layers)
+            self.layers = [(keys[:0, :, :0].to(dtype), values[:0, :, :0].to(dtype)) for keys, values in held]
+        self.fit(len(held[0][0]), length + 1)
+        for own, states in zip(self.layers, held, strict=True):
+            for buffer, state in zip(own, states, strict=True):
+                buffer[: len(state), :, :length] = state
         self.mask.zero_()
         self.ticket += 1
         return self.ticket
@@ -138,7 +120,7 @@ class Buffers:
             for buffer in own:
                 buffer[: len(rows)] = buffer[rows]
 
-    def step(self, trunk: Any, read: ReadLayer, vectors: Tensor, real: Tensor) -> Tensor:
+    def step(self, trunk: Any, vectors: Tensor, real: Tensor) -> Tensor:
         """The final hidden states (B, 1, d) of the one vector that every row reads next."""
         (rows, length), whole = real.shape, _whole_rows(len(real))
         if not len(self.vectors):
@@ -150,49 +132,49 @@ class Buffers:
         self.slots.fill_(length - 1)
         inputs = (self.vectors[:whole], self.mask[:whole, :, :, : _whole(length)], self.positions[:whole], self.slots)
         if not vectors.is_cuda:
-            return self._run(trunk, read, *inputs)[:rows].clone()
-        key = (whole, _whole(length), _arithmetic(vectors), read)
+            return self._run(trunk, *inputs).last_hidden_state[:rows].clone()
+        key = (whole, _whole(length), _arithmetic(vectors))
         if key not in self.graphs:
-            self.graphs[key] = self._capture(trunk, read, *inputs)
+            self.graphs[key] = self._capture(trunk, *inputs)
         graph, output = self.graphs[key]
         graph.replay()
         return output[:rows].clone()
 
-    def several(self, trunk: Any, read: ReadLayer, vectors: Tensor, real: Tensor) -> Tensor:
-        """The final hidden states (B, n, d) of vectors that every row reads next."""
+    def several(self, trunk: Any, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+        """The trunk's output at (B, n, d) vectors that every row reads next."""
         (_, count, _), length = vectors.shape, real.shape[1]
         mask = F.pad(causal_mask(real, count), (0, _whole(length) - length))
         slots = torch.arange(length - count, length, device=real.device)
-        return self._run(trunk, read, vectors, mask, positions_of(real)[:, -count:], slots)
+        return self._run(trunk, vectors, mask, positions_of(real)[:, -count:], slots, **settings)
 
-    def _run(
-        self, trunk: Any, read: ReadLayer, vectors: Tensor, mask: Tensor, positions: Tensor, slots: Tensor
-    ) -> Tensor:
-        """What the trunk's own forward pass does, except that each layer is given its own buffers alone: layers then
-        differ in weights only, and all of them share one compiled program."""
+    def _run(self, trunk: Any, vectors: Tensor, mask: Tensor, positions: Tensor, slots: Tensor, **settings: Any) -> Any:
         rows, length = len(vectors), mask.shape[-1]
+        layers: list[Any] = [Slots(k[:rows, :, :length], v[:rows, :, :length], slots) for k, v in self.layers]
         kind = vectors.device.type
         # autocast would keep the weights that it casts, and a graph read them where they no longer are
         with torch.autocast(
             kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
         ):
-            hidden, rotation = vectors, trunk.rotary_emb(vectors, positions)
-            for layer, (keys, values) in zip(trunk.layers, self.layers, strict=True):
-                own = keys[:rows, :, :length], values[:rows, :, :length]
-                hidden = read(layer, hidden, mask, positions, rotation, *own, slots)
-            return trunk.norm(hidden)
+            return trunk(
+                inputs_embeds=vectors,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=Cache(layers=layers),
+                use_cache=True,
+                **settings,
+            )
 
-    def _capture(self, trunk: Any, read: ReadLayer, *inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _capture(self, trunk: Any, *inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """A graph of one step and where it leaves its hidden states. The warm-up writes what the first replay will."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
-                self._run(trunk, read, *inputs)
+                self._run(trunk, *inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with nothing_collected(), torch.cuda.graph(graph):
-            output = self._run(trunk, read, *inputs)
+            output = self._run(trunk, *inputs).last_hidden_state
         return graph, output
 
 

@@ -23,8 +23,6 @@ from methods.memory import Growing, Memory, Rereading
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-BUFFERED = ("qwen2", "llama")  # architectures whose forward pass is the one that fixed buffers are read with
-
 
 @dataclass
 class Prefix:
@@ -42,16 +40,15 @@ class Prefix:
 
 
 def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
-    """The memory that a policy names; ``auto`` is ``static`` where a GPU answers and ``dynamic`` elsewhere.
-    ``compiled`` is ``static`` with layers that are compiled."""
+    """The memory that a policy names; ``auto`` is ``static`` where a GPU answers and ``dynamic`` elsewhere."""
     if policy == "auto":
         on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
-        policy = "static" if on_gpu and trunk.config.model_type in BUFFERED else "dynamic"
-    if policy in ("dynamic", "none"):
+        policy = "static" if on_gpu else "dynamic"
+    if policy != "static":
         return Growing(trunk) if policy == "dynamic" else Rereading(trunk)
     from methods._static_memory import Static  # it extends classes of transformers, which take seconds to import
 
-    return Static(trunk, compiled=policy == "compiled")
+    return Static(trunk)
 
 
 def prompted(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-CachePolicy = Literal["auto", "dynamic", "static", "compiled", "none"]  # of methods.decoding.make_memory
+CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_memory
 
 
 class InterventionError(ValueError):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 from methods import _static_memory
 from methods._static_memory import Static
@@ -141,28 +139,3 @@ def test_nothing_is_collected_during_a_capture(enabled: bool) -> None:
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if was else gc.disable)()
-
-
-def test_compiled_layers_give_the_same_states_from_one_program(lm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For all layers; on a CPU without code generation. One row has a program of its own."""
-    if DEVICE == "cpu":
-        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    torch.compiler.reset()
-    _static_memory._program.cache_clear()
-    counters.clear()
-    overrides = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.3, "num_hidden_layers": 12}
-    deep = load_backbone("qwen2-tiny", 40, overrides=overrides).causal_lm().eval().to(DEVICE)
-    for layer in deep.base_model.layers:
-        layer.compile(dynamic=True)  # as those of a method that also reads without a cache; they are parts of it here
-    for rows, length in ((5, 7), (8, 126), (3, 140)):
-        ours = states(deep, "compiled", rows, length, 6)
-        with torch.compiler.set_stance("force_eager"):
-            expected = states(deep, "dynamic", rows, length, 6)
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
-    assert 0 < counters["stats"]["unique_graphs"] <= 6
-    _static_memory._program.cache_clear()
-
-
-def test_an_architecture_that_buffers_are_not_read_with_has_a_growing_cache(lm) -> None:
-    lm.config.model_type = "gpt2"
-    assert type(make_memory("auto", lm.base_model)) is Growing

@@ -17,7 +17,7 @@ from benchmarks.engine.ranks import Ranks
 from benchmarks.specs import EngineSpec, TrainingSpec, rows_per_pass
 from methods.base import Batch, Context, Method, Output, Stage
 
-PROGRAMS = 64  # that a layer may have at most
+PROGRAMS = 64  # that a module may have at most
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides the number of its updates
 
 
@@ -59,7 +59,7 @@ class Engine(ABC):
                              f"{stage.trainable}")  # fmt: skip
         if spec.activation_checkpointing:
             checkpoint_activations(method)
-        self.compiled = compile_layers(method) if spec.compile else []
+        self.compiled = compile_layers(method, method.caches_in_training) if spec.compile else []
         # A rate of 0 until the first step, because DeepSpeed may make an empty update to begin with
         self.optimizer = torch.optim.AdamW(
             self.trainable.values(), lr=0.0, betas=training.betas, weight_decay=training.weight_decay, fused=True
@@ -129,17 +129,17 @@ def checkpoint_activations(method: Method) -> None:
         trunk.gradient_checkpointing_enable({"use_reentrant": False})
 
 
-def compile_layers(method: Method) -> list[nn.Module]:
+def compile_layers(method: Method, caches: bool) -> list[nn.Module]:
     """Have the layers of every transformer of a method compiled when they are first called, for any number of rows and
     positions; returns the modules that are now compiled.
 
-    Layers share one program, as they differ in weights alone. One that reads a cache would need a program of its own,
-    for its place in the cache: there attention stays as it is, and what surrounds it is compiled.
+    Layers share one program, as they differ in weights alone. Where ``caches`` are read, each would need a program of
+    its own, for its place in the cache: attention then stays as it is, and what surrounds it is compiled.
     """
     modules = [layer for trunk in trunks(method) for layer in cast("nn.ModuleList", trunk.layers)]
-    if method.caches_in_training:
+    if caches:
         modules = [part for layer in modules for name, part in layer.named_children() if name != "self_attn"]
-    # Beyond this number, layers are silently called as they are; programs are made for ranges and alignments of shapes
+    # Beyond this number, modules are silently called as they are; programs are made for ranges and alignments of shapes
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
     for module in modules:
         module.compile(dynamic=True)
