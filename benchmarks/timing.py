@@ -44,7 +44,6 @@ from methods.generation import Length
 log = logging.getLogger(__name__)
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
-WARMUP_BATCHES = 10  # of answers whose lengths are forced
 COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
 FEATURED = 10  # batches whose features are computed, for the rate
 TRAINING = "time/timed.json"  # what the ranks of a run measured
@@ -124,7 +123,7 @@ def time_test(
     parts = batches_by_length([questions[i] for i in timed], timing.batch_size)
     batches = [[timed[i] for i in part] for part in parts]
 
-    def answer_all(seed: int, batches: Sequence[Sequence[int]] = batches) -> int:
+    def answer_all(seed: int) -> int:
         """Tokens of all answers."""
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
         tokens = 0
@@ -134,10 +133,8 @@ def time_test(
         return tokens
 
     # On a GPU every shape of batch has a CUDA graph, which is captured here; answers that are drawn have lengths of
-    # their own under each seed. Where lengths are forced, some batches of all lengths have the shapes of all
-    if lengths is not None:
-        answer_all(0, [batches[i] for i in spread_over(len(batches), WARMUP_BATCHES)])
-    for seed in range(0 if lengths is not None else timing.repeats if device.type == "cuda" else 1):
+    # their own under each seed, where none are forced
+    for seed in range(timing.repeats if device.type == "cuda" and lengths is None else 1):
         answer_all(seed)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
