@@ -205,8 +205,9 @@ class EngineSpec(Strict):
     )
     compile: bool = Field(
         default=False,
-        description="compile the transformers' layers for training, which takes a minute at first and then passes over "
-        "memory less often; of methods that read a cache while they train, all but attention",
+        description="compile the transformers' layers, which takes up to a minute at first (and a C++ compiler on a CPU), "
+        "and then passes over memory less often: for training, and on a GPU for answers too; where a cache is read, all "
+        "but attention",
     )
     hang_seconds: float = Field(
         default=900,
