@@ -205,9 +205,9 @@ class EngineSpec(Strict):
     )
     compile: bool = Field(
         default=False,
-        description="compile the transformers' layers, which takes up to a minute at first (and a C++ compiler on a CPU), "
-        "and then passes over memory less often: for training, and on a GPU for answers too; where a cache is read, all "
-        "but attention",
+        description="compile the transformers' layers, which takes up to a minute at first (on a CPU, a C++ compiler "
+        "too), and then passes over memory less often: for training, and on a GPU for answers; all but attention where "
+        "a cache is read",
     )
     hang_seconds: float = Field(
         default=900,
