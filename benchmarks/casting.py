@@ -16,24 +16,25 @@ from methods.base import Method
 @contextmanager
 def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
     """Inside, linear layers are in bfloat16 if answers are. Autocast would cast their float32 weights for every batch,
-    and in a CUDA graph for every token. The numbers are the same. Layers that the engine compiles are so on a GPU."""
+    and in a CUDA graph for every token. The numbers are the same. Layers that the engine compiles are so here too."""
     kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _linears(method, engine)]
-    compiled = answer_for_good(method, engine)
     try:
+        answer_for_good(method, engine)
         yield
     finally:
-        plain_layers(compiled)
+        plain_layers(method)
         for layer, parameters in kept:
             for name, parameter in parameters.items():
                 setattr(layer, name, parameter)
 
 
-def answer_for_good(method: Method, engine: EngineSpec) -> list[nn.Module]:
-    """The same for a method that only answers from now on; returns the modules that are compiled."""
+def answer_for_good(method: Method, engine: EngineSpec) -> None:
+    """The same for a method that only answers from now on."""
     for layer in _linears(method, engine):
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))
-    return compile_layers(method, caches=True) if engine.compile and method.device.type == "cuda" else []
+    if engine.compile:
+        compile_layers(method, caches=True)
 
 
 def _linears(method: Method, engine: EngineSpec) -> list[nn.Linear]:

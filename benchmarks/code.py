@@ -12,7 +12,9 @@ def _modules(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks.{name}" for name in names)
 
 
-ANSWERS = _modules("evaluation", "casting", "models", "scoring", "diversity", "engine.device", "data.tokenizers")
+ANSWERS = _modules(
+    "evaluation", "casting", "models", "scoring", "diversity", "engine.device", "engine.base", "data.tokenizers"
+)
 TABLES = (
     *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
     *_modules("statistics", "scoring", "diversity", "hardware", "load", "study", "runs", "specs", "files", "analysis"),

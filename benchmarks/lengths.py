@@ -145,11 +145,17 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     written = np.maximum(4 * count, np.round(chain + chain_deviation * other)).astype(int)
     parts = [np.diff(np.linspace(0, w - c, c + 1).astype(int)) for w, c in zip(written, count, strict=True)]
     examples = [example(i, int(asked[i]), parts[i].tolist(), answer) for i in range(SAMPLE)]
-    rows = min(get_dataset(data.train).card.counts["train"] - data.validation, data.limit or 10**12)
+    rows = rows_by_card(data)
     basis = f"the card's count and assumed lengths (question {mean:g}, chain {chain:g} tokens on average)"
     question, written_steps, last = ASSUMED_LONGEST.get(data.form, ASSUMED_LONGEST["text"])
     longest = [example(i, question, written_steps, last) for i in range(LONGEST)]
     return Lengths(examples, longest, rows, rows * _mean(examples), _size(tokenizer), basis)
+
+
+def rows_by_card(data: DataSpec) -> int:
+    """How many rows a block trains on, as its data set's card counts them."""
+    count = get_dataset(data.train).card.counts["train"] - data.validation
+    return min(count, data.limit or count)
 
 
 def _size(spec: TokenizerSpec) -> int:

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from benchmarks.casting import answering
-from benchmarks.data import epoch_batches, get_dataset, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.data import epoch_batches, load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, now
 from benchmarks.files import write_json
 from benchmarks.launch import free_port
-from benchmarks.lengths import spread_over
+from benchmarks.lengths import rows_by_card, spread_over
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
@@ -64,12 +64,14 @@ def measure(
         raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
                          f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
     wanted = {*rows, *learn} if rows else {row.id for row in study.rows}
+    if stand_in:
+        results = results / "stand_in" / stand_in  # not where the study has its own data
     records = []
     for id, run in study.runs.items():
         if study.sources[id] is run and run.seed == study.seeds[0] and run.row in wanted:
             block, rows_of_epoch = study.block(run.block), None
             if stand_in:
-                rows_of_epoch = get_dataset(run.data.train).card.counts["train"] - run.data.validation
+                rows_of_epoch = rows_by_card(run.data)
                 block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
             prepare(study, block, results)
             timing = timing_of(run)
@@ -145,6 +147,7 @@ def _measure_run(
         "environment": environment(started),
     }
     del method
+    torch.compiler.reset()  # the next one's programs are others
     gc.collect()  # modules refer to each other; the next method needs their memory
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -205,9 +205,9 @@ class EngineSpec(Strict):
     )
     compile: bool = Field(
         default=False,
+        exclude_if=lambda compiled: not compiled,  # younger than recorded times, whose digests it leaves as they are
         description="compile the transformers' layers, which takes up to a minute at first (on a CPU, a C++ compiler "
-        "too), and then passes over memory less often: for training, and on a GPU for answers; all but attention where "
-        "a cache is read",
+        "too), and then passes over memory less often; where a cache is read, all but attention",
     )
     hang_seconds: float = Field(
         default=900,

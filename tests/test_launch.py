@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from benchmarks import devices, launch, locks, measuring, rank, speed
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
+from benchmarks.casting import answering
 from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.ranks import join, leave_nvml_out
@@ -33,9 +34,10 @@ from benchmarks.locks import FileLock
 from benchmarks.measuring import one_rank
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
-from methods.base import Budget
+from methods.base import Budget, Method
+from methods.generation import Decoding
 from small import MARCOS, small_study
-from tiny import context, examples, make
+from tiny import context, examples, make, questions
 
 EIGHT = EngineSpec(kind="deepspeed", gpus=4, nodes=2)
 TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
@@ -168,10 +170,40 @@ def test_compiled_layers_give_the_same_gradient(name: str, again: bool, monkeypa
         gradients.append({name: parameter.grad for name, parameter in engine.trainable.items()})
         graphs.append(counters["stats"]["unique_graphs"])
         engine.close()
-        assert all(module._compiled_call_impl is None for module in method.modules())
+        assert not compiled_parts(method)
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, msg=name, rtol=1e-4, atol=1e-5)
     assert graphs[0] == 0 < graphs[1] <= 8  # not one for each of the layers
+
+
+def compiled_parts(method: Method) -> set[str]:
+    """Names of the modules of layers that are compiled; that of a layer itself is empty."""
+    return {
+        name.partition("layers.")[2].partition(".")[2]
+        for name, module in method.named_modules()
+        if module._compiled_call_impl is not None
+    }
+
+
+def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after an error, and where layers are plain already. Attention reads a cache, and stays as it is."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    engine, method = EngineSpec(compile=True), make("cot_sft").eval()
+    given = [question for question in questions() if question]
+
+    def said() -> list[list[int]]:
+        with torch.no_grad():
+            return method.generate(given, Decoding(max_new_tokens=6)).answer.tolist()
+
+    plain = said()
+    for _ in range(2):
+        with answering(method, engine):
+            assert compiled_parts(method) == {"mlp", "input_layernorm", "post_attention_layernorm"}
+            assert said() == plain
+        assert not compiled_parts(method)
+    with pytest.raises(RuntimeError, match="failed"), answering(method, engine):
+        raise RuntimeError("failed")
+    assert not compiled_parts(method)
 
 
 def test_layers_in_parts_are_not_compiled() -> None:

@@ -18,9 +18,10 @@ from benchmarks.data import prepare
 from benchmarks.engine import autocast
 from benchmarks.files import read_json, write_json
 from benchmarks.hardware import gpu_of
+from benchmarks.lengths import rows_by_card
 from benchmarks.measuring import gold_examples, measure
 from benchmarks.paths import Paths
-from benchmarks.specs import EngineSpec
+from benchmarks.specs import DataSpec, EngineSpec
 from benchmarks.study import load_study
 from benchmarks.tables.measured import measured_lines, render_measured
 from methods.codi import CODI
@@ -90,19 +91,21 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "offload": "optimizer"}
     study = small_study([{"id": "cot_sft", "method": "cot_sft"}], engine=engine, training={"epochs": 1})
     path = tmp_path / "small.yaml"
-    path.write_text(study.model_dump_json(exclude_unset=True).replace('"train":"embedded"', '"train":"gsm8k_aug"'))
+    content = study.model_dump_json(exclude_unset=True).replace('"train":"embedded"', '"train":"gsm8k_aug"')
+    path.write_text(content.replace(',"limit":320', ""))
     options = ["--one-process", "--stand-in", "embedded", "--repeats", "1", "--timed", "12", "--results", str(tmp_path)]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
     record = read_json(tmp_path / "measured/here/runs/small/equation/cot_sft.json")
-    assert (record["training_data"], record["training_rows"], record["epoch_rows"]) == ("embedded", 320, 385_588)
+    assert (record["training_data"], record["training_rows"], record["epoch_rows"]) == ("embedded", 19_968, 385_588)
     assert record["engine"]["kind"] == "process" and record["engine"]["offload"] == "none"
     phase = record["train"]["phases"]["train"]
     assert phase["steps_per_epoch"] == 12_050  # of 32 rows
     assert phase["epoch_seconds"] == pytest.approx(12_050 * phase["step_seconds_median"])
     assert [len(test["seconds"]) for test in record["tests"].values()] == [1, 1]
-    assert "320 rows of embedded, which stand in for the 385,588 of an epoch" in run.output.replace("\n", " ")
+    assert "19,968 rows of embedded, which stand in for the 385,588 of an epoch" in run.output.replace("\n", " ")
     assert not (tmp_path / "small").exists()
+    assert rows_by_card(DataSpec(train="gsm8k_aug", limit=1000)) == 1000
 
 
 def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch
     for id, source in study.sources.items():
         assert (f"| {id} " in output) == (source.study == name), "planned here, or named as another study's"
     assert "GPU-hours" in output and "Lengths: " in output
-    assert "within 20% of what training takes on a CPU" in output and "on an H200 five methods took" in output
+    assert "within 20% of what training takes on a CPU" in output and "On an H200 five methods" in output
 
 
 def test_parameters_are_those_of_the_paper(tmp_path: Path) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import launch, load, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
+from benchmarks.flops import flop_counter
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
+from benchmarks.specs import TimingSpec
+from benchmarks.steps import optimizer_step
 from small import small_study
 from tiny import make, questions
 
@@ -36,6 +42,35 @@ def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch
     assert len(times["seconds"]) == 2 and times["n"] == 4
     assert times.keys() == {"seconds", "n", "n_total", "tokens_per_second", "peak_memory_bytes"}, "all that is read"
     assert len(asked) == 6 and asked[:2] == asked[2:4] == asked[4:]
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(1, 1), (3, 3), (10, 12)])
+def test_steps_warm_up_as_they_are_timed(
+    warmup: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After those whose FLOPs are counted, for which nothing is compiled; over more batches than an epoch has."""
+    study = small_study([{"id": "cot_sft", "method": "cot_sft"}], training={"epochs": 1})
+    (spec,) = study.runs.values()
+    prepare(study, study.blocks[0], tmp_path)
+    paths, counting, noted = Paths(tmp_path, spec), list[bool](), list[bool]()
+
+    @contextmanager
+    def counter() -> Iterator[FlopCounterMode]:
+        with flop_counter() as own:
+            counting.append(True)
+            yield own
+        counting.clear()
+
+    def step(*arguments: Any) -> Any:
+        noted.append(bool(counting))
+        return optimizer_step(*arguments)
+
+    monkeypatch.setattr(timing, "flop_counter", counter)
+    monkeypatch.setattr(timing, "optimizer_step", step)
+    asked = spec.model_copy(update={"timing": TimingSpec.model_construct(train_steps=steps)})
+    timing.time_training(build_method(spec, paths.data), asked, paths, Ranks(), warmup)
+    counted = sum(noted)
+    assert 0 < counted <= warmup and noted == [True] * counted + [False] * (warmup + steps)
 
 
 class Machine(NamedTuple):

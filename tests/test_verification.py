@@ -286,3 +286,12 @@ def test_reference_results_hold(folder: Path) -> None:
     changed = any(finding.kind == "drift" and finding.place.endswith("spec.json") for finding in found)
     assert not [finding for finding in differs if "/" in finding.place or not changed]
     assert ("runs are specified otherwise today" in report(found)) is changed
+
+
+@pytest.mark.parametrize("name", ["quick", "gsm8k_small"])
+def test_what_was_recorded_is_what_the_study_asks_for_today(name: str) -> None:
+    """Settings that came later are left out of digests where they have their defaults."""
+    for id, run in load_study(name).runs.items():
+        for stage in ("train", "evaluate", "time"):
+            record = read_json(ROOT / f"results/reference/{name}/runs/{id}/{stage}.json")
+            assert record["digest"] == run.digest(stage), f"{id} {stage}"

@@ -78,7 +78,7 @@ def measure(
         int | None, typer.Option(min=1, help="Examples per forward pass; default: the study's.")
     ] = None,
     compile: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Compile layers for training; default: the study's.")
+        bool | None, typer.Option("--compile/--no-compile", help="Compile layers; default: the study's.")
     ] = None,
     one_process: Annotated[bool, typer.Option("--one-process", help="Do without DeepSpeed.")] = False,
     repeats: Annotated[
@@ -100,7 +100,6 @@ def measure(
         folder = output or results / "measured" / name
         asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
         engine = {setting: value for setting, value in asked.items() if value is not None}
-        scratch = results / "stand_in" / stand_in if stand_in else results  # not where the study has its own data
-        measuring.measure(loaded, scratch, folder, steps, timed, row or (), learn or (), engine, repeats, stand_in)
+        measuring.measure(loaded, results, folder, steps, timed, row or (), learn or (), engine, repeats, stand_in)
         files = render_measured(loaded, folder)
     typer.echo(files[0].read_text())

@@ -17,7 +17,7 @@ from benchmarks.engine.ranks import Ranks
 from benchmarks.specs import EngineSpec, TrainingSpec, rows_per_pass
 from methods.base import Batch, Context, Method, Output, Stage
 
-PROGRAMS = 64  # that a module may have at most
+PROGRAMS = 64  # of all modules that are compiled in this process, at most
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides the number of its updates
 
 
@@ -59,7 +59,8 @@ class Engine(ABC):
                              f"{stage.trainable}")  # fmt: skip
         if spec.activation_checkpointing:
             checkpoint_activations(method)
-        self.compiled = compile_layers(method, method.caches_in_training) if spec.compile else []
+        if spec.compile:
+            compile_layers(method, method.caches_in_training)
         # A rate of 0 until the first step, because DeepSpeed may make an empty update to begin with
         self.optimizer = torch.optim.AdamW(
             self.trainable.values(), lr=0.0, betas=training.betas, weight_decay=training.weight_decay, fused=True
@@ -117,7 +118,7 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Leave the method whole on every rank, as the next engine expects it."""
-        plain_layers(self.compiled)
+        plain_layers(self.method)
 
 
 def checkpoint_activations(method: Method) -> None:
@@ -129,9 +130,9 @@ def checkpoint_activations(method: Method) -> None:
         trunk.gradient_checkpointing_enable({"use_reentrant": False})
 
 
-def compile_layers(method: Method, caches: bool) -> list[nn.Module]:
+def compile_layers(method: Method, caches: bool) -> None:
     """Have the layers of every transformer of a method compiled when they are first called, for any number of rows and
-    positions; returns the modules that are now compiled.
+    positions.
 
     Layers share one program, as they differ in weights alone. Where ``caches`` are read, each would need a program of
     its own, for its place in the cache: attention then stays as it is, and what surrounds it is compiled.
@@ -139,17 +140,16 @@ def compile_layers(method: Method, caches: bool) -> list[nn.Module]:
     modules = [layer for trunk in trunks(method) for layer in cast("nn.ModuleList", trunk.layers)]
     if caches:
         modules = [part for layer in modules for name, part in layer.named_children() if name != "self_attn"]
-    # Beyond this number, modules are silently called as they are; programs are made for ranges and alignments of shapes
+    # Beyond this number, modules are called as they are; programs are made for ranges and alignments of shapes
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
     for module in modules:
         module.compile(dynamic=True)
-    return modules
 
 
-def plain_layers(compiled: Sequence[nn.Module]) -> None:
-    """Have compiled modules called as they were before."""
-    for module in compiled:
-        del module._compiled_call_impl
+def plain_layers(method: Method) -> None:
+    """Have all modules of a method called as they are, whether they were compiled or not."""
+    for module in method.modules():
+        vars(module).pop("_compiled_call_impl", None)
 
 
 def trunks(method: Method) -> list[PreTrainedModel]:

@@ -21,7 +21,7 @@ PAPER_GPUS = 8
 LEGEND = (
     "Weights are untrained. Step, tokens/s, model FLOPs utilisation (MFU) and peak memory are measured in the training "
     "phase that takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, "
-    "against the GPU's dense peak.",
+    "against the GPU's dense peak; what the backward pass computes again counts too.",
     "Epoch and GPU-h are extrapolated: the median step time multiplied by the steps of an epoch, summed over all "
     "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs.",
     "Test: seconds for the whole test set, greedy decoding; answers are forced to the lengths of the gold ones, since "
@@ -127,7 +127,7 @@ def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
 
 def _kind(engine: dict[str, Any]) -> str:
     sharded = f" ({engine['kind']}, ZeRO {engine['zero_stage']})" if engine["kind"] != "process" else ""
-    return f"{engine['precision']}{', compiled' if engine['compile'] else ''}{sharded}"
+    return f"{engine['precision']}{', compiled' if engine.get('compile') else ''}{sharded}"
 
 
 def _made(records: list[dict[str, Any]]) -> dict[str, str]:
