@@ -14,7 +14,7 @@ from torch import nn
 from benchmarks import evaluation
 from benchmarks.evaluation import answering_method, batches_by_length, generated, said_ids
 from benchmarks.runs import RunSpec
-from benchmarks.specs import EvaluationSpec
+from benchmarks.specs import EngineSpec, EvaluationSpec
 from methods.generation import Cost, Decoding, Generation
 
 
@@ -61,7 +61,8 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
     precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are cast once: a CUDA graph is of weights that stay where they are."""
-    settings = SimpleNamespace(engine=SimpleNamespace(precision=precision), evaluation=SimpleNamespace(batch_size=2))
+    engine = EngineSpec.model_validate({"precision": precision})
+    settings = SimpleNamespace(engine=engine, evaluation=SimpleNamespace(batch_size=2))
     monkeypatch.setattr(evaluation, "trained_method", lambda *_: Noting())
     method = answering_method(cast(RunSpec, settings), Path())
     assert isinstance(method, Noting)
