@@ -38,6 +38,5 @@ def answer_for_good(method: Method, engine: EngineSpec) -> None:
 
 
 def _linears(method: Method, engine: EngineSpec) -> list[nn.Linear]:
-    return (
-        [module for module in method.modules() if type(module) is nn.Linear] if engine.precision == "bfloat16" else []
-    )
+    """Those that are cast."""
+    return [module for module in method.modules() if type(module) is nn.Linear and engine.precision == "bfloat16"]

@@ -111,7 +111,7 @@ def _measure_run(
     torch.set_num_threads(spec.timing_threads)
     started, paths = now(), Paths(results, spec)
     with ranks.device:  # where weights are drawn fast; which ones they are is all the same
-        method = build_method(spec, paths.data).eval()
+        method = build_method(spec, paths.data).to(ranks.device).eval()
     tests = {}
     with (
         Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,
