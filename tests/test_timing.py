@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import launch, load, timing, training
@@ -71,6 +73,19 @@ def test_steps_warm_up_as_they_are_timed(
     timing.time_training(build_method(spec, paths.data), asked, paths, Ranks(), warmup)
     counted = sum(noted)
     assert 0 < counted <= warmup and noted == [True] * counted + [False] * (warmup + steps)
+
+
+def test_layers_are_compiled_though_flops_are_counted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that is first called while a mode watches each operation would be left as it is for good."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch.compiler.reset()
+    counters.clear()
+    study = small_study(ROWS, training={"epochs": 1}, engine={"compile": True})
+    (spec,) = study.runs.values()
+    prepare(study, study.blocks[0], tmp_path)
+    paths = Paths(tmp_path, spec)
+    timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
+    assert counters["stats"]["unique_graphs"] > 0
 
 
 class Machine(NamedTuple):
