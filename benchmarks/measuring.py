@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.casting import answering
-from benchmarks.data import epoch_batches, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.data import load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, now
@@ -31,7 +31,7 @@ from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec, row_of
 from benchmarks.specs import EngineSpec, TimingSpec
-from benchmarks.steps import StageData, budget_of, optimizer_step, phase_of
+from benchmarks.steps import StageData, Steps, batches_of, budget_of, optimizer_step, phase_of
 from benchmarks.study import Study, StudyError
 from benchmarks.timing import time_test, time_training, timing_of
 from methods.base import Example, Method
@@ -183,17 +183,16 @@ def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: i
     phase = phase_of(stages, 0, budget.steps_per_epoch)
     engine = build_engine(method, stages[0], spec.training, spec.engine, phase, ranks)
     data = StageData(method, corpus, stages[0], spec.seed, None)
+    batches = batches_of(data, spec.training, budget.steps_per_epoch, range(steps))
     losses: list[float] = []
     method.train()
     with Progress(f"{spec.id} learning", steps) as progress:
-        while len(losses) < steps:
-            epoch = len(losses) // budget.steps_per_epoch
-            for indices in epoch_batches(corpus.lengths, spec.training.batch_size, spec.seed, epoch):
-                if len(losses) < steps:
-                    sums = optimizer_step(engine, data, indices, data.context(epoch, len(losses)), len(losses))
-                    method.after_step(sums.statistics)
-                    losses.append(sum(sums.terms().values()))
-                    progress.advance(note=f"loss {losses[-1]:.3g}")
+        left = Steps(engine, data, batches)
+        for number in range(steps):
+            sums = optimizer_step(left, number)
+            method.after_step(sums.statistics)
+            losses.append(sum(sums.terms().values()))
+            progress.advance(note=f"loss {losses[-1]:.3g}")
     engine.close()
     method.eval()
     return {"steps": steps, "losses": [float(np.mean(part)) for part in np.array_split(losses, min(LOGGED, steps))]}

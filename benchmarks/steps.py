@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.data import Corpus
+from benchmarks.data import Corpus, epoch_batches
 from benchmarks.engine import Engine, Phase, Ranks
 from benchmarks.features import FeatureStore
 from benchmarks.specs import TrainingSpec
@@ -32,9 +32,46 @@ class StageData:
         return Context(self.stage, epoch, step, self.seed, training)
 
     def batch(self, indices: np.ndarray, context: Context) -> Batch:
+        """On the method's device."""
         if self.features is not None:
             return self.features.batch(self.method, indices).to(self.method.device)
         return self.method.collate(self.corpus.examples(indices), context).to(self.method.device)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rank works on in an optimizer step: the micro-batches of its share of a global batch, on the device, and
+    whether each of them counts."""
+
+    indices: np.ndarray  # of the global batch
+    context: Context
+    batches: Sequence[tuple[Batch, bool]]
+
+
+class Steps(Iterator[Step]):
+    """A stage's steps, one after the other, collated when they are asked for or, by :meth:`prepare`, one ahead: on a
+    GPU the host has time for that while the device works on the step before."""
+
+    def __init__(self, engine: Engine, data: StageData, batches: Iterable[tuple[np.ndarray, Context]]) -> None:
+        self.engine, self.data, self.batches = engine, data, iter(batches)
+        self.ready: Step | None = None
+
+    def prepare(self) -> None:
+        """Collate the next step, if there is one and it is not collated yet."""
+        if self.ready is None and (found := next(self.batches, None)):
+            share = self.engine.share(found[0])
+            self.ready = Step(*found, [(self.data.batch(rows, found[1]), counts) for rows, counts in share])
+
+    def __next__(self) -> Step:
+        self.prepare()
+        step, self.ready = self.ready, None
+        if step is None:
+            raise StopIteration
+        return step
+
+    def ids(self, step: Step) -> list[str]:
+        """Of the examples of a global batch."""
+        return [example.id for example in self.data.corpus.examples(step.indices)]
 
 
 @dataclass
@@ -45,7 +82,9 @@ class Sums:
     losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     denominators: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     statistics: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    norms: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # alike on all ranks
     tokens: int = 0
+    examples: int = 0
     waiting: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def expect(self, batch: Batch, counts: bool = True) -> None:
@@ -70,25 +109,28 @@ class Sums:
         return {name: value / max(self.denominators[name], 1.0) for name, value in self.losses.items()}
 
 
-def optimizer_step(engine: Engine, data: StageData, indices: np.ndarray, context: Context, step: int) -> Sums:
-    """One update from one global batch; ``step`` counts within the stage.
+def optimizer_step(steps: Steps, number: int) -> Sums:
+    """The next update, from one global batch; ``number`` counts within the stage.
 
-    Sums are divided by the denominators of the *global* batch, so that neither ranks nor accumulation change them.
+    Sums are divided by the denominators of the *global* batch, so that neither ranks nor accumulation change them. The
+    device is waited for once, when it has all work of this step and the host has the batch of the next. So a loss that
+    is not a finite number is noticed after the update, which no checkpoint gets to see.
     """
-    share, sums = engine.share(indices), Sums()
-    batches = [(data.batch(rows, context), counts) for rows, counts in share]
-    for batch, counts in batches:
+    step, engine = next(steps), steps.engine
+    sums = Sums(examples=len(step.indices))
+    for batch, counts in step.batches:
         sums.expect(batch, counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
-    for number, (batch, counts) in enumerate(batches, 1):
-        output = engine.forward(batch, context)
+    for place, (batch, counts) in enumerate(step.batches, 1):
+        output = engine.forward(batch, step.context)
         losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
-        engine.backward(torch.stack(losses).sum() * counts, last=number == len(batches))
+        engine.backward(torch.stack(losses).sum() * counts, last=place == len(step.batches))
         sums.add(output, counts)
+    sums.waiting["norms", "grad_norm"] = engine.step(number).double()
+    steps.prepare()
     reduce_sums(sums, engine.ranks)
-    _require_finite(sums.losses, sums, data, indices, context)
-    sums.statistics["grad_norm"] = engine.step(step)
-    _require_finite({"grad_norm": sums.statistics["grad_norm"]}, sums, data, indices, context)
+    if bad := _not_finite(sums.losses) or _not_finite(sums.norms):
+        raise _stop(bad, "", sums, step.context, f"; examples {steps.ids(step)}")
     return sums
 
 
@@ -103,16 +145,17 @@ def reduce_sums(sums: Sums, ranks: Ranks) -> None:
     sums.tokens = round(total["tokens"])
 
 
-def _require_finite(
-    values: Mapping[str, float], sums: Sums, data: StageData, indices: np.ndarray, context: Context
-) -> None:
-    """Stop before weights that are no numbers get into a checkpoint."""
-    if bad := [name for name, value in values.items() if not math.isfinite(value)]:
-        raise NonFiniteLoss(
-            f"step {context.step} ({context.stage.name}): {', '.join(bad)} is not finite; loss terms {sums.terms()}; "
-            f"examples {[e.id for e in data.corpus.examples(indices)]}. The last checkpoint is kept, and lies before "
-            "this step; lower the learning rate, or look at these examples"
-        )
+def _not_finite(values: Mapping[str, float]) -> list[str]:
+    return [name for name, value in values.items() if not math.isfinite(value)]
+
+
+def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: str) -> NonFiniteLoss:
+    """What stops a run before weights that are no numbers get into a checkpoint."""
+    return NonFiniteLoss(
+        f"step {context.step} ({context.stage.name}): {', '.join(names)} is not finite{place}; loss terms "
+        f"{sums.terms()}{rows}. The last checkpoint is kept, and lies before this step; lower the learning rate, or "
+        "look at these rows"
+    )
 
 
 @torch.no_grad()
@@ -126,13 +169,21 @@ def validation_terms(engine: Engine, data: StageData, context: Context, batch_si
         sums.add(engine.forward(batch, context), counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
     reduce_sums(sums, engine.ranks)
-    if bad := [name for name, value in sums.terms().items() if not math.isfinite(value)]:
-        raise NonFiniteLoss(
-            f"step {context.step} ({context.stage.name}): {', '.join(bad)} is not finite over the validation rows; "
-            f"loss terms {sums.terms()}. The last checkpoint is kept, and lies before this step; lower the learning "
-            "rate, or look at these rows"
-        )
+    if bad := _not_finite(sums.terms()):
+        raise _stop(bad, " over the validation rows", sums, context, "")
     return sums.terms()
+
+
+def batches_of(
+    data: StageData, training: TrainingSpec, steps_per_epoch: int, steps: range
+) -> Iterator[tuple[np.ndarray, Context]]:
+    """The global batches of some steps of a run, and where each stands. Epochs are counted on through all stages."""
+    batches: list[np.ndarray] = []
+    for step in steps:
+        epoch, position = divmod(step, steps_per_epoch)
+        if position == 0 or not batches:
+            batches = epoch_batches(data.corpus.lengths, training.batch_size, data.seed, epoch)
+        yield batches[position], data.context(epoch, step)
 
 
 def steps_of(stage: Stage, steps_per_epoch: int) -> int:

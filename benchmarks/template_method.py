@@ -13,7 +13,20 @@ import torch
 from pydantic import Field
 
 from methods.backbone import label_loss
-from methods.base import IGNORE, Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, pad
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Example,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    labelled,
+    pad,
+)
 from methods.decoding import decode, prefill, prompted
 from methods.generation import Decoding, Generation
 
@@ -74,9 +87,9 @@ class MyMethod(Method):
         targets = [[*self.vocabulary.answer_marker, *example.answer, self.vocabulary.eos] for example in examples]
         ids, real = pad([[*p, *t] for p, t in zip(prompts, targets, strict=True)], self.vocabulary.eos)
         asked = torch.tensor([len(p) for p in prompts])[:, None]
-        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)
+        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)[:, 1:]
         return Batch(
-            {"ids": ids[:, :-1], "labels": labels[:, 1:]},
+            {"ids": ids[:, :-1], "labels": labels, "labelled": labelled(labels)},
             {"cross_entropy": sum(map(len, targets))},  # what the sum of this loss is divided by
             tokens=int(real.sum()) - len(examples),
         )
@@ -84,7 +97,8 @@ class MyMethod(Method):
     def forward(self, batch: Batch, context: Context) -> Output:
         """CHANGE: the losses, as sums over the batch, each under the name that its denominator has in `collate`."""
         hidden = self.lm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
-        return Output({"cross_entropy": label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"])})
+        loss = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
+        return Output({"cross_entropy": loss})
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """CHANGE: what happens between question and answer. `methods.decoding.extend` feeds one more vector."""

@@ -22,7 +22,7 @@ import torch
 from benchmarks import launch
 from benchmarks.casting import answering
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
-from benchmarks.engine import Phase, Ranks, build_engine, deterministic, pick_device, synchronize
+from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, pick_device, synchronize
 from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
@@ -36,7 +36,7 @@ from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
 from benchmarks.specs import TimingSpec
-from benchmarks.steps import StageData, budget_of, optimizer_step, steps_of
+from benchmarks.steps import StageData, Steps, budget_of, optimizer_step, steps_of
 from benchmarks.study import StudyError
 from methods.base import Budget, Method, Stage
 from methods.generation import Length
@@ -229,19 +229,11 @@ def time_stage(
     counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # of all lengths
     # layers that are called while FLOPs are counted would never be compiled
     with torch.compiler.set_stance("force_eager"), flop_counter() as counter:
-        for number, indices in enumerate(counted):
-            optimizer_step(engine, data, indices, data.context(0, number), number)
-    for number, indices in enumerate(warm):  # as the steps that are timed: layers are compiled here
-        optimizer_step(engine, data, indices, data.context(0, number), number)
+        _take(engine, data, counted)
+    _take(engine, data, warm)  # as the steps that are timed: layers are compiled here
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    seconds, tokens = [], 0
-    for number, indices in enumerate(chosen):
-        synchronize(device)
-        began = time.perf_counter()
-        tokens += optimizer_step(engine, data, indices, data.context(0, number), number).tokens
-        synchronize(device)
-        seconds.append(time.perf_counter() - began)
+    seconds, tokens = _take(engine, data, chosen)
     engine.close()
     method.eval()
     if data.features is not None:
@@ -253,6 +245,20 @@ def time_stage(
         "peak_memory_bytes": max(ranks.gather(peak_memory(device))),
         **once,
     }
+
+
+def _take(engine: Engine, data: StageData, batches: Sequence[np.ndarray]) -> tuple[list[float], int]:
+    """The seconds of an optimizer step on each batch, and the tokens of all. As in training, a step collates the batch
+    of the next one while the device works."""
+    steps = Steps(engine, data, ((indices, data.context(0, number)) for number, indices in enumerate(batches)))
+    seconds, tokens, device = [], 0, data.method.device
+    for number in range(len(batches)):
+        synchronize(device)
+        began = time.perf_counter()
+        tokens += optimizer_step(steps, number).tokens
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds, tokens
 
 
 def total_flops(counted: int, ranks: Ranks) -> float:

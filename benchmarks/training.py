@@ -22,7 +22,7 @@ import torch
 from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
 from benchmarks.code import CODE
-from benchmarks.data import Corpus, epoch_batches, open_corpus
+from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import environment, now
@@ -34,8 +34,18 @@ from benchmarks.preemption import Notice, Preempted
 from benchmarks.progress import Progress
 from benchmarks.run_log import RunLog
 from benchmarks.runs import RunSpec
-from benchmarks.steps import StageData, Sums, budget_of, optimizer_step, phase_of, steps_of, validation_terms
-from methods.base import Context, Stage
+from benchmarks.steps import (
+    StageData,
+    Steps,
+    Sums,
+    batches_of,
+    budget_of,
+    optimizer_step,
+    phase_of,
+    steps_of,
+    validation_terms,
+)
+from methods.base import Stage
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
@@ -77,7 +87,6 @@ class Trainer:
         self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
         self.log = RunLog(self.paths.run / "log.jsonl", silent=not self.ranks.first)
         self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one goes on with them
-        self.epoch, self.batches = -1, []
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
 
@@ -123,12 +132,13 @@ class Trainer:
             engine.load_optimizer_states(self.optimizer, at.updates)
             self.optimizer = {}
         every = max(1, math.ceil(steps / self.training.validations))
+        per_epoch, ahead = self.budget.steps_per_epoch, range(at.step, at.step + steps - at.stage_step)
+        left = Steps(engine, train, batches_of(train, self.training, per_epoch, ahead))
         with Progress(f"{self.spec.id} {stage.name}", steps, at.stage_step) as progress:
             while at.stage_step < steps:
                 began = time.perf_counter()
-                indices, context = self._next_batch(train)
-                sums = optimizer_step(engine, train, indices, context, at.stage_step)
-                self._after_step(engine, sums, len(indices), time.perf_counter() - began)
+                sums = optimizer_step(left, at.stage_step)
+                self._after_step(engine, sums, time.perf_counter() - began)
                 if stage.select_on and (at.stage_step % every == 0 or at.stage_step == steps):
                     self._validate(stage, engine, held_out)
                 progress.advance(note=f"loss {sum(self.position.final.values()):.3g}")
@@ -157,21 +167,13 @@ class Trainer:
             self.position.seconds += time.perf_counter() - began
         return StageData(self.method, corpus, stage, self.spec.seed, store)
 
-    def _next_batch(self, data: StageData) -> tuple[np.ndarray, Context]:
-        """The batch of this step. Epochs are counted on through all stages of a run."""
-        epoch, position = divmod(self.position.step, self.budget.steps_per_epoch)
-        if self.epoch != epoch:
-            self.epoch = epoch
-            self.batches = epoch_batches(self.train.lengths, self.training.batch_size, self.spec.seed, epoch)
-        return self.batches[position], data.context(epoch, self.position.step)
-
-    def _after_step(self, engine: Engine, sums: Sums, examples: int, seconds: float) -> None:
+    def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
         at = self.position
         logged = self.method.after_step(sums.statistics)
         at.final, at.logged = sums.terms(), logged
         at.step, at.stage_step, at.updates = at.step + 1, at.stage_step + 1, engine.updates
-        at.examples, at.tokens, at.seconds = at.examples + examples, at.tokens + sums.tokens, at.seconds + seconds
-        line = {"loss": sum(at.final.values()), **at.final, **logged, "grad_norm": sums.statistics["grad_norm"]}
+        at.examples, at.tokens, at.seconds = at.examples + sums.examples, at.tokens + sums.tokens, at.seconds + seconds
+        line = {"loss": sum(at.final.values()), **at.final, **logged, **sums.norms}
         for warning in self.method.warnings(logged):
             if warning not in at.warnings:
                 at.warnings.append(warning)

@@ -51,11 +51,11 @@ class Static(Memory):
         self.buffers = _BUFFERS.setdefault(trunk, Buffers())
         self.ticket = 0
 
-    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
         count, length = vectors.shape[1], real.shape[1]
         if self.prompt is not None:
             if count == length:
-                return self.prompt.read(vectors, real, **settings)
+                return self.prompt.read(vectors, real, whole, **settings)
             self.ticket = self.buffers.take(self.trunk, self.prompt, length - count)
             self.prompt = None
         if self.ticket != self.buffers.ticket:

@@ -1,7 +1,7 @@
 """Transformers that methods are built from: an architecture from scratch by configuration, or a pretrained checkpoint.
 
 Weights are always float32 (Hugging Face follows the checkpoint's dtype otherwise, so that AdamW would run in bfloat16);
-mixed precision is autocast's business. Attention is PyTorch's scaled dot product.
+mixed precision is autocast's business. Attention is PyTorch's scaled dot product; masks are made here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from methods.base import IGNORE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -119,12 +117,30 @@ class Backbone:
         return model
 
     def _build(self, factory: Any, pretrained: bool) -> Any:
+        settings: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": _attention()}
         if self.checkpoint and pretrained:
-            return factory.from_pretrained(
-                self.checkpoint, revision=self.revision, dtype=torch.float32, attn_implementation="sdpa"
-            )
-        config = deepcopy(self.config)  # a model that grows rows for markers writes their number into its config
-        return factory.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+            model = factory.from_pretrained(self.checkpoint, revision=self.revision, **settings)
+        else:  # a model that grows rows for markers writes their number into its config
+            model = factory.from_config(deepcopy(self.config), **settings)
+        model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
+        return model
+
+
+def _attention() -> str:
+    """The name that transformers knows its own scaled dot product attention by, used without the masks that it makes:
+    before each pass it would read from the device whether sequences are packed. Without a mask attention is causal."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register("sdpa_own_masks", sdpa_attention_forward)
+    return "sdpa_own_masks"
+
+
+def _refuse_flat_masks(trunk: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+    if mask is not None and mask.dim() != 4:
+        raise ValueError(f"an attention mask of shape {tuple(mask.shape)} would be ignored: give (B, 1, n, L), as "
+                         "`causal_mask` and `bidirectional_mask` make it, or none for causal attention")  # fmt: skip
 
 
 def load_backbone(
@@ -150,12 +166,15 @@ def load_backbone(
     return Backbone(AutoConfig.for_model(fields.pop("model_type"), **fields))
 
 
-def label_loss(head: nn.Module, hidden: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Sum of the (weighted) cross entropy over labelled positions; logits are computed at those alone.
+def label_loss(
+    head: nn.Module, hidden: Tensor, labels: Tensor, labelled: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """Sum of the (weighted) cross entropy over the labels that carry a loss; logits are computed at those alone.
 
-    ``hidden`` (..., d) stands where ``labels`` (...) is predicted: the caller shifts.
+    ``hidden`` (B, L, d) stands where ``labels`` (B, L) is predicted: the caller shifts. ``labelled`` (2, N) is what
+    :func:`methods.base.labelled` found of the labels while they were on the CPU.
     """
-    at = (labels != IGNORE).nonzero(as_tuple=True)  # once: to find these places, the host waits for the device
+    at = labelled.unbind()
     logits = head(hidden[at]).float()
     if weights is None:
         return F.cross_entropy(logits, labels[at], reduction="sum")

@@ -140,9 +140,18 @@ class Batch:
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
 
-    def to(self, device: torch.device | str) -> Batch:
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors.items()}
-        return replace(self, tensors=moved, keys=None if self.keys is None else self.keys.to(device))
+    def get(self, name: str) -> Tensor | None:
+        """A tensor that not every batch has."""
+        return self.tensors.get(name)
+
+    def to(self, device: torch.device) -> Batch:
+        """Copied to a device. To a GPU from pinned memory, so that the host goes on meanwhile."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+        moved = {name: move(tensor) for name, tensor in self.tensors.items()}
+        return replace(self, tensors=moved, keys=None if self.keys is None else move(self.keys))
 
 
 @dataclass
@@ -217,11 +226,17 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """Examples to one padded micro-batch on the CPU."""
+        """Examples to one padded micro-batch on the CPU, as a function of them, ``context`` and options alone: that of
+        the next step is made while a step is under way."""
 
     @abstractmethod
     def forward(self, batch: Batch, context: Context) -> Output:
-        """Loss sums of one micro-batch, in one call however many passes of the backbone it takes."""
+        """Loss sums of one micro-batch, in one call however many passes of the backbone it takes.
+
+        On a GPU the host only says what is to be computed, ahead of time. It would have to wait for what it asks of the
+        numbers (``.item()``, ``.any()`` in an ``if``, indices from a mask), so whatever shapes or ``if`` depend on is
+        found out in :meth:`collate`: see :func:`labelled` and :func:`padding`.
+        """
 
     def naive_forward(self, batch: Batch, context: Context) -> Output | None:
         """What :meth:`forward` computes, in the plainest way: row by row and without a cache. Tests compare numbers
@@ -292,3 +307,15 @@ def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"
     ids = torch.full((len(rows), width), value, dtype=torch.long)
     ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
     return ids, mask
+
+
+def labelled(labels: Tensor) -> Tensor:
+    """(2, N) rows and columns of the labels (B, L) that carry a loss, which :func:`methods.backbone.label_loss` takes.
+    For :meth:`Method.collate`."""
+    return (labels != IGNORE).nonzero().T.contiguous()
+
+
+def padding(**masks: Tensor) -> dict[str, Tensor]:
+    """Those masks of real positions that leave any out. For :meth:`Method.collate`: where a batch has no mask, nothing
+    of it is padding, and attention has a faster way for that."""
+    return {name: real for name, real in masks.items() if not real.all()}

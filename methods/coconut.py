@@ -25,7 +25,9 @@ from methods.base import (
     Setup,
     Stage,
     copy_weights,
+    labelled,
     pad,
+    padding,
 )
 from methods.cot_sft import prompt, target
 from methods.decoding import Prefix, blank, controlled, decode, prompted, read
@@ -166,7 +168,8 @@ class Coconut(Method):
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """``prompt`` (B, P), left-padded up to the last thought's marker, and ``text`` (B, T) from there on; ``labels``
-        (B, T) is what follows each position of ``text``."""
+        (B, T) is what follows each position of ``text``, ``thinking`` (B, m) which of the last m columns of ``prompt``
+        hold a thought."""
         prompts, texts = [], []
         for example, stage in zip(examples, self.example_stages(examples, context), strict=True):
             opened, closed = self._enclose(example.question, stage)
@@ -176,12 +179,24 @@ class Coconut(Method):
         prompt_ids, real = pad(prompts, self.vocabulary.eos, side="left")
         text, written = pad(texts, self.vocabulary.eos)
         labels = text.masked_fill(~written, IGNORE)[:, 1:]
-        labelled = int(written.sum()) - len(examples)
+        at = labelled(labels)
         return Batch(
-            {"prompt": prompt_ids, "real": real, "text": text[:, :-1], "labels": labels},
-            {"cross_entropy": float(labelled)},
-            tokens=int(real.sum()) + labelled,
+            {
+                "prompt": prompt_ids,
+                **padding(real=real),
+                "thinking": self._thinking(prompt_ids),
+                "text": text[:, :-1],
+                "labels": labels,
+                "labelled": at,
+            },
+            {"cross_entropy": float(at.shape[1])},
+            tokens=int(real.sum()) + at.shape[1],
         )
+
+    def _thinking(self, prompts: Tensor) -> Tensor:
+        """(B, m) which of the last m columns of prompts (B, P) hold a thought; some row has m of them."""
+        held = (prompts == self.latent) & (self.options.control != "pause")
+        return held[:, prompts.shape[1] - int(held.sum(1).max()) :]
 
     def _enclose(self, question: Sequence[int], stage: int) -> tuple[list[int], int]:
         """The question with markers where thoughts go, and the token that the text goes on from."""
@@ -196,41 +211,43 @@ class Coconut(Method):
 
     def losses_and_latents(self, batch: Batch) -> tuple[Output, Tensor]:
         """Loss sums, and (B, m, d) thoughts; a row with fewer than m of them has them last."""
-        text, labels = batch["text"], batch["labels"]
-        # padding behind a text is marked real: causal attention keeps it from everything that counts
-        real = torch.cat([batch["real"], torch.ones_like(text, dtype=torch.bool)], dim=1)
-        reading = self.read(torch.cat([batch["prompt"], text], dim=1), real)
+        text = batch["text"]
+        reading = self.read(batch["prompt"], batch.get("real"), batch["thinking"], text)
         hidden = reading.hidden[:, -text.shape[1] :]
-        loss = label_loss(self.lm.get_output_embeddings(), hidden, labels)
+        loss = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
         return Output({"cross_entropy": loss}), reading.thoughts
 
-    def read(self, ids: Tensor, real: Tensor, decoding: Decoding = OWN) -> Reading:
-        """Read (B, L) left-padded ids in one pass up to the first thought and one from every thought on.
+    def read(
+        self, prompts: Tensor, real: Tensor | None, thinking: Tensor, text: Tensor, decoding: Decoding = OWN
+    ) -> Reading:
+        """Read prompts (B, P), of which ``real`` (None: all) are no padding, and the text (B, T) behind, in one pass up
+        to the first thought and one from every thought on.
 
-        Markers end in the same column in all rows; a row that thinks less than others still reads its question
-        while they think.
+        ``thinking`` (B, m) says where in the last m columns of the prompts thoughts are; a row that thinks less than
+        others still reads its question while they think.
         """
-        vectors = self.lm.get_input_embeddings()(ids)
-        thinking = (ids == self.latent) & (self.options.control != "pause")
+        vectors = self.lm.get_input_embeddings()(torch.cat([prompts, text], dim=1))
         prefix, hidden, thoughts = blank(self.lm.base_model, vectors, decoding.cache), vectors[:, :0], []
-        columns = thinking.any(0).nonzero().squeeze(1).tolist()
-        for start, stop in pairwise([0, *columns, ids.shape[1]]):
+        if real is not None:  # padding behind a text counts as real: causal attention keeps it from all that matters
+            real = torch.cat([real, real.new_ones(text.shape)], dim=1)
+        first = prompts.shape[1] - thinking.shape[1]
+        for start, stop in pairwise([0, *range(first, prompts.shape[1]), vectors.shape[1]]):
             inputs = vectors[:, start:stop]
             if start:
                 own = controlled(prefix.hidden[:, None], decoding)
-                thoughts.append(torch.where(thinking[:, start, None, None], own, inputs[:, :1]))
+                thoughts.append(torch.where(thinking[:, start - first, None, None], own, inputs[:, :1]))
                 inputs = torch.cat([thoughts[-1], inputs[:, 1:]], dim=1)
-            prefix, output = read(prefix, inputs, real[:, start:stop])
+            prefix, output = read(prefix, inputs, None if real is None else real[:, start:stop])
             hidden = output.last_hidden_state
         return Reading(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
 
     def naive_forward(self, batch: Batch, context: Context) -> Output:
         """Each row is read again for every thought."""
         sums = []
-        for prompt_ids, real, text, labels in zip(
-            *(batch[name] for name in ("prompt", "real", "text", "labels")), strict=True
-        ):
-            vectors = self.naive_inputs(torch.cat([prompt_ids[real], text]))
+        real = batch.get("real")
+        reals = torch.ones_like(batch["prompt"], dtype=torch.bool) if real is None else real
+        for prompt_ids, own, text, labels in zip(batch["prompt"], reals, batch["text"], batch["labels"], strict=True):
+            vectors = self.naive_inputs(torch.cat([prompt_ids[own], text]))
             logits = self.lm(inputs_embeds=vectors[None], use_cache=False).logits[0, -len(text) :]
             sums.append(F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum"))
         return Output({"cross_entropy": torch.stack(sums).sum()})
@@ -248,9 +265,10 @@ class Coconut(Method):
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         enclosed = [self._enclose(question, self.final_stage) for question in questions]
-        prompts = [[*opened, closed] for opened, closed in enclosed]
+        prompts = [opened for opened, _ in enclosed]
         ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
-        reading = self.read(ids, real, decoding)
+        closed = torch.tensor([[token] for _, token in enclosed], device=self.device)
+        reading = self.read(ids, real, self._thinking(ids), closed, decoding)
         answer, cost = decode(self.lm, reading.prefix, decoding, keys, self.vocabulary.eos)
         cost.latent_steps += reading.thoughts.shape[1]
         return Generation(answer, cost, trace={"thoughts": reading.thoughts} if decoding.trace else {})

@@ -12,7 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import IGNORE, Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, pad
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Example,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    labelled,
+    pad,
+    padding,
+)
 from methods.cot_sft import lines, prompt
 from methods.decoding import Prefix, controlled, decode, extend, prefill, prompted, read
 from methods.generation import Decoding, Generation, Length
@@ -87,21 +101,26 @@ class CODI(Method):
         rows = [[*p, *r, *e.answer, eos] for p, r, e in zip(prompts, reasons, examples, strict=True)]
         taught, taught_real = pad(rows, eos)
         unlabelled = torch.arange(taught.shape[1]) < torch.tensor([len(p) for p in prompts])[:, None]
-        labels = {
-            "said_labels": said.masked_fill(~said_real, IGNORE)[:, 1:],
-            "taught_labels": taught.masked_fill(~taught_real | unlabelled, IGNORE)[:, 1:],
-        }
-        count = {name: float((label != IGNORE).sum()) for name, label in labels.items()}
+        said_labels = said.masked_fill(~said_real, IGNORE)[:, 1:]
+        taught_labels = taught.masked_fill(~taught_real | unlabelled, IGNORE)[:, 1:]
+        said_labelled, taught_labelled = labelled(said_labels), labelled(taught_labels)
         return Batch(
             {
                 "asked": asked,
-                "asked_real": asked_real,
+                **padding(asked_real=asked_real),
                 "said": said[:, :-1],
                 "taught": taught[:, :-1],
                 "distilled": torch.tensor([len(p) + len(r) - 1 for p, r in zip(prompts, reasons, strict=True)]),
-                **labels,
+                "said_labels": said_labels,
+                "said_labelled": said_labelled,
+                "taught_labels": taught_labels,
+                "taught_labelled": taught_labelled,
             },
-            {"student": count["said_labels"], "teacher": count["taught_labels"], "distillation": float(len(examples))},
+            {
+                "student": float(said_labelled.shape[1]),
+                "teacher": float(taught_labelled.shape[1]),
+                "distillation": float(len(examples)),
+            },
             tokens=int(asked_real.sum() + said_real.sum() + taught_real.sum())
             + (self.options.num_latents - 2) * len(examples),  # the last token of said and taught is only predicted
         )
@@ -124,15 +143,18 @@ class CODI(Method):
         """
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
         teacher = trunk(input_ids=batch["taught"], output_hidden_states=True, use_cache=False)
-        prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch["asked_real"]), Decoding())
+        prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch.get("asked_real")), Decoding())
         _, student = read(prefix, embed(batch["said"]), output_hidden_states=True)
         rows = torch.arange(len(batch["distilled"]), device=self.device)
         wanted = torch.stack([states[rows, batch["distilled"]] for states in teacher.hidden_states]).detach()
         reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])
         distance = layer_distance(reached, wanted, self.options.divide_by_std)
-        taught = label_loss(head, teacher.last_hidden_state, batch["taught_labels"])
+        taught, said = (
+            label_loss(head, output.last_hidden_state, batch[f"{what}_labels"], batch[f"{what}_labelled"])
+            for what, output in (("taught", teacher), ("said", student))
+        )
         losses = {
-            "student": label_loss(head, student.last_hidden_state, batch["said_labels"]),
+            "student": said,
             "teacher": self.options.teacher_weight * taught,
             "distillation": self.options.distill_weight * distance,
         }

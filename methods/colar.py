@@ -17,7 +17,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import IGNORE, Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, pad
+from methods.base import (
+    IGNORE,
+    Batch,
+    Budget,
+    Context,
+    Example,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    labelled,
+    pad,
+)
 from methods.cot_sft import lines, prompt, target
 from methods.decoding import Prefix, choose, controlled, decode, extend, forced, prefill, prompted
 from methods.draws import generator, key, normal, question_keys, uniform
@@ -120,8 +133,8 @@ class CoLaR(Method):
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """``ids`` (B, L); the ``place`` (B, L) of each in the compressed sequence (B, W) and its ``share`` (B, L) in
-        the vector there; ``labels`` (B, W - 1) and ``thinks`` (B, W - 1), where the chain's next vector is predicted.
-        """
+        the vector there; ``labels`` (B, W - 1); and ``thinks`` (2, N), the rows and columns where the chain's next
+        vector is predicted."""
         factor = self._draw_factor(context)
         before = [self._prompt(example.question, factor) for example in examples]
         chains = [lines(example.steps, self.vocabulary) for example in examples]
@@ -134,14 +147,15 @@ class CoLaR(Method):
         _, step = context.moment
         keys = torch.tensor([key(context.seed, step, example.id) for example in examples])
         said = (counts > 0) & between(start - 1, start.new_tensor(counts.shape[1]), counts.shape[1])
-        labels = draw_labels(ids, place, counts, keys).masked_fill(~said, IGNORE)
+        labels = draw_labels(ids, place, counts, keys).masked_fill(~said, IGNORE)[:, 1:]
         return Batch(
             {
                 "ids": ids,
                 "place": place,
                 "share": self._share(counts.gather(1, place), merged, factor) * real,
-                "labels": labels[:, 1:],
-                "thinks": thinks[:, :-1],
+                "labels": labels,
+                "labelled": labelled(labels),
+                "thinks": thinks.nonzero().T.contiguous(),
             },
             {"cross_entropy": float(said.sum()), "latent": float(thinks.sum())},
             tokens=int((counts > 0).sum()) - len(examples),
@@ -169,15 +183,15 @@ class CoLaR(Method):
     def forward(self, batch: Batch, context: Context) -> Output:
         vectors = self._compress(batch)
         hidden = self.lm.base_model(inputs_embeds=vectors[:, :-1], use_cache=False).last_hidden_state
-        thinks = batch["thinks"]
-        wanted = vectors[:, 1:][thinks].detach() / self.embedding_deviation
-        mean, log_deviation = self.latent_head(hidden[thinks])
-        labels = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"])
+        rows, columns = batch["thinks"]
+        wanted = vectors[rows, columns + 1].detach() / self.embedding_deviation
+        mean, log_deviation = self.latent_head(hidden[rows, columns])
+        labels = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
         latent = self._latent_loss(mean, log_deviation, wanted, batch)
         statistics = {}
         if log_deviation is not None:
             entropy = (log_deviation.detach().float() + HALF_LOG_2PI + 0.5).mean(-1).sum()
-            statistics = {"entropy": entropy, "vectors": thinks.sum()}
+            statistics = {"entropy": entropy, "vectors": entropy.new_full((), len(rows))}
         return Output({"cross_entropy": labels, "latent": self.options.latent_weight * latent}, statistics)
 
     def _compress(self, batch: Batch) -> Tensor:
@@ -194,8 +208,8 @@ class CoLaR(Method):
             return (0.5 * scaled**2 + log_deviation + HALF_LOG_2PI).mean(-1).sum()
         if log_deviation is not None:
             assert batch.keys is not None
-            columns = torch.arange(batch["thinks"].shape[1], device=mean.device)
-            draws = normal((batch.keys[:, None] + columns)[batch["thinks"]], mean.shape[1])
+            rows, columns = batch["thinks"]
+            draws = normal(batch.keys[rows] + columns, mean.shape[1])
             mean = mean + log_deviation.exp() * draws.to(mean)
         return F.mse_loss(mean, wanted, reduction="none").mean(-1).sum()
 
@@ -296,4 +310,4 @@ def draw_labels(ids: Tensor, place: Tensor, counts: Tensor, keys: Tensor) -> Ten
 def _visible(prefix: Prefix, rows: Tensor) -> Prefix:
     """A prefix whose last position only some rows see."""
     real = torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1)
-    return replace(prefix, real=real)
+    return replace(prefix, real=real, whole=False)

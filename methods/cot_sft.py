@@ -21,6 +21,7 @@ from methods.base import (
     Setup,
     Stage,
     Vocabulary,
+    labelled,
     pad,
 )
 from methods.decoding import decode, prefill, prompted
@@ -57,19 +58,24 @@ class CoTSFT(Method):
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         prompts = [prompt(example.question, self.vocabulary) for example in examples]
-        targets = [target(example, self.vocabulary, self.options.steps) for example in examples]
+        targets = self.targets(examples, context)
         ids, real = pad([[*p, *t] for p, t in zip(prompts, targets, strict=True)], self.vocabulary.eos)
         asked = torch.tensor([len(p) for p in prompts])[:, None]
-        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)
+        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)[:, 1:]
         return Batch(
-            {"ids": ids[:, :-1], "labels": labels[:, 1:]},
+            {"ids": ids[:, :-1], "labels": labels, "labelled": labelled(labels)},
             {"cross_entropy": sum(map(len, targets))},
             tokens=int(real.sum()) - len(examples),
         )
 
+    def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
+        """What is written after each prompt."""
+        return [target(example, self.vocabulary, self.options.steps) for example in examples]
+
     def forward(self, batch: Batch, context: Context) -> Output:
         hidden = self.lm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
-        return Output({"cross_entropy": label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"])})
+        loss = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
+        return Output({"cross_entropy": loss})
 
     def length(self, example: Example) -> Length:
         return Length(len(target(example, self.vocabulary, self.options.steps)))

@@ -30,13 +30,14 @@ class Prefix:
 
     memory: Memory
     hidden: Tensor  # (B, d) final hidden state of the last position
-    real: Tensor  # (B, L) which positions are no padding
+    real: Tensor  # (B, L) which positions are seen, and are no padding
     cost: Cost
+    whole: bool = True  # whether all are; known without asking the device
 
     def select(self, rows: Tensor) -> Prefix:
         """The prefix of some rows. The memory is changed in place: this prefix is spent."""
         self.memory.select(rows)
-        return Prefix(self.memory, self.hidden[rows], self.real[rows], self.cost)
+        return Prefix(self.memory, self.hidden[rows], self.real[rows], self.cost, self.whole)
 
 
 def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
@@ -57,12 +58,13 @@ def prompted(
     decoding: Decoding,
     eos: int,
     device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """What an answer starts from, on ``device``: the ids of prompts (B, L), padded on the left; which of them are real
-    (B, L); and the keys (B,) that tokens are drawn with, functions of question and seed alone."""
+    (B, L), or None where all are; and the keys (B,) that tokens are drawn with, functions of question and seed
+    alone."""
     ids, real = pad(prompts, eos, side="left")
     keys = question_keys(questions, decoding.seed, "tokens")
-    return ids.to(device), real.to(device), keys.to(device)
+    return ids.to(device), None if real.all() else real.to(device), keys.to(device)
 
 
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
@@ -71,8 +73,8 @@ def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dyna
     return Prefix(make_memory(cache, trunk), embeddings[:, :0].sum(1), real, Cost())
 
 
-def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
-    """Read (B, L, d) left-padded vectors, of which ``real`` (B, L) are no padding, in one pass."""
+def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cache: CachePolicy = "dynamic") -> Prefix:
+    """Read (B, L, d) left-padded vectors, of which ``real`` (B, L; None: all) are no padding, in one pass."""
     return read(blank(trunk, embeddings, cache), embeddings, real)[0]
 
 
@@ -82,12 +84,13 @@ def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
 
 
 def read(prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, **settings: Any) -> tuple[Prefix, Any]:
-    """Read (B, n, d) more vectors in one pass, of which ``real`` (B, n; default: all) are no padding; returns the
-    trunk's output too. The memory is changed in place: ``prefix`` is spent."""
+    """Read (B, n, d) more vectors in one pass, of which ``real`` (B, n; None: all) are no padding; returns the trunk's
+    output too. The memory is changed in place: ``prefix`` is spent."""
     own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
     seen = torch.cat([prefix.real, own], dim=1)
-    output = prefix.memory.read(embeddings, seen, **settings)
-    return Prefix(prefix.memory, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1)), output
+    whole = prefix.whole and real is None
+    output = prefix.memory.read(embeddings, seen, whole, **settings)
+    return Prefix(prefix.memory, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), whole), output
 
 
 def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) -> tuple[Tensor, Cost]:

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from methods.base import IGNORE, Batch, Budget, Context, Example, MethodOptions, Stage
-from methods.cot_sft import CoTSFT, prompt, target
+from methods.base import Budget, Context, Example, MethodOptions, Stage
+from methods.cot_sft import CoTSFT, target
 from methods.draws import key, uniform
 from methods.generation import Length
 
@@ -91,20 +91,11 @@ class ICoTSI(CoTSFT):
 
     # -- training
 
-    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """CoT-SFT's batch without the first tokens of each chain."""
-        whole = super().collate(examples, context)
-        removed = self._removed(examples, context)
-        starts = torch.tensor([len(prompt(example.question, self.vocabulary)) for example in examples])
-        ids = cut(whole["ids"], starts, removed, self.vocabulary.eos)
-        labels = cut(whole["labels"], starts - 1, removed, IGNORE)  # a token's label stands one position to its left
-        width = int((labels != IGNORE).nonzero()[:, 1].max()) + 1
-        total = int(removed.sum())
-        return Batch(
-            {"ids": ids[:, :width], "labels": labels[:, :width]},
-            {"cross_entropy": whole.denominators["cross_entropy"] - total},
-            tokens=whole.tokens - total,
-        )
+    def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
+        """CoT-SFT's without the first tokens of each chain."""
+        removed = self._removed(examples, context).tolist()
+        whole = super().targets(examples, context)
+        return [written[count:] for written, count in zip(whole, removed, strict=True)]
 
     def _removed(self, examples: Sequence[Example], context: Context) -> Tensor:
         """(B,) tokens to remove: the stage's count and each example's own offset, at most the whole chain."""
@@ -114,11 +105,3 @@ class ICoTSI(CoTSFT):
         keys = torch.tensor([key(context.seed, "removal", epoch, example.id) for example in examples])
         offsets = (-torch.log1p(-uniform(keys, 1).squeeze(1)) / (self.options.smoothing or math.inf)).floor()
         return torch.minimum(context.stage.settings["removed"] + offsets, chains).long()
-
-
-def cut(rows: Tensor, starts: Tensor, counts: Tensor, fill: int) -> Tensor:
-    """Rows (B, L) without ``counts`` (B,) entries from ``starts`` (B,) on: what follows moves up, then ``fill``."""
-    columns = torch.arange(rows.shape[1])
-    source = columns + torch.where(columns >= starts[:, None], counts[:, None], 0)
-    behind = source >= rows.shape[1]
-    return rows.gather(1, source.masked_fill(behind, 0)).masked_fill(behind, fill)

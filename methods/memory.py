@@ -19,9 +19,9 @@ class Memory(ABC):
         self.trunk = trunk
 
     @abstractmethod
-    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
-        """The trunk's output at (B, n, d) vectors, the last n of all positions (B, L), of which ``real`` are no
-        padding."""
+    def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
+        """The trunk's output at (B, n, d) vectors, the last n of all positions (B, L), of which ``real`` are seen;
+        ``whole``: all of them are."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
@@ -37,11 +37,11 @@ class Growing(Memory):
         super().__init__(trunk)
         self.cache = DynamicCache(config=trunk.config)
 
-    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
         count = vectors.shape[1]
         return self.trunk(
             inputs_embeds=vectors,
-            attention_mask=_mask(real) if count == real.shape[1] else causal_mask(real, count),
+            attention_mask=_mask(real, whole) if count == real.shape[1] else causal_mask(real, count),
             position_ids=positions_of(real)[:, -count:],
             past_key_values=self.cache,
             use_cache=True,
@@ -59,13 +59,13 @@ class Rereading(Memory):
         super().__init__(trunk)
         self.vectors: Tensor | None = None
 
-    def read(self, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         self.vectors = vectors if self.vectors is None else torch.cat([self.vectors, vectors], dim=1)
         output = self.trunk(
             inputs_embeds=self.vectors,
-            attention_mask=_mask(real),
+            attention_mask=_mask(real, whole),
             position_ids=positions_of(real),
             use_cache=False,
             **settings,
@@ -77,6 +77,6 @@ class Rereading(Memory):
         self.vectors = self.vectors[rows]
 
 
-def _mask(real: Tensor) -> Tensor | None:
-    """That of a whole sequence; None where nothing is padding, which attention has a faster way for."""
-    return None if bool(real.all()) else causal_mask(real)
+def _mask(real: Tensor, whole: bool) -> Tensor | None:
+    """That of all positions; None where all are seen, which attention has a faster way for."""
+    return None if whole else causal_mask(real)

@@ -24,6 +24,7 @@ from methods.base import (
     Setup,
     Stage,
     copy_weights,
+    labelled,
     pad,
 )
 from methods.coconut import Coconut, CoconutOptions
@@ -97,9 +98,11 @@ class SimCoT(Method):
             said = [(0, 0.0, [self.vocabulary.eos])]
         ids, written = pad([text for _, _, text in said], self.vocabulary.eos)
         groups = torch.tensor([place for place, _, _ in said], dtype=torch.long)[:, None]
+        labels = ids.masked_fill(~written, IGNORE)
         tensors = {
             "explained": ids[:, :-1],
-            "explained_labels": ids.masked_fill(~written, IGNORE),
+            "explained_labels": labels,
+            "explained_labelled": labelled(labels),
             "weights": torch.tensor([weight for _, weight, _ in said])[:, None].expand_as(ids),
             "latents": groups * self.group + torch.arange(self.group),
         }
@@ -119,7 +122,8 @@ class SimCoT(Method):
         words = self.base.lm.get_input_embeddings()(batch["explained"])
         output = self.decoder.base_model(inputs_embeds=torch.cat([groups, words], dim=1), use_cache=False)
         hidden = output.last_hidden_state[:, self.group - 1 :]
-        return label_loss(self.decoder.get_output_embeddings(), hidden, batch["explained_labels"], batch["weights"])
+        labels, at = batch["explained_labels"], batch["explained_labelled"]
+        return label_loss(self.decoder.get_output_embeddings(), hidden, labels, at, batch["weights"])
 
     def length(self, example: Example) -> Length:
         return self.base.length(example)
@@ -129,7 +133,7 @@ class SimCoT(Method):
         end = torch.full((1, 1), self.vocabulary.eos, device=self.device)
         words = self.base.lm.get_input_embeddings()(end)
         hidden = self.decoder.base_model(inputs_embeds=words, use_cache=False).last_hidden_state
-        return 0.0 * label_loss(self.decoder.get_output_embeddings(), hidden, end)
+        return 0.0 * label_loss(self.decoder.get_output_embeddings(), hidden, end, torch.zeros_like(end.expand(2, 1)))
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         return self.base.generate(questions, decoding)

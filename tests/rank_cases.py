@@ -115,9 +115,9 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
             engine.close()
             engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
             engine.load_optimizer_states(states, updates)
-        sums = steps.optimizer_step(engine, data, indices, data.context(0, step), step)
+        sums = steps.optimizer_step(steps.Steps(engine, data, [(indices, data.context(0, step))]), step)
         method.after_step(sums.statistics)
-        values = {**sums.terms(), "tokens": float(sums.tokens), "gradient norm": sums.statistics["grad_norm"]}
+        values = {**sums.terms(), "tokens": float(sums.tokens), "gradient norm": sums.norms["grad_norm"]}
         found |= {f"{name} at step {step}": torch.tensor(value) for name, value in values.items()}
     method.eval()
     validation = steps.validation_terms(engine, data, data.context(0, 3, training=False), 5)
@@ -145,7 +145,7 @@ def said_of_no_number(ranks: Ranks) -> str:
     if ranks.rank == ranks.world - 1:
         engine.forward = spoiled  # type: ignore[method-assign]
     try:
-        steps.optimizer_step(engine, data, BATCHES[0], data.context(0, 5), 0)
+        steps.optimizer_step(steps.Steps(engine, data, [(BATCHES[0], data.context(0, 5))]), 0)
     except steps.NonFiniteLoss as error:
         return str(error)
     finally:

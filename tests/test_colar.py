@@ -78,7 +78,8 @@ def test_layout(setup: Setup) -> None:
     assert [labels[0], labels[3]] == [model.separator] * 2
     assert chr(labels[1]) in "2+3=" and chr(labels[2]) in "5\n"
     assert bytes(labels[4:]) == b"#### 5\0"
-    assert batch["thinks"].sum(1).tolist() == [1 + 2, 1 + 3]
+    assert batch["thinks"][0].tolist() == [0] * (1 + 2) + [1] * (1 + 3)
+    assert batch["thinks"][1, :3].tolist() == [start - 1, start, start + 1]
     assert batch.denominators == {"cross_entropy": 2 * 9 + 2 + 3, "latent": 3 + 4}
 
 
@@ -87,7 +88,8 @@ def test_compression_keeps_the_deviation_of_random_embeddings(setup: Setup) -> N
         model = make(setup, max_compression=4, sqrt_mean=sqrt_mean)
         long = Example("long", [40], [[33 + i % 90 for i in range(799)]], [50])
         batch = model.collate([long], VALIDATION)
-        vectors = model._compress(batch)[:, 1:][batch["thinks"]][:-1].detach()
+        rows, columns = batch["thinks"]
+        vectors = model._compress(batch)[rows, columns + 1][:-1].detach()
         assert len(vectors) == 200
         assert float(vectors.std() / model.embedding_deviation) == pytest.approx(expected, rel=0.15)
 

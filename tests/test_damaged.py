@@ -20,7 +20,7 @@ from benchmarks.engine import Ranks
 from benchmarks.models import exported_method, trained_method
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
-from benchmarks.steps import NonFiniteLoss
+from benchmarks.steps import NonFiniteLoss, Steps
 from inflict import exit_code, in_step, nth_call, run_of, saved
 from small import fresh
 
@@ -163,8 +163,8 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
 # -- numbers that are none
 
 
-def spoil_weights(engine: Any, *_: Any) -> None:
-    next(engine.method.parameters()).data.fill_(float("nan"))
+def spoil_weights(steps: Steps, *_: Any) -> None:
+    next(steps.engine.method.parameters()).data.fill_(float("nan"))
 
 
 def spoil_gradient(loss: torch.Tensor) -> None:

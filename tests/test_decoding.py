@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from methods.backbone import label_loss, load_backbone
-from methods.base import IGNORE
+from methods.backbone import causal_mask, label_loss, load_backbone
+from methods.base import IGNORE, labelled
 from methods.decoding import choose, decode, end_where, prefill, prompted
 from methods.draws import key, normal, question_keys, uniform
 from methods.generation import Decoding
@@ -95,8 +95,9 @@ def test_prompts_are_padded_on_the_left_and_draw_by_their_questions() -> None:
     decoding = Decoding(seed=4)
     ids, real, keys = prompted([[5, 6, 9], [7, 9]], [[5, 6], [7]], decoding, EOS, torch.device("cpu"))
     assert ids.tolist() == [[5, 6, 9], [EOS, 7, 9]]
-    assert real.tolist() == [[True, True, True], [False, True, True]]
+    assert real is not None and real.tolist() == [[True, True, True], [False, True, True]]
     assert torch.equal(keys, question_keys([[5, 6], [7]], 4, "tokens"))
+    assert prompted([[5, 6], [7, 9]], [[5], [7]], decoding, EOS, torch.device("cpu"))[1] is None, "nothing is padding"
 
 
 def test_end_of_text_is_chosen_where_it_is_due_and_nowhere_else() -> None:
@@ -122,11 +123,26 @@ def test_the_loss_at_labels_is_to_the_bit_that_of_masked_positions(weighted: boo
         return (losses * weights[here]).sum() if weighted else losses
 
     found = []
-    for loss in (masked, lambda hidden: label_loss(head, hidden, labels, weights if weighted else None)):
+    for loss in (
+        masked,
+        lambda hidden: label_loss(head, hidden, labels, labelled(labels), weights if weighted else None),
+    ):
         hidden = torch.randn(5, 7, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
         value = loss(hidden)
         found.append((value, *torch.autograd.grad(value, [hidden, head.weight])))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+
+
+def test_a_mask_that_attention_would_ignore_is_refused(lm) -> None:
+    ids, real = padded([[5, 6], [7]])
+    with pytest.raises(ValueError, match=r"an attention mask of shape \(2, 2\) would be ignored: give \(B, 1, n, L\)"):
+        lm.base_model(input_ids=ids, attention_mask=real)
+    seen = lm.base_model(input_ids=ids, attention_mask=causal_mask(real)).last_hidden_state
+    assert torch.allclose(
+        seen[1, -1],
+        lm.base_model(input_ids=ids[1:, 1:], position_ids=torch.tensor([[1]])).last_hidden_state[0, -1],
+        atol=1e-6,
+    )
 
 
 def test_a_tokenizer_with_more_tokens_than_a_checkpoint_embeds_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.flops import KERNELS, flop_counter
-from methods.backbone import load_backbone
+from methods.backbone import causal_mask, load_backbone
 
 LAYERS, HEADS, KEY_HEADS, HEAD = 2, 4, 2, 8
 ROWS, LENGTH, PADDED = 3, 11, 4
@@ -27,7 +27,7 @@ def counted(backend: SDPBackend, backward: bool) -> tuple[int, set[Any]]:
     real[0, -PADDED:] = False
     ids = torch.ones(ROWS, LENGTH, dtype=torch.long)
     with torch.set_grad_enabled(backward), sdpa_kernel(backend), flop_counter() as counter:
-        output = trunk(ids, attention_mask=real).last_hidden_state.sum()
+        output = trunk(ids, attention_mask=causal_mask(real)).last_hidden_state.sum()
         if backward:
             output.backward()
     return counter.get_total_flops(), set(counter.get_flop_counts()["Global"])

@@ -14,7 +14,7 @@ from golden import close
 from methods.base import IGNORE, Budget, Context, Example
 from methods.cot_sft import CoTSFT
 from methods.generation import Decoding
-from methods.icot_si import PUBLISHED_CUTOFF, ICoTSI, ICoTSIOptions, cut
+from methods.icot_si import PUBLISHED_CUTOFF, ICoTSI, ICoTSIOptions
 from tiny import EOS, context, examples, ids, make, passes, questions, text
 
 BARE = {"smoothing": None}  # exactly the stage's count
@@ -60,12 +60,6 @@ def test_nothing_removed_is_cot_sft_and_all_removed_its_answer_only_control() ->
         assert torch.equal(ours["labels"], theirs["labels"])
         assert ours.denominators == theirs.denominators
         assert ours.tokens == theirs.tokens
-
-
-def test_cut() -> None:
-    rows = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12, 13, 14, 15]])
-    kept = cut(rows, starts=torch.tensor([1, 0, 2]), counts=torch.tensor([2, 5, 0]), fill=0)
-    assert kept.tolist() == [[1, 4, 5, 0, 0], [0, 0, 0, 0, 0], [11, 12, 13, 14, 15]]
 
 
 @pytest.mark.parametrize("smoothing", [4.0, 0.5])

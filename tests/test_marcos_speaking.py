@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from methods.base import IGNORE
+from methods.base import IGNORE, labelled
 from methods.draws import question_keys
 from methods.generation import Decoding, Length
 from methods.marcos.options import MarCosOptions
@@ -84,10 +84,11 @@ def test_loss_of_a_row_keeps_its_size_whatever_is_hidden() -> None:
     lm = make(speaking="one_shot").speaking
     torch.nn.init.zeros_(lm.get_input_embeddings().weight)  # all logits are equal
     labels = torch.tensor([[5, 6, 7, EOS, IGNORE]])
-    whole = at_once_loss(lm, thoughts(1), labels, EOS)
+    whole = at_once_loss(lm, thoughts(1), labels, labelled(labels), EOS)
     for step in range(5):
-        sight = in_sight(labels, torch.tensor([11]), steps=1, step=step)
-        torch.testing.assert_close(at_once_loss(lm, thoughts(1), labels, EOS, sight), whole)
+        known, weights = in_sight(labels, torch.tensor([11]), steps=1, step=step)
+        hidden = labelled(labels.masked_fill(known, IGNORE))
+        torch.testing.assert_close(at_once_loss(lm, thoughts(1), labels, hidden, EOS, known, weights), whole)
 
 
 class Scripted:
@@ -161,11 +162,11 @@ def test_what_is_said_at_once_is_never_drawn() -> None:
 
 def test_validation_asks_for_what_the_first_pass_says() -> None:
     method = make(speaking="one_shot", refinements=2)
-    batch = method.collate(EXAMPLES, CONTEXT)
-    plain = make(speaking="one_shot")(batch, CONTEXT).losses["reconstruction"]
-    unseen = method(batch, replace(CONTEXT, training=False)).losses["reconstruction"]
+    other, validation = make(speaking="one_shot"), replace(CONTEXT, training=False)
+    plain = other(other.collate(EXAMPLES, CONTEXT), CONTEXT).losses["reconstruction"]
+    unseen = method(method.collate(EXAMPLES, validation), validation).losses["reconstruction"]
     torch.testing.assert_close(unseen, plain)
-    assert not torch.allclose(method(batch, CONTEXT).losses["reconstruction"], plain)
+    assert not torch.allclose(method(method.collate(EXAMPLES, CONTEXT), CONTEXT).losses["reconstruction"], plain)
 
 
 def test_refinements_need_one_shot() -> None:

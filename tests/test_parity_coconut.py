@@ -10,7 +10,7 @@ from torch import Tensor
 
 from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import IGNORE, Batch, Context, Setup, Stage, Vocabulary, pad
+from methods.base import IGNORE, Batch, Context, Setup, Stage, Vocabulary, labelled, pad
 from methods.coconut import Coconut, CoconutOptions
 from methods.generation import Decoding
 
@@ -47,8 +47,16 @@ class Golden:
         prompts, real = pad([row[:end] for row, end in zip(ids, ends, strict=True)], self.eos, side="left")
         text, _ = pad([row[end:] for row, end in zip(ids, ends, strict=True)], self.eos)
         wanted, _ = pad([[*row[end + 1 :], IGNORE] for row, end in zip(labels, ends, strict=True)], IGNORE)
-        tensors = {"prompt": prompts, "real": real, "text": text, "labels": wanted}
-        return Batch(tensors, {"cross_entropy": float((wanted != IGNORE).sum())}, tokens=0)
+        at, thinking = labelled(wanted), self.model._thinking(prompts)
+        tensors = {
+            "prompt": prompts,
+            "real": real,
+            "thinking": thinking,
+            "text": text,
+            "labels": wanted,
+            "labelled": at,
+        }
+        return Batch(tensors, {"cross_entropy": float(at.shape[1])}, tokens=0)
 
 
 @pytest.fixture(params=CASES, ids=lambda path: path.stem)

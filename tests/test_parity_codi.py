@@ -96,7 +96,7 @@ def test_losses_and_gradients(golden: Golden) -> None:
 def test_student_logits(golden: Golden) -> None:
     model, batch = golden.model, golden.model.collate(golden.examples, CONTEXT)
     trunk, embed = model.lm.base_model, model.lm.get_input_embeddings()
-    prefix, _ = model.think(prefill(trunk, embed(batch["asked"]), batch["asked_real"]), Decoding())
+    prefix, _ = model.think(prefill(trunk, embed(batch["asked"]), batch.get("asked_real")), Decoding())
     _, output = read(prefix, embed(golden.tensors["in.decoder_input_ids"]))
     logits = model.lm.get_output_embeddings()(output.last_hidden_state)
     real = golden.tensors["in.decoder_labels"] != IGNORE

@@ -9,7 +9,7 @@ import torch
 
 from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import Batch, Budget, Context, Setup, Stage, Vocabulary
+from methods.base import IGNORE, Batch, Budget, Context, Setup, Stage, Vocabulary, labelled
 from methods.decoding import decode, prefill
 from methods.generation import Decoding
 from methods.marcos.method import MarCos
@@ -66,16 +66,17 @@ class Golden:
         ids = torch.cat([torch.nn.functional.pad(i, (0, width - i.shape[1]), value=self.eos) for i in ids])
         marks = torch.cat([torch.nn.functional.pad(m, (0, width - m.shape[1])) for m in marks])
         lengths = marks.sum(1)
-        active = lengths > 1
-        labels = ids[:, 1:].masked_fill(~(marks[:, :-1] & active[:, None]), -100)
+        active = (lengths > 1).nonzero().squeeze(1)
+        labels = ids[:, 1:].masked_fill(~marks[:, :-1], IGNORE)[active]
         return Batch(
             {
                 "question": self.tensors["in.question_ids"],
                 "question_real": self.tensors["in.question_mask"].bool(),
                 "targets": ids[:, :-1],
                 "lengths": lengths,
+                "active": active,
                 "labels": labels,
-                "active": active.nonzero().squeeze(1),
+                "labelled": labelled(labels),
             },
             {"reconstruction": 1.0, "sparsity": 1.0},
             tokens=0,
@@ -130,7 +131,7 @@ def test_hidden_values(golden: Golden) -> None:
         blank = torch.full_like(ids, golden.eos)
         at_once = speak_at_once(model.speaking, thoughts[step], blank, torch.zeros_like(ids, dtype=torch.bool))
         close(head(at_once), expected["nar_logits"])
-    assert golden.tensors["out.reconstruction_tokens"] == (batch["labels"] != -100).sum()
+    assert golden.tensors["out.reconstruction_tokens"] == (batch["labels"] != IGNORE).sum()
 
 
 def test_greedy_tokens(golden: Golden) -> None:

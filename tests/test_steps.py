@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.data import open_corpus, prepare
-from benchmarks.engine import Phase, Ranks, build_engine
+from benchmarks.engine import Engine, Phase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.steps import StageData, Sums
+from benchmarks.specs import TrainingSpec
+from benchmarks.steps import StageData, Steps, Sums, batches_of, optimizer_step
 from methods.base import Budget, Output
 from small import small_study
 
@@ -30,6 +32,20 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.fixture
+def stage(tmp_path: Path) -> tuple[Engine, StageData]:
+    """MarCos's first."""
+    options = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
+    study = small_study([{"id": "marcos", "method": "marcos", "options": options}])
+    (spec,) = study.runs.values()
+    prepare(study, study.blocks[0], tmp_path)
+    paths = Paths(tmp_path, spec)
+    method = build_method(spec, paths.data)
+    first = method.stages(Budget(1.0, 10))[0]
+    engine = build_engine(method, first, spec.training, spec.engine, Phase(0, 1), Ranks())
+    return engine, StageData(method, open_corpus(paths.data, "train"), first, 0, None)
+
+
 def test_sums_are_those_of_the_numbers() -> None:
     sums, generator = Sums(), torch.Generator().manual_seed(0)
     values = [torch.rand((), generator=generator) for _ in range(20)]
@@ -42,24 +58,49 @@ def test_sums_are_those_of_the_numbers() -> None:
     assert sums.statistics["count"] == sum(range(20)) - 7
 
 
-def test_a_micro_batch_reads_no_number_off_the_device(tmp_path: Path) -> None:
-    """Neither in the method's passes nor when its terms are summed. Transformers itself reads one for each trunk that
-    it makes a mask for (are sequences packed?): here three."""
-    options = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
-    study = small_study([{"id": "marcos", "method": "marcos", "options": options}])
-    (spec,) = study.runs.values()
-    prepare(study, study.blocks[0], tmp_path)
-    paths, sums = Paths(tmp_path, spec), Sums()
-    method = build_method(spec, paths.data)
-    stage = method.stages(Budget(1.0, 10))[0]
-    engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), Ranks())
-    data = StageData(method, open_corpus(paths.data, "train"), stage, 0, None)
+def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, StageData]) -> None:
+    """Neither in the method's passes, transformers included, nor when its terms are summed."""
+    (engine, data), sums = stage, Sums()
     context = data.context(0, 0)
     batch = data.batch(np.arange(8), context)
     with _Reads() as reads:
         output = engine.forward(batch, context)
         engine.backward(torch.stack([*output.losses.values()]).sum(), last=True)
         sums.add(output)
-    assert reads.count == 3
+        engine.step(0)
+    assert reads.count == 0
     sums.fetch()
     assert sums.losses["reconstruction"] == output.losses["reconstruction"].item()
+
+
+def test_the_next_batch_is_collated_before_the_device_is_waited_for(
+    stage: tuple[Engine, StageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, data = stage
+    order: list[str] = []
+    for owner, name in ((data.method, "collate"), (engine, "step"), (Sums, "fetch")):
+        plain = getattr(owner, name)
+
+        def noted(*arguments: Any, plain: Any = plain, name: str = name) -> Any:
+            order.append(name)
+            return plain(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+    steps = Steps(engine, data, [(np.arange(4) + 4 * number, data.context(0, number)) for number in range(2)])
+    sums = [optimizer_step(steps, number) for number in range(2)]
+    assert order == ["collate", "step", "collate", "fetch", "step", "fetch"]
+    assert [each.examples for each in sums] == [4, 4] and sums[0].tokens != sums[1].tokens
+    with pytest.raises(StopIteration):
+        next(steps)
+
+
+def test_steps_go_on_from_any_place_of_any_epoch(stage: tuple[Engine, StageData]) -> None:
+    _, data = stage
+    training = TrainingSpec(epochs=2, batch_size=100)
+    per_epoch = -(-len(data.corpus) // 100)
+    whole = list(batches_of(data, training, per_epoch, range(2 * per_epoch)))
+    assert sorted(np.concatenate([rows for rows, _ in whole[:per_epoch]])) == list(range(len(data.corpus)))
+    assert [(context.epoch, context.step) for _, context in whole] == [(i // per_epoch, i) for i in range(len(whole))]
+    rest = list(batches_of(data, training, per_epoch, range(per_epoch - 1, 2 * per_epoch)))
+    for (rows, context), (wanted, place) in zip(rest, whole[per_epoch - 1 :], strict=True):
+        assert np.array_equal(rows, wanted) and context == place

@@ -97,10 +97,9 @@ def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
     for micro in (None, 5):
         spec = run_of(small_study(ROWS, engine={"micro_batch": micro}), row)
         trainer, engine, data = stepper(spec, prepared)
-        for step in range(3):
-            context = data.context(0, step)
-            sums = steps.optimizer_step(engine, data, np.arange(32) + 32 * step, context, step)
-        terms.append(torch.tensor(list(sums.terms().values())))
+        left = steps.Steps(engine, data, ((np.arange(32) + 32 * step, data.context(0, step)) for step in range(3)))
+        sums = [steps.optimizer_step(left, step) for step in range(3)]
+        terms.append(torch.tensor(list(sums[-1].terms().values())))
         weights.append(dict(whole_weights(trainer.method)))
     torch.testing.assert_close(terms[0], terms[1], rtol=1e-5, atol=1e-6)
     for name, tensor in weights[0].items():
@@ -158,7 +157,7 @@ def test_a_loss_that_is_not_finite_stops_with_place_and_examples(prepared: Path)
     trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     with pytest.raises(steps.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
-        steps.optimizer_step(engine, data, np.arange(4), data.context(0, 0), 0)
+        steps.optimizer_step(steps.Steps(engine, data, [(np.arange(4), data.context(0, 0))]), 0)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> None:

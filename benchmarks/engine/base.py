@@ -100,8 +100,8 @@ class Engine(ABC):
         """Add the gradient of a share of the loss; ``last``: this rank has no further micro-batch in this step."""
 
     @abstractmethod
-    def step(self, step: int) -> float:
-        """Update the weights at a ``step`` of the stage; returns the gradient norm before clipping."""
+    def step(self, step: int) -> Tensor:
+        """Update the weights at a ``step`` of the stage; returns the gradient norm before clipping, on the device."""
 
     @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -23,7 +23,7 @@ class ProcessEngine(Engine):
     def backward(self, loss: Tensor, last: bool) -> None:
         loss.backward()
 
-    def step(self, step: int) -> float:
+    def step(self, step: int) -> Tensor:
         parameters = self.trainable.values()
         for parameter in parameters:  # also decay those that this batch does not reach, as engines with flat states do
             if parameter.grad is None:
@@ -34,7 +34,7 @@ class ProcessEngine(Engine):
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.updates += 1
-        return float(norm)
+        return norm
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         return whole_weights(self.method)

@@ -116,7 +116,7 @@ class DeepSpeedEngine(Engine):
         self.engine.set_gradient_accumulation_boundary(last)
         self.engine.backward(loss * self.ranks.world, scale_wrt_gas=False)
 
-    def step(self, step: int) -> float:
+    def step(self, step: int) -> Tensor:
         self.ranks.beat("update")
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
@@ -126,7 +126,7 @@ class DeepSpeedEngine(Engine):
             norm = nn.utils.clip_grad_norm_(self.trainable.values(), self.training.max_grad_norm or float("inf"))
         self.engine.step()
         self.updates += 1
-        return float(norm if whole else self.engine.get_global_grad_norm())  # type: ignore[arg-type]  # known after a step
+        return torch.as_tensor(norm if whole else self.engine.get_global_grad_norm(), device=self.ranks.device)
 
     # -- weights and optimizer states, whole
 

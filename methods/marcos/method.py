@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from methods import interventions
 from methods.backbone import label_loss
-from methods.base import IGNORE, Batch, Budget, Context, Example, Method, Output, Setup, Stage, pad
+from methods.base import IGNORE, Batch, Budget, Context, Example, Method, Output, Setup, Stage, labelled, pad
 from methods.decoding import controlled, forced
 from methods.draws import key, normal, question_keys
 from methods.generation import Decoding, Generation
@@ -78,22 +78,35 @@ class MarCos(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``question`` (B, n); ``labels`` (K B, M - 1), what follows each position of the targets; ``active`` lists
-        those of their rows that say something; and what f reads."""
+        """``question`` (B, n); ``active`` (R,), the rows of targets that say something; ``labels`` (R, M - 1), what
+        follows each of their positions, and which of these are ``known`` and not ``labelled`` (:func:`in_sight`); and
+        what f reads."""
         epoch, _ = context.moment
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
         ids, written, read = self._targets(examples)
+        active = (written.sum(1) > 1).nonzero().squeeze(1)
+        labels = ids.masked_fill(~written, IGNORE)[:, 1:]
+        keys = torch.tensor([key(context.seed, epoch, example.id) for example in examples])
+        sight, hidden = {}, labels[active]
+        if self.options.refinements and context.training:  # validated by what the first pass says
+            known, weights = in_sight(labels, keys, self.options.steps, context.step)
+            sight, hidden = (
+                {"known": known[active], "weights": weights[active]},
+                hidden.masked_fill(known[active], IGNORE),
+            )
         return Batch(
             {
                 "question": question,
                 "question_real": real,
-                "labels": ids.masked_fill(~written, IGNORE)[:, 1:],
-                "active": (written.sum(1) > 1).nonzero().squeeze(1),
+                "active": active,
+                "labels": labels[active],
+                "labelled": labelled(hidden),
+                **sight,
                 **read,
             },
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
             tokens=positions(self.options, int(real.sum()), written, read["lengths"]),
-            keys=torch.tensor([key(context.seed, epoch, example.id) for example in examples]),
+            keys=keys,
         )
 
     def _targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -118,14 +131,14 @@ class MarCos(Method):
         mean, _, randomness = self._encode(batch, context) if self.options.randomness else (None, None, None)
         thoughts = self.think(question, batch["question_real"], randomness)
         active = batch["active"]
-        loss = self._reconstruction(thoughts.flatten(0, 1)[active], batch, context)
+        loss = self._reconstruction(thoughts.flatten(0, 1)[active], batch)
         if mean is None:
             return Output({"reconstruction": loss})
         said = mean.flatten(0, 1)[active]
         l1 = said.abs().sum()
         statistics = {
             "l1": l1.detach(),
-            "active_steps": l1.new_tensor(len(active)),
+            "active_steps": l1.new_full((), len(active)),
             "active_dimensions": (said > 0).sum().to(l1),
         }
         return Output({"reconstruction": loss, "sparsity": self.sparsity.weight.to(l1) * l1}, statistics)
@@ -181,18 +194,14 @@ class MarCos(Method):
             vectors = self.inject(randomness).view(len(neurons), self.options.tau, -1)
         return next_neurons(self.thinking, question, real, neurons, vectors, self.options.attention == "causal")
 
-    def _reconstruction(self, shallow: Tensor, batch: Batch, context: Context) -> Tensor:
+    def _reconstruction(self, shallow: Tensor, batch: Batch) -> Tensor:
         """Cross entropy, summed, of what is to be said from the active rows' shallow neurons (R, S, d)."""
-        labels = batch["labels"][batch["active"]]
+        labels, at = batch["labels"], batch["labelled"]
         if self.options.speaking == "autoregressive":
             spoken = speak(self.speaking, shallow, batch["targets"][batch["active"]])
-            return label_loss(self.speaking.get_output_embeddings(), spoken, labels)
-        sight = None
-        if self.options.refinements and context.training:  # validated by what the first pass says
-            assert batch.keys is not None
-            every = in_sight(batch["labels"], batch.keys, self.options.steps, context.step)
-            sight = tuple(part[batch["active"]] for part in every)
-        return at_once_loss(self.speaking, shallow, labels, self.vocabulary.eos, sight)
+            return label_loss(self.speaking.get_output_embeddings(), spoken, labels, at)
+        sight = batch.get("known"), batch.get("weights")
+        return at_once_loss(self.speaking, shallow, labels, at, self.vocabulary.eos, *sight)
 
     def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
         if "l1" not in statistics:

@@ -82,7 +82,8 @@ class SparsityController(nn.Module):
         if not options.adaptive or active == 0:
             return
         self.seen += torch.tensor([l1, active, 1.0], dtype=torch.float64, device=self.seen.device)
-        if int(self.seen[2]) >= options.window:
-            factor = 1.01 if self.seen[0] / self.seen[1] > options.target else 0.99
+        l1, active, steps = self.seen.tolist()
+        if steps >= options.window:
+            factor = 1.01 if l1 / active > options.target else 0.99
             self.weight.mul_(factor).clamp_(options.minimum, options.maximum)
             self.seen.zero_()

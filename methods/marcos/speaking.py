@@ -34,8 +34,7 @@ def decode_in_turn(
     rows' draws when tokens are sampled."""
     ids = torch.tensor(start, device=shallow.device).expand(len(shallow), -1)
     sequence = torch.cat([shallow, lm.get_input_embeddings()(ids)], dim=1)
-    real = sequence.new_ones(sequence.shape[:2], dtype=torch.bool)
-    return decode(lm, prefill(lm.base_model, sequence, real, decoding.cache), decoding, keys, eos)
+    return decode(lm, prefill(lm.base_model, sequence, None, decoding.cache), decoding, keys, eos)
 
 
 def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
@@ -55,7 +54,7 @@ def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tenso
 
 
 def in_sight(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tensor, Tensor]:
-    """Which targets a training pass shows, (K B, M), and a weight for the loss of each that it hides.
+    """Which targets a training pass shows, (K B, M), and a weight for the loss of each that it hides. For collating.
 
     Of each row's L targets it hides a number drawn evenly from 1 to L, at places drawn evenly. The weight, L over that
     number, keeps the size of a row's loss. ``keys`` (B,) are those of the examples, ``step`` the optimizer's.
@@ -68,12 +67,21 @@ def in_sight(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tenso
     return target & (order >= hidden), (count / hidden).expand_as(labels)
 
 
-def at_once_loss(lm: Any, shallow: Tensor, labels: Tensor, eos: int, sight: tuple[Tensor, ...] | None = None) -> Tensor:
-    """Sum of the cross entropy of the targets (R, M), each told in its own place: all from the thoughts alone, or those
-    that ``sight``, rows of what :func:`in_sight` returns, hides."""
-    known, weights = sight or (torch.zeros_like(labels, dtype=torch.bool), None)
+def at_once_loss(
+    lm: Any,
+    shallow: Tensor,
+    labels: Tensor,
+    labelled: Tensor,
+    eos: int,
+    known: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Sum of the cross entropy of the targets (R, M) that are ``labelled``, each told in its own place: from the
+    thoughts alone, or with others in sight, ``known`` (R, M), and then weighted."""
+    if known is None:
+        known = torch.zeros_like(labels, dtype=torch.bool)
     hidden = speak_at_once(lm, shallow, labels.masked_fill(~known, eos), known)
-    return label_loss(lm.get_output_embeddings(), hidden, labels.masked_fill(known, IGNORE), weights)
+    return label_loss(lm.get_output_embeddings(), hidden, labels, labelled, weights)
 
 
 def decode_at_once(

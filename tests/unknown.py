@@ -1,0 +1,42 @@
+"""Training steps on tensors that have shapes and no numbers: what asks for a number fails."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+
+from methods.base import Batch, Context, Method
+
+
+def step_without_numbers(method: Method, batch: Batch, context: Context) -> None:
+    """Forward and backward pass of a micro-batch, features of a cached stage included.
+
+    On a GPU, whatever asks for a number waits until all work before it is done, and the device then for new work. Here
+    it is an error of PyTorch's that names the operation.
+    """
+    mode = FakeTensorMode()
+    own = {**dict(method.named_buffers()), **method.state_dict(keep_vars=True)}
+    weights: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in own.items()}
+    with mode:
+        tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in batch.tensors.items()}
+        keys = None if batch.keys is None else mode.from_tensor(batch.keys)
+        unknown = Batch(tensors, batch.denominators, batch.tokens, keys)
+        if context.stage.cached:
+            inside = {f"method.{name}": tensor for name, tensor in weights.items()}
+            with torch.no_grad():
+                unknown = method.collate_features(functional_call(_Features(method), inside, (unknown, context)))
+        output = functional_call(method, weights, (unknown, context))
+        torch.stack([*output.losses.values()]).sum().backward()
+
+
+class _Features(nn.Module):
+    """Calls :meth:`Method.features` where a module's forward is called."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, batch: Batch, context: Context) -> dict[str, Tensor]:
+        return self.method.features(batch, context)
