@@ -30,10 +30,15 @@ from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_i
 
 log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints: the last and the one before
+PRECIOUS = 600.0  # seconds of training that are not thrown away unasked
 DIGEST = "sha256"  # of the tensors of a weights file, in its header
 
 
 Tensors = Iterable[tuple[str, Tensor]]
+
+
+class PreciousCheckpoint(ValueError):
+    """A run would begin anew, and with its first checkpoint throw away much work. The message names the ways out."""
 
 
 class Stored(Mapping[str, Tensor]):
@@ -200,6 +205,11 @@ def _latest(folder: Path, key: str) -> str | None:
             continue
         if checkpoint.state.get("key") == key:
             return path.name
+        if checkpoint.state.get("seconds", 0.0) > PRECIOUS:
+            raise PreciousCheckpoint(
+                f"{path} holds {checkpoint.state['seconds'] / 3600:.1f} hours of training with other settings, data or "
+                f"code: go back to those to go on from it, or remove {folder} to begin anew"
+            )
         log.warning("%s belongs to other settings, data or code: not used", path)
     return None
 

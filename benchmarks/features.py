@@ -18,7 +18,7 @@ from methods.base import Batch, Context, Method
 
 
 class FeatureStore:
-    """Rows of :meth:`Method.features` for a whole corpus, in memory-mapped files.
+    """Rows of :meth:`Method.features` for a whole corpus, in memory-mapped files, in the precision that they have.
 
     The ranks of a node fill one store together, a batch each; every node has a store of its own.
     """
@@ -48,7 +48,7 @@ class FeatureStore:
                 with autocast(method.device, precision):
                     features = method.features(batch, context)
                 for name, values in features.items():
-                    self._column(name, len(rows), values)[torch.from_numpy(places)] = values.float().cpu()
+                    self._column(name, len(rows), values)[torch.from_numpy(places)] = values.cpu()
                 progress.advance()
         for _ in range(len(starts), math.ceil(len(all_starts) / self.ranks.local_world)):
             self.ranks.beat("features done")  # a rank that has one batch fewer than others is not behind them
@@ -57,17 +57,17 @@ class FeatureStore:
     def _column(self, name: str, length: int, rows: Tensor) -> Tensor:
         if name not in self.rows:
             shape = (length, *rows.shape[1:])
-            path = self.folder / f"{name}.float32"
+            path = self.folder / f"{name}.{str(rows.dtype).removeprefix('torch.')}"
             if self.ranks.local_rank == 0:
-                reserve(path, 4 * math.prod(shape))
+                reserve(path, rows.itemsize * math.prod(shape))
             self.ranks.wait(f"room for the features {name}")
-            column = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=torch.float32)
+            column = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=rows.dtype)
             self.rows[name] = column.view(shape)
         return self.rows[name]
 
     def batch(self, method: Method, indices: np.ndarray) -> Batch:
         chosen = torch.from_numpy(indices)
-        return method.collate_features({name: column[chosen] for name, column in self.rows.items()})
+        return method.collate_features({name: column[chosen].float() for name, column in self.rows.items()})
 
     def remove(self) -> None:
         self.rows.clear()

@@ -255,7 +255,19 @@ def load_study(name: str) -> Study:
         content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         raise StudyError(f"{path} is no YAML: {error}") from error
-    return parse_study(content, str(path))
+    study = parse_study(content, str(path))
+    _require_own_name(study.name, path)
+    return study
+
+
+def _require_own_name(name: str, path: Path) -> None:
+    """A study is found by its name, and its results lie under it: two files of one name would be taken for each
+    other."""
+    if path.resolve().parent == STUDIES and name != path.stem:
+        raise StudyError(f"{path} has `name: {name}`: write `name: {path.stem}`, or name the file {name}.yaml")
+    if path.resolve().parent != STUDIES and name in shipped():
+        raise StudyError(f"{path} has `name: {name}`, which is a study in {STUDIES}: give it a name of its own, or its "
+                         "results would be taken for that one's")  # fmt: skip
 
 
 def parse_study(content: Any, place: str) -> Study:

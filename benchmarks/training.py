@@ -234,7 +234,7 @@ class Trainer:
         self.log.flush()
         model = engine.weights() if engine else whole_weights(self.method)
         optimizer = engine.optimizer_states() if engine else self.optimizer.items()
-        state = {"key": self.key, "position": asdict(self.position)}
+        state = {"key": self.key, "seconds": self.position.seconds, "position": asdict(self.position)}
         name = f"step-{self.position.step:09d}-{self.position.stage:03d}"
         checkpoints.save(self.paths.checkpoints, name, model, optimizer, state, self.ranks)
         self.saved = time.monotonic()

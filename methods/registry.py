@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import logging
 import pkgutil
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -19,6 +20,10 @@ from methods.sources import builds_on, source_digest
 ENTRY_POINT_GROUP = "marcos_bench.methods"
 
 
+log = logging.getLogger(__name__)
+_broken: dict[str, Exception] = {}  # by module or entry point
+
+
 class UnknownMethod(ValueError):
     """No method of that name; the message suggests the nearest."""
 
@@ -26,19 +31,33 @@ class UnknownMethod(ValueError):
 @cache
 def available() -> dict[str, type[Method]]:
     """All methods by name: the modules of this package, but those whose names begin with an underscore (they hold no
-    method, and take seconds to import), then the entry points of other packages."""
+    method, and take seconds to import), then the entry points of other packages.
+
+    What cannot be imported is named in the log and left out: somebody may be writing it, and other methods' runs go on.
+    """
     import methods
 
+    _broken.clear()
     names = [info.name for info in pkgutil.iter_modules(methods.__path__) if not info.name.startswith("_")]
-    modules = [importlib.import_module(f"methods.{name}") for name in names]
-    found = [value for module in modules for value in vars(module).values() if _is_method(value)]
-    found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
+    modules = [_loaded(f"methods.{name}", partial(importlib.import_module, f"methods.{name}")) for name in names]
+    found = [value for module in modules if module for value in vars(module).values() if _is_method(value)]
+    points = [_loaded(point.value, point.load) for point in entry_points(group=ENTRY_POINT_GROUP)]
+    found += [cls for cls in points if cls]
     registry: dict[str, type[Method]] = {}
     for cls in found:
         if registry.setdefault(cls.name, cls) is not cls:
             other = registry[cls.name].__module__
             raise ValueError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
     return dict(sorted(registry.items()))
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    """None where loading fails."""
+    try:
+        return load()
+    except Exception as error:  # whatever a module does when it is imported
+        log.warning("%s is left out: it cannot be imported (%s: %s)", name, type(error).__name__, error)
+        _broken[name] = error
 
 
 def _is_method(value: object) -> bool:
@@ -52,7 +71,8 @@ def get_method(name: str) -> type[Method]:
         return registry[name]
     near = difflib.get_close_matches(name, registry, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UnknownMethod(f"no method is named {name!r}{hint} (available: {', '.join(registry)})")
+    left_out = "".join(f"; {module} cannot be imported: {error}" for module, error in _broken.items())
+    raise UnknownMethod(f"no method is named {name!r}{hint} (available: {', '.join(registry)}){left_out}")
 
 
 def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Method:

@@ -207,9 +207,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("step-*"))
 
 
-def save(folder: Path, step: int, key: str) -> None:
+def save(folder: Path, step: int, key: str, **state: float) -> None:
     tensors = [("weight", torch.full((3,), float(step)))]
-    checkpoints.save(folder, f"step-{step:09d}-000", tensors, [], {"key": key})
+    checkpoints.save(folder, f"step-{step:09d}-000", tensors, [], {"key": key, **state})
 
 
 def test_the_first_checkpoint_of_other_settings_outlives_those_of_the_settings_before(tmp_path: Path) -> None:
@@ -221,6 +221,14 @@ def test_the_first_checkpoint_of_other_settings_outlives_those_of_the_settings_b
     assert names(tmp_path) == ["step-000000001-000"]
     found = checkpoints.load_latest(tmp_path, "now")
     assert found and found.model["weight"].tolist() == [1.0] * 3
+
+
+def test_hours_of_work_under_other_code_are_not_thrown_away(tmp_path: Path) -> None:
+    save(tmp_path, 5, "before", seconds=9000)
+    with pytest.raises(checkpoints.PreciousCheckpoint, match=r"step-000000005-000 holds 2\.5 hours of .* or remove"):
+        checkpoints.load_latest(tmp_path, "now")
+    found = checkpoints.load_latest(tmp_path, "before")
+    assert found and found.state["seconds"] == 9000
 
 
 def test_a_damaged_checkpoint_takes_no_good_one_s_place(tmp_path: Path) -> None:

@@ -29,8 +29,26 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
     cls = get_method("outsider")
     assert (cls.__module__, cls.__name__, cls.title) == ("outsider", "Outsider", "Outsider")
     before = code_digest("outsider")
-    (site / "outsider.py").write_text((site / "outsider.py").read_text() + "# edited\n")
+    path = site / "outsider.py"
+    path.write_text(path.read_text().replace('"""My method', '"""Our method') + "# edited\n")
+    assert code_digest("outsider") == before  # no run is begun anew for words
+    path.write_text(path.read_text() + "EDITED = True\n")
     assert code_digest("outsider") != before  # its runs are run again
+
+
+def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_method("unfinished", site)
+    install(site, "unfinished", "Unfinished")
+    (site / "unfinished.py").write_text("def (")
+    available.cache_clear()
+    assert get_method("cot_sft").title == "CoT-SFT"
+    assert "unfinished:Unfinished is left out: it cannot be imported (SyntaxError: invalid syntax" in caplog.text
+    with pytest.raises(
+        UnknownMethod, match=r"no method is named 'unfinished'.*:Unfinished cannot be imported"
+    ):
+        get_method("unfinished")
 
 
 @pytest.mark.parametrize("name", available())

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from benchmarks import checkpoints, launch, steps, timing, training
 from benchmarks.data import prepare
-from benchmarks.engine import Phase, Ranks, build_engine
+from benchmarks.engine import Phase, Ranks, autocast, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
 from benchmarks.models import build_method, exported_method
@@ -131,6 +131,21 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
     torch.testing.assert_close(losses[0], losses[1])
     for first, other in zip(*gradients, strict=True):
         torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-4)
+
+
+def test_features_are_stored_in_the_precision_that_they_have(prepared: Path, tmp_path: Path) -> None:
+    """Half of a float32 made from bfloat16 is zeros, and a corpus has tens of gigabytes of them."""
+    trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), prepared)
+    context, rows = data.context(0, 0), np.arange(12)
+    store = FeatureStore(tmp_path / "features", "test")
+    store.fill(trainer.method, "bfloat16", trainer.train, rows, context, 12)
+    assert store.rows["mean"].dtype == torch.bfloat16
+    assert (tmp_path / "features/mean.bfloat16").stat().st_size == 2 * store.rows["mean"].numel()
+    ordered = np.argsort(trainer.train.lengths[rows], kind="stable")
+    with torch.no_grad(), autocast(trainer.method.device, "bfloat16"):
+        features = trainer.method.features(data.batch(rows[ordered], context), context)
+    for name, values in store.batch(trainer.method, ordered).tensors.items():
+        assert values.dtype == torch.float32 and torch.equal(values, features[name].float())
 
 
 class Beating(Ranks):

@@ -194,7 +194,7 @@ def test_make_without_a_study_makes_the_main_table() -> None:
 
 
 def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:
-    edit("methods/cot_sft.py", "\n# edited\n")
+    edit("methods/cot_sft.py", "\nEDITED = True\n")
     edit("methods/other.py", '"""A new method\'s file."""\n')
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
     stages = ("train", "evaluate", "time")
@@ -204,7 +204,7 @@ def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[
 
 
 def test_edited_part_of_a_package_reruns_its_method(finished: Path, edit: Callable[[str, str], None]) -> None:
-    edit("methods/marcos/randomness.py", "\n# edited\n")
+    edit("methods/marcos/randomness.py", "\nEDITED = True\n")
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
     assert {job for job in jobs if job.startswith("train")} == {f"train {run}" for run in SMOKE if "/marcos" in run}
 
@@ -244,6 +244,17 @@ def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path:
         assert "Not tried again: the error is in results/smoke/logs/train/equation/cot_sft/s0.log.error" in output
         assert (folder / "results/smoke/logs/train/equation/cot_sft/s0.log.error").read_text() == "what was wrong\n"
         assert (folder / "trained").read_text() == "x" * tries
+
+
+def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
+    """Here the first of two, one after the other."""
+    folder = copy_suite(tmp_path)
+    failing = "if verb == 'train' and not Path('tried').exists():\n    Path('tried').touch()\n    sys.exit(2)\n"
+    stand_in(folder, f"{STAND_IN}{failing}")
+    runs = [folder / f"results/smoke/runs/equation/{row}/s0/train.json" for row in ("cot_sft", "marcos")]
+    targets = (str(run.relative_to(folder)) for run in runs)
+    snakemake(folder, "--cores", "1", "--config", "study=smoke", "--", *targets, fails=True)
+    assert sum(run.exists() for run in runs) == 1
 
 
 def test_data_files_have_the_names_of_modules() -> None:

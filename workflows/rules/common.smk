@@ -16,10 +16,17 @@ from benchmarks.data import get_dataset
 from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paths import Paths
-from benchmarks.study import STUDIES, load_study, study_path
+from benchmarks.study import STUDIES, StudyError, load_study, study_path
 from benchmarks.tables import Table
 from methods.registry import code_digest
 from methods.sources import source_digest
+
+
+def path_of(name):
+    try:
+        return study_path(name)
+    except StudyError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def study_file():
@@ -28,7 +35,7 @@ def study_file():
     if not files:
         if unknown := set(config) - {"study"}:
             raise WorkflowError(f"unknown keys {sorted(unknown)}: use --config study=NAME, or --configfile STUDY.yaml")
-        return study_path(str(config.get("study", "quick")))
+        return path_of(str(config.get("study", "quick")))
     if len(files) > 1 or config != yaml.safe_load(Path(files[0]).read_text()):
         raise WorkflowError("a study is one file: give one --configfile and no --config; to change it, edit a copy")
     return Path(files[0])
@@ -40,7 +47,10 @@ SCHEMA = Path(workflow.basedir) / "workflows/schemas/study.schema.json"
 def read_study(path):
     """The validated study. Its JSON schema, made from the same models, also refuses what they would convert: a number
     that YAML reads as text (1e-3)."""
-    study = load_study(str(path))
+    try:
+        study = load_study(str(path))
+    except StudyError as error:
+        raise WorkflowError(str(error)) from None
     validate(yaml.safe_load(path.read_text()), str(SCHEMA), set_default=False)
     return study
 
@@ -59,7 +69,7 @@ HOMES |= {"3b": "small_3b"}
 @functools.cache
 def study(name):
     """A study by its name: the one that the command line names, or a shipped one."""
-    return STUDY if name == STUDY.name else read_study(study_path(name))
+    return STUDY if name == STUDY.name else read_study(path_of(name))
 
 
 def file_of(wildcards):
