@@ -21,9 +21,10 @@ from benchmarks.engine import pick_device, synchronize
 from benchmarks.environment import environment, now
 from benchmarks.evaluation import batches_by_length
 from benchmarks.progress import Progress
+from benchmarks.specs import Block
 from benchmarks.study import Study
 from methods.backbone import load_backbone
-from methods.base import Budget, Context, Example, Method, Setup, Vocabulary
+from methods.base import Budget, Context, Example, Method, Setup
 from methods.generation import CachePolicy, Decoding
 from methods.registry import available, build
 
@@ -42,12 +43,12 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
     setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
     corpus = open_corpus(data, "train")
     examples = corpus.examples(range(min(questions, len(corpus))))
+    of_step = load_backbone(STEP["backbone"], words.size, overrides={"hidden_size": STEP["hidden_size"]})
     answers, training = {}, {}
     with Progress("speed", len(available())) as progress:
         for name in available():
-            options = next((row.options for row in study.rows if row.method == name), {})
-            answers[name] = time_answers(_built(name, options, setup), examples, repeats)
-            if (step := time_step(name, words, repeats)) is not None:
+            answers[name] = time_answers(_built(name, options_in(study, block, name), setup), examples, repeats)
+            if (step := time_step(name, Setup(of_step, words), repeats)) is not None:
                 training[name] = step
             progress.advance()
     return {
@@ -58,10 +59,16 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
         "questions": len(examples),
         "repeats": repeats,
         "answers": answers,
-        "training_step": STEP,
+        "training_step": {**STEP, "layers": of_step.config.num_hidden_layers},
         "training": training,
         "environment": environment(started),
     }
+
+
+def options_in(study: Study, block: Block, method: str) -> dict[str, Any]:
+    """A method's options in a block: those of its first row there that is no control, else its own defaults."""
+    rows = [row for row in study.rows_of(block) if row.method == method and not row.control]
+    return study.options_of(block, rows[0]).model_dump() if rows else {}
 
 
 def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
@@ -94,11 +101,10 @@ def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> d
     return {"title": method.title, **rates, "same": same / len(examples)}
 
 
-def time_step(name: str, words: Vocabulary, repeats: int) -> dict[str, Any] | None:
+def time_step(name: str, setup: Setup, repeats: int) -> dict[str, Any] | None:
     """Seconds of forward and backward over one batch of the last stage, batched and naive, where a method has a naive
     way."""
-    backbone = load_backbone(STEP["backbone"], words.size, overrides={"hidden_size": STEP["hidden_size"]})
-    method = _built(name, {}, Setup(backbone, words))
+    method = _built(name, {}, setup)
     context = Context(method.stages(Budget(1.0, 100))[-1], epoch=0, step=0, seed=0)
     shortest = method.collate([_example(1)], context).tokens
     rows = [_example(STEP["tokens"] - shortest + 1)] * STEP["batch_size"]
@@ -140,7 +146,7 @@ def _seconds(method: Method, work: Callable[[], Any], repeats: int) -> float:
 
 def render_speed(record: dict[str, Any]) -> str:
     """The record as two tables in Markdown."""
-    made = record["environment"]
+    made, step = record["environment"], record["training_step"]
     answers = [[a["title"], a["batched"], a["single"], a["ratio"]] for a in record["answers"].values()]
     headers = ["Method", f"cached, batch {BATCH} (questions/s)", "uncached, one by one (questions/s)", "ratio"]
     steps = [[t["title"], t["seconds"], t["naive_seconds"], t["ratio"]] for t in record["training"].values()]
@@ -152,7 +158,7 @@ def render_speed(record: dict[str, Any]) -> str:
             tabulate(steps, ["Training step", "batched (s)", "row by row (s)", "ratio"], **form),
             f"{made['device']} ({made['cpu']}), {made['threads']} threads, {versions}; study {record['study']}, block "
             f"{record['block']}. {record['questions']} questions, in batches of about equal length; untrained "
-            "weights, so answers have the lengths of the gold ones. The training step has "
-            f"batch {STEP['batch_size']}, {STEP['tokens']} tokens, 2 layers of width {STEP['hidden_size']}.",
+            f"weights, so answers have the lengths of the gold ones. The training step has batch {step['batch_size']}, "
+            f"{step['tokens']} tokens, {step['layers']} layers of width {step['hidden_size']}.",
         ]
     )

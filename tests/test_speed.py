@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.speed import STEP, time_step
+from benchmarks.speed import STEP, options_in, time_step
 from methods.registry import available
 from small import MARCOS, small_study
 from tiny import setup
@@ -30,10 +30,28 @@ def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> Non
         assert method["same"] == 1.0
         assert method["batched"] > method["single"] > 0
         assert method["title"] in run.output
-    assert "coconut" in record["training"]
+    assert "coconut" in record["training"] and record["training_step"]["layers"] == 2
+    assert "70 tokens, 2 layers of width 96." in run.output
+
+
+def test_a_method_is_measured_with_the_options_of_its_first_row_in_the_block_that_is_no_control() -> None:
+    data = {"train": "embedded"}
+    wide = {"id": "wide", "title": "Wide", "data": data, "options": {"coconut": {"thoughts_per_step": 3}}}
+    rows = [
+        {"id": "answer_only", "method": "cot_sft", "control": True, "options": {"steps": False}},
+        {"id": "elsewhere", "method": "coconut", "blocks": ["other"], "options": {"max_stage": 1}},
+        {"id": "coconut", "method": "coconut", "options": {"max_stage": 2}},
+        {"id": "cot", "method": "cot_sft"},
+    ]
+    study = small_study(rows, blocks=[wide, {"id": "other", "title": "Other", "data": data}])
+    assert options_in(study, study.block("wide"), "cot_sft") == {"steps": True}
+    found = options_in(study, study.block("wide"), "coconut")
+    assert (found["max_stage"], found["thoughts_per_step"]) == (2, 3)
+    assert options_in(study, study.block("wide"), "codi") == {}
 
 
 def test_a_training_step_of_coconut_takes_a_fifth_of_the_naive_time() -> None:
-    step = time_step("coconut", setup().vocabulary, repeats=2)
+    small = setup(hidden_size=STEP["hidden_size"])
+    step = time_step("coconut", small, repeats=2)
     assert step is not None and step["tokens"] == STEP["tokens"]
     assert step["ratio"] > 5
