@@ -12,14 +12,15 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.counting import TokenCounter, example, usual_length
-from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus
+from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus, store
 from benchmarks.data.loading import dataset_with, split_validation, to_records
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED
 from benchmarks.files import read_json
-from benchmarks.paths import DONE
-from benchmarks.specs import DataSpec, TokenizerSpec
+from benchmarks.paths import DONE, data_folder
+from benchmarks.specs import Block, DataSpec, TokenizerSpec
+from benchmarks.study import Study
 from methods.base import Example
 
 SAMPLE = 2_000  # examples that lengths are taken from
@@ -59,10 +60,16 @@ class Lengths:
         return [sum(len(step) + 1 for step in example.steps) for example in self.examples]
 
 
-def lengths_of(data: DataSpec, tokenizer: TokenizerSpec, prepared: Path) -> Lengths:
+def lengths_of(study: Study, block: Block, results: Path) -> Lengths:
     """Lengths from the best that is at hand; nothing is downloaded."""
-    if (prepared / DONE).is_file():
-        return _prepared(prepared)
+    folder = data_folder(results, study.name, block.id)
+    if store._is_done(folder, store._key(study, block)):  # not those of what the study asked for before
+        return _prepared(folder)
+    return expected_lengths(block.data, study.tokenizer_of(block))
+
+
+def expected_lengths(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
+    """Lengths of data that are not prepared yet: of published rows in reach, else by assumption."""
     dataset = dataset_with(data.train, data.form, "train")
     if isinstance(dataset, Generated) or dataset.in_folder("train"):
         try:
@@ -98,15 +105,12 @@ def _at_hand(tokenizer: TokenizerSpec) -> bool:
 def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
     dataset = get_dataset(data.train)
     if isinstance(dataset, Generated):  # its first rows are like any others
+        count = rows_by_card(data)
         rows = [replace(row, key=str(i)) for i, row in enumerate(islice(dataset.generate("train"), SAMPLE))]
-        records, count = (
-            to_records(data.train, data.form, "train", rows),
-            dataset.card.counts["train"] - data.validation,
-        )
+        records = to_records(data.train, data.form, "train", rows)
     else:
         records, _ = split_validation(load_records(data.train, data.form, "train"), data.validation)
-        count = len(records)
-    count = min(count, data.limit or count)
+        count = min(len(records), data.limit or len(records))
     records = records[:count]
     sample = [records[i] for i in spread_over(len(records), SAMPLE)]
     large = sorted(records, key=_characters, reverse=True)[: 4 * LONGEST]
@@ -120,6 +124,9 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
         return [e for e in made if len(e.question) <= data.max_question_tokens]
 
     examples, longest = examples_of(sample), sorted(examples_of(large), key=total_length)[-LONGEST:]
+    if not examples:
+        raise DataError(f"no question of {len(sample):,} has {data.max_question_tokens} tokens or fewer; raise "
+                        "`max_question_tokens`")  # fmt: skip
     used = round(count * len(examples) / len(sample))
     basis = f"{len(sample):,} of {count:,} rows"
     if _at_hand(spec):
@@ -154,8 +161,11 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
 
 def rows_by_card(data: DataSpec) -> int:
     """How many rows a block trains on, as its data set's card counts them."""
-    count = get_dataset(data.train).card.counts["train"] - data.validation
-    return min(count, data.limit or count)
+    published = get_dataset(data.train).card.counts["train"]
+    if data.validation >= published:
+        raise DataError(f"{data.validation:,} validation rows cannot be split off the {published:,} rows of "
+                        f"{data.train}; ask fewer")  # fmt: skip
+    return min(published - data.validation, data.limit or published)
 
 
 def _size(spec: TokenizerSpec) -> int:

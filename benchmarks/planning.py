@@ -29,13 +29,13 @@ from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, 
 from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
 from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
-from benchmarks.paths import data_folder
 from benchmarks.runs import RunSpec
 from benchmarks.specs import rows_per_pass
 from benchmarks.steps import budget_for
 from benchmarks.study import Study
 from methods.backbone import Backbone, load_backbone
 from methods.base import Example, Stage
+from methods.registry import get_method
 
 USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies between tensors
 ROWS = 16  # of a counted batch
@@ -109,7 +109,10 @@ class RunPlan:
     @property
     def parts(self) -> int:
         """Micro-batches of a step, which :meth:`Engine.share` deals to the ranks."""
-        return math.ceil(self.run.training.batch_size / self.micro_batch)
+        return self._parts(self.micro_batch)
+
+    def _parts(self, micro_batch: int) -> int:
+        return math.ceil(self.run.training.batch_size / micro_batch)
 
     @property
     def occupancy(self) -> float:
@@ -132,20 +135,25 @@ class RunPlan:
                 return f"DOES NOT FIT: set zero_stage to {stage}"
         for stage in dict.fromkeys((own, ZERO[-1])):
             left = room - self.needed_at(stage) + self.memory.passing
-            micro = min(self.micro_batch, math.floor(self.micro_batch * left / self.memory.activations))
-            if micro >= 1:  # once it is set, validation has no more rows
+            room_for = min(self.micro_batch, math.floor(self.micro_batch * left / self.memory.activations))
+            if room_for >= 1:  # once it is set, validation has no more rows
                 more = "" if stage == own else f"zero_stage to {stage} and "
-                return f"DOES NOT FIT: set {more}the micro-batch to {micro}"
+                return f"DOES NOT FIT: set {more}{self._micro_batch_of(room_for)}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
+
+    def _micro_batch_of(self, rows: int) -> str:
+        """Advice to set a micro-batch of ``rows`` at most: the largest that leaves no rank idle, if there is one, cut
+        to what as many micro-batches of one size have."""
+        size = next((size for size in range(rows, 0, -1) if self._parts(size) % self.ranks == 0), rows)
+        size = math.ceil(self.run.training.batch_size / self._parts(size))
+        terms = get_method(self.run.method).batch_terms if size < self.micro_batch else ()
+        return f"micro_batch to {size}" + (f" (another run: {', '.join(terms)} depends on it)" if terms else "")
 
 
 def plan(study: Study, results: Path) -> list[RunPlan]:
     """A plan of every run that the study trains itself."""
     own = [run for id, run in study.runs.items() if study.sources[id] is run]
-    lengths = {
-        block.id: lengths_of(block.data, study.tokenizer_of(block), data_folder(results, study.name, block.id))
-        for block in study.blocks
-    }
+    lengths = {block.id: lengths_of(study, block, results) for block in study.blocks}
     return [plan_run(run, lengths[run.block]) for run in own]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.hardware import GPU, GPUS
-from benchmarks.lengths import lengths_of, total_length
+from benchmarks.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.paths import Paths
 from benchmarks.plan_text import render
 from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, refusals
@@ -49,14 +52,14 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
 @pytest.mark.parametrize(
     ("ranks", "stage", "offload", "weights", "activations", "advice"),
     [
-        (1, 0, "none", 10, 100, ": set the micro-batch to 14"),
+        (1, 0, "none", 10, 100, ": set micro_batch to 11"),
         (8, 0, "none", 110, 30, ": set zero_stage to 1"),
         (8, 0, "none", 160, 30, ": set zero_stage to 2"),
         (8, 0, "none", 300, 30, ": set zero_stage to 3"),
-        (8, 0, "none", 100, 200, ": set zero_stage to 3 and the micro-batch to 6"),
-        (1, 0, "none", 200, 10, "take more GPUs"),
+        (8, 0, "none", 100, 200, ": set zero_stage to 3 and micro_batch to 4"),
+        (1, 0, "none", 200, 10, "take more GPUs, or larger ones"),
         (8, 1, "optimizer", 200, 30, ": set zero_stage to 2"),
-        (8, 3, "weights", 200, 100, ": set the micro-batch to 14"),
+        (8, 3, "weights", 200, 100, ": set micro_batch to 4"),
     ],
 )
 def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activations: int, advice: str) -> None:
@@ -67,7 +70,30 @@ def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activat
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
-    assert not made.fits(gpu) and advice in made.advice(gpu)
+    assert not made.fits(gpu) and made.advice(gpu).endswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("row", "ranks", "batch", "advice"),
+    [
+        ("cot_sft", 1, 256, "set micro_batch to 22"),
+        ("cot_sft", 8, 256, "set micro_batch to 16"),  # 22 would make 12 micro-batches, and 4 ranks wait
+        ("cot_sft", 3, 250, "set micro_batch to 21"),
+        ("cot_sft", 8, 9, "set micro_batch to 9"),  # none keeps 8 ranks busy
+        ("codi", 1, 256, "set micro_batch to 22 (another run: distillation depends on it)"),
+    ],
+)
+def test_advice_leaves_no_rank_idle_and_says_where_it_makes_another_run(
+    row: str, ranks: int, batch: int, advice: str
+) -> None:
+    """There is room for 22 rows."""
+    engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": 3}
+    study = small_study(PLANNED, engine=engine, training={"batch_size": batch})
+    memory = Memory(0.0, 0.0, 0.0, 0.0, 32e9, 0.0)
+    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, memory, 1.0, 32, "made up")
+    assert made.advice(GPU("made up", 22.5e9 / USABLE, 1.0, 1.0)) == f"DOES NOT FIT: {advice}"
+    taken = replace(made, micro_batch=int(advice.split()[3]))
+    assert taken.occupancy == 1 or batch == 9
 
 
 def test_a_validation_of_more_rows_than_a_rank_trains_on_is_in_the_plan(prepared: tuple[Study, Path]) -> None:
@@ -84,9 +110,9 @@ def test_a_validation_of_more_rows_than_a_rank_trains_on_is_in_the_plan(prepared
         assert whole.memory.validation == pytest.approx(8 * cut.memory.validation, rel=0.3), "the longest of more rows"
         assert whole.needed - cut.needed == max(whole.memory.validation - cut.memory.activations, 0)
     memory = Memory(1e9, 0.0, 1e9, 2e9, 20e9, 150e9)
-    made = replace(whole, memory=memory, micro_batch=16)
+    made = replace(whole, memory=memory)
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
-    assert made.advice(gpu).endswith("set the micro-batch to 16")
+    assert made.advice(gpu).endswith("set micro_batch to 4")
 
 
 def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[Study, Path]) -> None:
@@ -142,11 +168,11 @@ def test_hours_know_of_ranks_that_wait(
 def test_memory_is_for_the_longest_rows_of_all(prepared: tuple[Study, Path], tmp_path: Path) -> None:
     """Of the data where they are prepared, else of all rows that would be: the sample need not have them."""
     study, results = prepared
-    (block,), folder = study.blocks, results / "small/data/equation"
-    lengths, corpus = lengths_of(block.data, study.tokenizer, folder), open_corpus(folder, "train")
+    (block,) = study.blocks
+    lengths, corpus = lengths_of(study, block, results), open_corpus(results / "small/data/equation", "train")
     assert sorted(map(total_length, lengths.longest)) == sorted(corpus.lengths)[-len(lengths.longest) :]
     assert len(lengths.longest) < len(corpus)
-    found = lengths_of(block.data, study.tokenizer, tmp_path / "none")
+    found = lengths_of(study, block, tmp_path)
     assert max(map(total_length, found.longest)) >= max(map(total_length, found.examples))
     run = study.runs["equation/cot_sft/s0"]
     other = replace(lengths, longest=[example(0, 200, [20] * 5, 4)] * len(lengths.longest))
@@ -154,17 +180,42 @@ def test_memory_is_for_the_longest_rows_of_all(prepared: tuple[Study, Path], tmp
     assert large.memory.activations > 1.5 * usual.memory.activations and large.flops == usual.flops
 
 
+def test_data_that_were_prepared_for_other_settings_are_not_planned_with(prepared: tuple[Study, Path]) -> None:
+    study, results = prepared
+    (block,) = study.blocks
+    fewer = small_study(PLANNED, blocks=[{**block.model_dump(), "data": {**block.data.model_dump(), "limit": 40}}])
+    assert lengths_of(study, block, results).basis == "the prepared data"
+    found = lengths_of(fewer, fewer.blocks[0], results)
+    assert found.rows == 40 and found.basis == "40 of 40 rows"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {"train": "embedded", "validation": 32_000},
+            "32,000 validation rows cannot be split off the 20,000 rows of emb",
+        ),
+        ({"train": "gsm8k", "validation": 7_473}, "7,473 validation rows cannot be split off the 7,473 rows of gsm8k"),
+        ({"train": "embedded", "max_question_tokens": 3}, "has 3 tokens or fewer; raise `max_question_tokens`"),
+    ],
+)
+def test_data_of_which_nothing_is_left_to_train_on_have_no_plan(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        expected_lengths(DataSpec(**data), TokenizerSpec(trained=512))
+
+
 def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the folder of published files has none of a data set, which would then be read from the hub."""
     monkeypatch.setenv(sources.FOLDER, str(tmp_path))
     monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
-    found = lengths_of(DataSpec(train="gsm8k"), TokenizerSpec(trained=512), tmp_path / "none")
+    found = expected_lengths(DataSpec(train="gsm8k"), TokenizerSpec(trained=512))
     assert found.basis.startswith("the card's count and assumed lengths")
     with pytest.raises(DataError, match="'multiarith' has no train split; it has: test"):
-        lengths_of(DataSpec(train="multiarith"), TokenizerSpec(trained=512), tmp_path / "none")
+        expected_lengths(DataSpec(train="multiarith"), TokenizerSpec(trained=512))
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k/train.jsonl").write_text("cut")  # what cannot be used is as good as nothing
-    assert lengths_of(DataSpec(train="gsm8k"), TokenizerSpec(trained=512), tmp_path / "none").basis == found.basis
+    assert expected_lengths(DataSpec(train="gsm8k"), TokenizerSpec(trained=512)).basis == found.basis
 
 
 def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
@@ -212,8 +263,22 @@ def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
     code, output = planned("paper_3b_text", "--gpu", "RTX-4090", "--results", str(tmp_path))
     assert code == 1 and "DOES NOT FIT: " in output
     assert "cot_sft" in output.rpartition("DOES NOT FIT into the memory of RTX-4090: ")[2]
+    code, output = planned("smoke", "--gpu", "h200", "--results", str(tmp_path))
+    assert code == 0 and "smoke on 1 x H200" in output
     code, output = planned("smoke", "--gpu", "H300", "--results", str(tmp_path))
     assert code == 2 and all(name in output for name in GPUS)
+
+
+def test_a_plan_says_nothing_that_is_not_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers warns of how activations are asked to be recomputed, and of a trunk without a token table."""
+    study = small_study(PLANNED[-1:], engine={"activation_checkpointing": True})
+    (tmp_path / "small.yaml").write_text(study.model_dump_json())
+    logged: list[str] = []
+    monkeypatch.setattr(logging.getLogger("transformers"), "handle", lambda record: logged.append(record.getMessage()))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        code, _ = planned(str(tmp_path / "small.yaml"), "--results", str(tmp_path))
+    assert code == 0 and logged == [] and not [one for one in warned if issubclass(one.category, FutureWarning)]
 
 
 def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +297,7 @@ def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "replace", measured)
     launch.train(run, tmp_path)
-    lengths = lengths_of(run.data, run.tokenizer, Paths(tmp_path, run).data)
+    lengths = lengths_of(study, study.blocks[0], tmp_path)
     made, twice = (plan_run(run, replace(lengths, rows=count * lengths.rows)) for count in (1, 2))
     assert max(sizes) < made.disk < 1.3 * max(sizes)
     assert twice.disk - made.disk == max(features) > 0

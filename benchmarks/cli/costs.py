@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +15,14 @@ from benchmarks.hardware import GPUS, get_gpu
 from benchmarks.study import load_study
 
 app = typer.Typer()
-Gpu = Annotated[str, typer.Option(help=f"The GPU to plan for: {', '.join(GPUS)}.")]
+
+
+def _as_listed(name: str) -> str:
+    """A GPU's name as the list has it, however its letters are written."""
+    return next((gpu for gpu in GPUS if gpu.lower() == name.lower()), name)
+
+
+Gpu = Annotated[str, typer.Option(callback=_as_listed, help=f"The GPU to plan for: {', '.join(GPUS)}.")]
 
 
 @app.command()
@@ -28,12 +38,28 @@ def plan(
         from benchmarks import plan_text, planning
 
         device = get_gpu(gpu)
-        plans = planning.plan(loaded, results)
+        with _quiet_transformers():
+            plans = planning.plan(loaded, results)
         typer.echo(plan_text.render(loaded, plans, device, utilisation, results))
         refusals = planning.refusals(plans, device, results)
     for refusal in refusals:
         typer.echo(refusal, err=True)
     raise typer.Exit(bool(refusals))
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without its warnings: they are of small models that are only counted, and no user can follow them."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.set_verbosity(level)
 
 
 @app.command()
