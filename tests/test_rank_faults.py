@@ -20,7 +20,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, launch, timing
+from benchmarks import checkpoints, launch, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine.process import whole_weights
 from benchmarks.heartbeat import Beat, read_beat
@@ -31,6 +31,7 @@ from benchmarks.preemption import EXIT_CODE
 from benchmarks.runs import RunSpec
 from benchmarks.study import Study
 from conftest import ROOT
+from inflict import nth_call
 from small import MARCOS, fresh, small_study
 
 RANKS = {"kind": "deepspeed", "gpus": 2, "zero_stage": 3}
@@ -262,15 +263,24 @@ def assert_same(paths: Paths, expected: Paths) -> None:
         torch.testing.assert_close(weights[name], tensor, rtol=1e-2, atol=1e-4, msg=lambda text, n=name: f"{n}: {text}")
 
 
-def test_two_ranks_to_the_end(
+def stop(*_: Any) -> None:
+    raise InterruptedError
+
+
+def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
     place: Place, undisturbed: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both phases, features included; what it leaves can be loaded anywhere, and its records are those of any run. Its
-    training is timed on both ranks, which compute as much as one process does."""
+    """Of both phases, features included; what they leave can be loaded anywhere, and their records are those of any
+    run. Training is timed on both ranks, which compute as much as one process does."""
     own = Place(fresh(place.results, tmp_path))
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(training, "optimizer_step", training.optimizer_step)  # put back afterwards
+        nth_call(training, "optimizer_step", 4, stop)
+        launch.train(run_of(study()), own.results)
     process = own.start()
     _, printed = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed
+    assert "going on from step 3" in printed
     assert_same(own.paths, undisturbed)
     process = own.start(stage="time")
     _, printed = process.communicate(timeout=PATIENCE)
