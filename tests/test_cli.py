@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from benchmarks import results
 from benchmarks.cli import app
 from benchmarks.cli.catalogue import described
+from benchmarks.study import study_path
 from fabricate import fabricate, study
+from methods import registry
 from methods.registry import available, get_method
 
 
@@ -52,6 +54,31 @@ def test_options_are_shown_with_default_and_description(name: str, shown: str) -
 def test_options_of_no_method_are_a_clear_error() -> None:
     done = CliRunner().invoke(app, ["methods", "coconat"])
     assert done.exit_code == 2 and "no method is named 'coconat'; did you mean 'coconut'?" in done.output
+
+
+def test_two_methods_of_one_name_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked of the methods."""
+
+    def clash() -> None:
+        raise ValueError("two methods are named 'codi': methods.codi and methods.copy; rename one of them")
+
+    monkeypatch.setattr(registry, "available", clash)
+    for arguments in ([], ["codi"]):
+        done = CliRunner().invoke(app, ["methods", *arguments])
+        assert done.exit_code == 2 and "error: two methods are named 'codi'" in done.output
+
+
+def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = study_path("smoke").read_text()
+    for name in ("first", "a_name_of_more_than_16_letters", "last"):
+        (tmp_path / f"{name}.yaml").write_text(text.replace("name: smoke", f"name: {name}"))
+    (tmp_path / "broken.yaml").write_text("name: [broken")
+    monkeypatch.setattr("benchmarks.study.STUDIES", tmp_path)
+    done = CliRunner().invoke(app, ["studies"])
+    lines = done.output.splitlines()
+    assert done.exit_code == 2 and f"error: {tmp_path}/broken.yaml is no YAML" in lines[3]
+    assert [line.split()[0] for line in lines[:3]] == ["a_name_of_more_than_16_letters", "first", "last"]
+    assert {line.index("Smoke test") for line in lines[:3]} == {32}
 
 
 def test_a_block_that_a_study_has_not_is_a_clear_error(tmp_path: Path) -> None:

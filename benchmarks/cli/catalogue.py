@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from benchmarks.cli.common import clear_errors
-from benchmarks.study import load_study, shipped
+from benchmarks.study import StudyError, load_study, shipped
 
 app = typer.Typer()
 METHODS = Path("methods")
@@ -26,23 +26,32 @@ def methods(
     """List the methods that can be compared, or the options of one."""
     from methods.registry import available, get_method
 
-    if name is not None:
-        with clear_errors():
-            options = get_method(name).Options()
+    with clear_errors():
+        known = available()
+        options = None if name is None else get_method(name).Options()
+    if options is not None:
         for option, value, about in described(options):
             typer.echo(f"{option}: {value}\n    {about}")
         return
-    for method, cls in available().items():
+    names, titles = max(map(len, known)), max(len(cls.title) for cls in known.values())
+    for method, cls in known.items():
         about = (inspect.getdoc(cls) or "").partition("\n\n")[0]
-        typer.echo(f"{method:16} {cls.title:20} {' '.join(about.split())}")
+        typer.echo(f"{method:{names}}  {cls.title:{titles}}  {' '.join(about.split())}")
     typer.echo("See a method's options: marcos-bench methods NAME", err=True)
 
 
 @app.command()
 def studies() -> None:
-    """List the studies that come with the suite."""
-    for name in shipped():
-        typer.echo(f"{name:16} {load_study(name).title}")
+    """List the studies that come with the suite; exit code 2 if one of them cannot be used."""
+    names, broken = shipped(), []
+    for name in names:
+        try:
+            typer.echo(f"{name:{max(map(len, names))}}  {load_study(name).title}")
+        except ValueError as error:
+            broken.append(str(error))
+    with clear_errors():
+        if broken:
+            raise StudyError("\n".join(broken))
 
 
 @app.command()
