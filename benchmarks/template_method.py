@@ -13,20 +13,8 @@ import torch
 from pydantic import Field
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Example,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    labelled,
-    pad,
-)
+from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
+from methods.collating import IGNORE, labelled, pad
 from methods.decoding import decode, prefill, prompted
 from methods.generation import Decoding, Generation
 

@@ -172,7 +172,7 @@ def label_loss(
     """Sum of the (weighted) cross entropy over the labels that carry a loss; logits are computed at those alone.
 
     ``hidden`` (B, L, d) stands where ``labels`` (B, L) is predicted: the caller shifts. ``labelled`` (2, N) is what
-    :func:`methods.base.labelled` found of the labels while they were on the CPU.
+    :func:`methods.collating.labelled` found of the labels while they were on the CPU.
     """
     at = labelled.unbind()
     logits = head(hidden[at]).float()

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from methods.backbone import Backbone
-
-IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
 
 
 class MethodOptions(BaseModel):
@@ -235,7 +233,7 @@ class Method(nn.Module, ABC):
 
         On a GPU the host only says what is to be computed, ahead of time. It would have to wait for what it asks of the
         numbers (``.item()``, ``.any()`` in an ``if``, indices from a mask), so whatever shapes or ``if`` depend on is
-        found out in :meth:`collate`: see :func:`labelled` and :func:`padding`.
+        found out in :meth:`collate`: see :mod:`methods.collating`.
         """
 
     def naive_forward(self, batch: Batch, context: Context) -> Output | None:
@@ -296,26 +294,3 @@ def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
                          "map the names in `warm_start`")  # fmt: skip
     for name, tensor in weights.items():
         own[name][tuple(map(slice, tensor.shape))].copy_(tensor)
-
-
-def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right") -> tuple[Tensor, Tensor]:
-    """Rows of ids to a (B, L) LongTensor and its (B, L) bool mask of real positions."""
-    lengths = torch.tensor([len(row) for row in rows])
-    width = int(lengths.max()) if len(rows) else 0
-    columns = torch.arange(width)
-    mask = columns < lengths[:, None] if side == "right" else columns >= width - lengths[:, None]
-    ids = torch.full((len(rows), width), value, dtype=torch.long)
-    ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
-    return ids, mask
-
-
-def labelled(labels: Tensor) -> Tensor:
-    """(2, N) rows and columns of the labels (B, L) that carry a loss, which :func:`methods.backbone.label_loss` takes.
-    For :meth:`Method.collate`."""
-    return (labels != IGNORE).nonzero().T.contiguous()
-
-
-def padding(**masks: Tensor) -> dict[str, Tensor]:
-    """Those masks of real positions that leave any out. For :meth:`Method.collate`: where a batch has no mask, nothing
-    of it is padding, and attention has a faster way for that."""
-    return {name: real for name, real in masks.items() if not real.all()}

@@ -13,22 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Example,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    copy_weights,
-    labelled,
-    pad,
-    padding,
-)
+from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, copy_weights
+from methods.collating import IGNORE, labelled, pad, padding
 from methods.cot_sft import prompt, target
 from methods.decoding import Prefix, blank, controlled, decode, prompted, read
 from methods.draws import key, uniform

@@ -12,21 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Example,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    labelled,
-    pad,
-    padding,
-)
+from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
+from methods.collating import IGNORE, labelled, pad, padding
 from methods.cot_sft import lines, prompt
 from methods.decoding import Prefix, controlled, decode, extend, prefill, prompted, read
 from methods.generation import Decoding, Generation, Length

@@ -17,20 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Example,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    labelled,
-    pad,
-)
+from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
+from methods.collating import IGNORE, labelled, pad
 from methods.cot_sft import lines, prompt, target
 from methods.decoding import Prefix, choose, controlled, decode, extend, forced, prefill, prompted
 from methods.draws import generator, key, normal, question_keys, uniform

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from methods.base import pad
+from methods.collating import pad
 from methods.draws import question_keys, uniform
 from methods.generation import CachePolicy, Cost, Decoding
 from methods.memory import Growing, Memory, Rereading

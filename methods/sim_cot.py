@@ -12,23 +12,10 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from methods.backbone import label_loss
-from methods.base import (
-    IGNORE,
-    Batch,
-    Budget,
-    Context,
-    Example,
-    Method,
-    MethodOptions,
-    Output,
-    Setup,
-    Stage,
-    copy_weights,
-    labelled,
-    pad,
-)
+from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, copy_weights
 from methods.coconut import Coconut, CoconutOptions
 from methods.codi import CODI, CODIOptions
+from methods.collating import IGNORE, labelled, pad
 from methods.generation import Decoding, Generation, Length
 
 

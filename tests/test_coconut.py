@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from golden import close
-from methods.base import IGNORE, Budget, Example
+from methods.base import Budget, Example
 from methods.coconut import Coconut, CoconutOptions
+from methods.collating import IGNORE
 from methods.generation import Decoding
 from tiny import EOS, context, examples, ids, make, passes, questions, text
 

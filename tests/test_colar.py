@@ -16,8 +16,9 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from methods.backbone import load_backbone
-from methods.base import IGNORE, Batch, Budget, Context, Example, Setup, Stage, Vocabulary
+from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
+from methods.collating import IGNORE
 from methods.cot_sft import CoTSFT, CoTSFTOptions
 from methods.draws import key
 from methods.generation import Decoding

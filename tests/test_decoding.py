@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from methods.backbone import causal_mask, label_loss, load_backbone
-from methods.base import IGNORE, labelled
+from methods.collating import IGNORE, labelled
 from methods.decoding import choose, decode, end_where, prefill, prompted
 from methods.draws import key, normal, question_keys, uniform
 from methods.generation import Decoding

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from golden import close
-from methods.base import IGNORE, Budget, Context, Example
+from methods.base import Budget, Context, Example
+from methods.collating import IGNORE
 from methods.cot_sft import CoTSFT
 from methods.generation import Decoding
 from methods.icot_si import PUBLISHED_CUTOFF, ICoTSI, ICoTSIOptions

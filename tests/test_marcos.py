@@ -13,7 +13,8 @@ from torch.distributions import Normal, kl_divergence
 
 from benchmarks.summary import DEAD
 from methods.backbone import load_backbone
-from methods.base import IGNORE, Batch, Context, Example, Setup, Stage, Vocabulary
+from methods.base import Batch, Context, Example, Setup, Stage, Vocabulary
+from methods.collating import IGNORE
 from methods.draws import key
 from methods.generation import Decoding
 from methods.marcos.layout import group, targets

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from methods.base import IGNORE, labelled
+from methods.collating import IGNORE, labelled
 from methods.draws import question_keys
 from methods.generation import Decoding, Length
 from methods.marcos.options import MarCosOptions

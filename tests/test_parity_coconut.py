@@ -10,8 +10,9 @@ from torch import Tensor
 
 from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import IGNORE, Batch, Context, Setup, Stage, Vocabulary, labelled, pad
+from methods.base import Batch, Context, Setup, Stage, Vocabulary
 from methods.coconut import Coconut, CoconutOptions
+from methods.collating import IGNORE, labelled, pad
 from methods.generation import Decoding
 
 CASES = cases("coconut")

@@ -9,8 +9,9 @@ import torch
 
 from golden import FOLDER, backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import IGNORE, Context, Example, Setup, Stage, Vocabulary, pad
+from methods.base import Context, Example, Setup, Stage, Vocabulary
 from methods.codi import ANSWER_PHRASE, CODI, MARKERS, CODIOptions
+from methods.collating import IGNORE, pad
 from methods.decoding import prefill, read
 from methods.generation import Decoding
 

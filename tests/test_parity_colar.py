@@ -10,8 +10,9 @@ import torch
 
 from golden import FOLDER, backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import IGNORE, Batch, Context, Example, Setup, Stage, Vocabulary
+from methods.base import Batch, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions
+from methods.collating import IGNORE
 
 CASES = cases("colar")
 OURS = {  # published prefix -> ours

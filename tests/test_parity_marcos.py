@@ -9,7 +9,8 @@ import torch
 
 from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
-from methods.base import IGNORE, Batch, Budget, Context, Setup, Stage, Vocabulary, labelled
+from methods.base import Batch, Budget, Context, Setup, Stage, Vocabulary
+from methods.collating import IGNORE, labelled
 from methods.decoding import decode, prefill
 from methods.generation import Decoding
 from methods.marcos.method import MarCos

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from methods import interventions
 from methods.backbone import label_loss
-from methods.base import IGNORE, Batch, Budget, Context, Example, Method, Output, Setup, Stage, labelled, pad
+from methods.base import Batch, Budget, Context, Example, Method, Output, Setup, Stage
+from methods.collating import IGNORE, pad
 from methods.decoding import controlled, forced
 from methods.draws import key, normal, question_keys
 from methods.generation import Decoding, Generation
@@ -23,7 +24,7 @@ from methods.marcos.randomness import (
     gaussian_kl,
     upstream_nll,
 )
-from methods.marcos.speaking import at_once_loss, decode_at_once, decode_in_turn, in_sight, speak
+from methods.marcos.speaking import at_once_loss, decode_at_once, decode_in_turn, in_sight, speak, spoken
 from methods.marcos.thinking import next_neurons, pool
 
 
@@ -78,30 +79,22 @@ class MarCos(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``question`` (B, n); ``active`` (R,), the rows of targets that say something; ``labels`` (R, M - 1), what
-        follows each of their positions, and which of these are ``known`` and not ``labelled`` (:func:`in_sight`); and
-        what f reads."""
+        """``question`` (B, n); ``active`` (R,), the rows of targets that say something; what these say
+        (:func:`spoken`); and what f reads."""
         epoch, _ = context.moment
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
         ids, written, read = self._targets(examples)
         active = (written.sum(1) > 1).nonzero().squeeze(1)
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
         keys = torch.tensor([key(context.seed, epoch, example.id) for example in examples])
-        sight, hidden = {}, labels[active]
-        if self.options.refinements and context.training:  # validated by what the first pass says
-            known, weights = in_sight(labels, keys, self.options.steps, context.step)
-            sight, hidden = (
-                {"known": known[active], "weights": weights[active]},
-                hidden.masked_fill(known[active], IGNORE),
-            )
+        seen = self.options.refinements and context.training  # validated by what the first pass says
+        sight = in_sight(labels, keys, self.options.steps, context.step) if seen else None
         return Batch(
             {
                 "question": question,
                 "question_real": real,
                 "active": active,
-                "labels": labels[active],
-                "labelled": labelled(hidden),
-                **sight,
+                **spoken(labels, active, sight),
                 **read,
             },
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
@@ -198,8 +191,8 @@ class MarCos(Method):
         """Cross entropy, summed, of what is to be said from the active rows' shallow neurons (R, S, d)."""
         labels, at = batch["labels"], batch["labelled"]
         if self.options.speaking == "autoregressive":
-            spoken = speak(self.speaking, shallow, batch["targets"][batch["active"]])
-            return label_loss(self.speaking.get_output_embeddings(), spoken, labels, at)
+            states = speak(self.speaking, shallow, batch["targets"][batch["active"]])
+            return label_loss(self.speaking.get_output_embeddings(), states, labels, at)
         sight = batch.get("known"), batch.get("weights")
         return at_once_loss(self.speaking, shallow, labels, at, self.vocabulary.eos, *sight)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from methods.backbone import label_loss
-from methods.base import IGNORE
+from methods.collating import IGNORE, labelled
 from methods.decoding import decode, end_where, prefill
 from methods.draws import key, uniform
 from methods.generation import Cost, Decoding
@@ -67,21 +67,32 @@ def in_sight(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tenso
     return target & (order >= hidden), (count / hidden).expand_as(labels)
 
 
+def spoken(labels: Tensor, active: Tensor, sight: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
+    """What a batch holds of the ``active`` rows (R,) of targets (K B, M): ``labels`` (R, M) and which of them are
+    ``labelled``. With a ``sight``, as :func:`in_sight` gives it, these are the hidden ones, and it is there too, as
+    ``known`` and ``weights`` (R, M)."""
+    said = labels[active]
+    if sight is None:
+        return {"labels": said, "labelled": labelled(said)}
+    known, weights = (part[active] for part in sight)
+    return {"labels": said, "labelled": labelled(said.masked_fill(known, IGNORE)), "known": known, "weights": weights}
+
+
 def at_once_loss(
     lm: Any,
     shallow: Tensor,
     labels: Tensor,
-    labelled: Tensor,
+    at: Tensor,
     eos: int,
     known: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Sum of the cross entropy of the targets (R, M) that are ``labelled``, each told in its own place: from the
+    """Sum of the cross entropy of the targets (R, M) ``at`` some places (2, N), each told in its own place: from the
     thoughts alone, or with others in sight, ``known`` (R, M), and then weighted."""
     if known is None:
         known = torch.zeros_like(labels, dtype=torch.bool)
     hidden = speak_at_once(lm, shallow, labels.masked_fill(~known, eos), known)
-    return label_loss(lm.get_output_embeddings(), hidden, labels, labelled, weights)
+    return label_loss(lm.get_output_embeddings(), hidden, labels, at, weights)
 
 
 def decode_at_once(

@@ -1,0 +1,34 @@
+"""What methods collate batches with: rows of ids to tensors on the CPU, and what is to be known of them ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
+
+
+def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right") -> tuple[Tensor, Tensor]:
+    """Rows of ids to a (B, L) LongTensor and its (B, L) bool mask of real positions."""
+    lengths = torch.tensor([len(row) for row in rows])
+    width = int(lengths.max()) if len(rows) else 0
+    columns = torch.arange(width)
+    mask = columns < lengths[:, None] if side == "right" else columns >= width - lengths[:, None]
+    ids = torch.full((len(rows), width), value, dtype=torch.long)
+    ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+    return ids, mask
+
+
+def labelled(labels: Tensor) -> Tensor:
+    """(2, N) rows and columns of the labels (B, L) that carry a loss, which :func:`methods.backbone.label_loss` takes.
+    For :meth:`Method.collate`."""
+    return (labels != IGNORE).nonzero().T.contiguous()
+
+
+def padding(**masks: Tensor) -> dict[str, Tensor]:
+    """Those masks of real positions that leave any out. For :meth:`Method.collate`: where a batch has no mask, nothing
+    of it is padding, and attention has a faster way for that."""
+    return {name: real for name, real in masks.items() if not real.all()}
