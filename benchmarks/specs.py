@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+Identifier = Annotated[str, Field(pattern=NAME)]
 Form = Literal["equation", "text", "lines"]
 
 

@@ -1,0 +1,137 @@
+"""What is wrong with settings is said in the words of a study file: where, what, and the mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from benchmarks.reasons import SettingsError, checked
+from benchmarks.specs import EngineSpec, TrainingSpec
+from benchmarks.study import Study, shipped, study_path
+from methods.registry import get_method
+
+STUDY = """
+name: minimal
+title: Minimal
+tokenizer: {trained: 512}
+blocks: [{id: equation, title: Equation, data: {train: embedded}}]
+rows: [{id: cot, method: cot_sft}]
+training: {epochs: 1}
+evaluation: {tests: [embedded_in_domain]}
+"""
+
+
+def content(changes: str) -> dict[str, Any]:
+    return yaml.safe_load(STUDY) | yaml.safe_load(changes)
+
+
+def refusal(model: type[BaseModel], content: Any, place: str = "") -> list[str]:
+    with pytest.raises(SettingsError) as refused:
+        checked(model, content, place)
+    return str(refused.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("seed: [0]", "no key `seed`; did you mean `seeds`?"),
+        ("rows: [{id: cot, methd: cot_sft, method: cot_sft}]", "row 'cot': no key `methd`; did you mean `method`?"),
+        ("rows: [{method: cot_sft}]", "rows, entry 1: `id` is missing"),
+        ("rows: [{id: cot}]", "row 'cot': `method` is missing"),
+        (
+            "rows: [{id: a b, method: cot_sft}]",
+            "row 'a b', id: must be letters, digits, `_`, `-` and `.`, the first a letter or a digit, not 'a b'",
+        ),
+        ("rows: [{id: cot, method: x, backbone: {nam: y}}]", "row 'cot', backbone: no key `nam`; did you mean `name`?"),
+        ("seeds: 3", "seeds: must be a list, such as [0, 1, 2], not 3"),
+        ("seeds: [0, a]", "seeds, entry 2: must be a whole number, not 'a'"),
+        ("evaluation: {tests: gsm8k}", "evaluation.tests: must be a list: [gsm8k], not 'gsm8k'"),
+        ("evaluation: {tests: []}", "evaluation.tests: must have 1 or more entries"),
+        (
+            "evaluation: {tests: [a], decodings: {default: {top: 1}}}",
+            "evaluation.decodings.default: no key `top`; did you mean `top_p`?",
+        ),
+        ("rows: {id: cot}", 'rows: must be a list, not {"id": "cot"}'),
+        ("title: 5", "title: must be text: put quotes around 5"),
+        ("title: 2024-01-01", "YAML reads 2024-01-01 as a date: put quotes around it"),
+        ("training: {epochs: 1, tokens: 2}", "training: give exactly one budget: `epochs` or `tokens`"),
+        ("training: {epochs: 1, learning_rate: 1e-3}", "training.learning_rate: write 1.0e-3: YAML reads 1e-3 as text"),
+        ("training: {tokens: 1.5E6}", "training.tokens: write 1.5e+6: YAML reads 1.5E6 as text"),
+        ("training: {epochs: '1'}", "training.epochs: write 1 without quotes"),
+        ("training: {epochs: one}", "training.epochs: must be a number, not 'one'"),
+        ("training: {epochs: 1, batch_size: 1e2}", "training.batch_size: write 100: YAML reads 1e2 as text"),
+        ("training: {epochs: 1, betas: [0.9, 0.9, 0.9]}", "training.betas: must have 2 entries at most"),
+        ("training: {epochs: 1, betas: [0.9]}", "training.betas: entry 2 is missing"),
+        ("training:", "training: must be keys with values (`key: value`), not null"),
+        (
+            "backbone: {overrides: {rms_norm_eps: 1e-6}}",
+            "backbone.overrides.rms_norm_eps: write 1.0e-6: YAML reads 1e-6 as text",
+        ),
+        ("tokenizer: {trained: 100}", "tokenizer.trained: must be greater than or equal to 300 or 'words', not 100"),
+        (
+            "blocks: [{id: a, title: T, data: {train: x, form: txt}}]",
+            "block 'a', data.form: must be 'equation', 'text' or 'lines', not 'txt'",
+        ),
+        ("threads: true", "threads: must be a whole number, not true"),
+    ],
+)
+def test_a_study_is_refused_in_its_own_words(changes: str, message: str) -> None:
+    assert refusal(Study, content(changes)) == [message]
+
+
+def test_every_reason_has_a_line_and_begins_with_the_place() -> None:
+    assert refusal(TrainingSpec, {"epochz": 1, "betas": 3}, "equation/cot, training") == [
+        "equation/cot, training, betas: must be a list, such as [0, 1, 2], not 3",
+        "equation/cot, training: no key `epochz`; did you mean `epochs`?",
+    ]
+    assert refusal(EngineSpec, {"gpu": 2}, "a/b, engine") == ["a/b, engine: no key `gpu`; did you mean `gpus`?"]
+    (line,) = refusal(EngineSpec, {"x": 2})
+    assert line.startswith("no key `x`; known: kind, gpus, nodes, ")
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("coconut", {"max_stages": 2}, "no option `max_stages`; did you mean `max_stage`?"),
+        (
+            "coconut",
+            {"control": "pase"},
+            "control: must be 'none', 'no_cot', 'no_curriculum', 'no_thoughts' or 'pause', not 'pase'",
+        ),
+        ("marcos", {"sparsity": {"wieght": 1}}, "sparsity: no option `wieght`; did you mean `weight`?"),
+        ("marcos", {"sparsity": {"weight": "1e-4"}}, "sparsity.weight: write 1.0e-4: YAML reads 1e-4 as text"),
+    ],
+)
+def test_options_are_refused_alike(method: str, options: dict[str, Any], message: str) -> None:
+    assert refusal(get_method(method).Options, options) == [message]
+
+
+def test_a_file_that_holds_no_study_is_refused() -> None:
+    assert refusal(Study, None) == ["the file is empty"]
+    assert refusal(Study, ["x"]) == ['must be keys with values (`key: value`), not ["x"]']
+    assert refusal(Study, {})[:2] == ["`name` is missing", "`title` is missing"]
+    assert refusal(Study, {("a", "b"): 1}) == ["keys must be str, int, float, bool or None, not tuple"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *("training: {epochs: 1e3}", "training: {epochs: '1'}", "training: {epochs: true}", "threads: true"),
+        *("seeds: ['1']", "title: 1", "rows: [{id: a, method: b, indent: 'true'}]", "tables: [mian]"),
+    ],
+)
+def test_the_schema_refuses_the_same(changes: str) -> None:
+    schema = jsonschema.Draft202012Validator(Study.model_json_schema())
+    assert refusal(Study, content(changes)) and not schema.is_valid(content(changes))
+    taken = content("training: {epochs: 1, learning_rate: .5e-3, tokens: null}")
+    assert checked(Study, taken) and schema.is_valid(taken)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
+    content = yaml.safe_load(study_path(name).read_text())
+    assert checked(Study, content) == Study.model_validate(content)
