@@ -1,4 +1,5 @@
-"""What the README says holds: a killed study goes on, and all commands work as they are written."""
+"""What the README and the pages it links say holds: a killed study goes on, all commands work as they are written, and
+numbers that stand on several pages agree."""
 
 from __future__ import annotations
 
@@ -16,20 +17,40 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cli import app
 from benchmarks.locks import PARENT_VARIABLE, RunLock
-from benchmarks.study import load_study
+from benchmarks.study import load_study, shipped
 from conftest import ROOT
 from copies import command, copy_suite, environment, snakemake
+from methods.registry import available
 
 TARGET = "results/table_main.md"
-README = (ROOT / "README.md").read_text()
-ADD = README.split("<!-- add -->")[1].split("<!-- end -->")[0]
-COMMANDS = [
+REFERENCE = ROOT / "results/reference"
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [README, *DOCS, ROOT / "CONTRIBUTING.md", *sorted(REFERENCE.rglob("README.md"))]
+
+
+def block(page: str, name: str) -> str:
+    """The part of a page between the comment of that name and the next ``end``."""
+    return (ROOT / page).read_text().split(f"<!-- {name} -->")[1].split("<!-- end -->")[0]
+
+
+def grid(text: str) -> list[str]:
+    """The lines of the first table in a text."""
+    found = re.search(r"(?:^\|.*\n)+", text, re.M)
+    assert found, "there is no table"
+    return found[0].splitlines()
+
+
+ADD = block("README.md", "add")
+COMMANDS = dict.fromkeys(  # each once; the README last, as docs/commands.md has the stages in their order
     line.split(" #")[0].strip()
-    for block in re.findall(r"^```bash\n(.*?)^```", README, re.M | re.S)
-    for line in block.splitlines()
+    for page in [*DOCS, README]
+    for fence in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.M | re.S)
+    for line in fence.splitlines()
     if line.strip()
-]
+)
 
 
 def harmless(command: str) -> str:
@@ -146,6 +167,44 @@ def test_adding_a_method_takes_30_lines_at_most() -> None:
     assert "new-method" in ADD and len(ADD.strip().splitlines()) <= 30
 
 
-def test_files_that_are_linked_exist() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
-    assert links and all((ROOT / link).exists() for link in links)
+def test_readme_is_read_in_minutes() -> None:
+    assert len(README.read_text().splitlines()) <= 220
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.*)", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_linked_exists(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{link}: no such file"
+        assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+def test_readme_links_every_page() -> None:
+    links = re.findall(r"\]\(([^)#]+)", README.read_text())
+    assert {page.resolve() for page in PAGES[1:]} <= {(ROOT / link).resolve() for link in links}
+
+
+def test_table_is_the_committed_one() -> None:
+    committed = (REFERENCE / "quick/table_main.md").read_text()
+    assert grid(block("README.md", "table: quick")) == grid(committed)
+
+
+def test_speed_table_names_methods() -> None:
+    rows = [line.split("|")[1].strip() for line in grid(block("docs/performance.md", "speed"))[2:]]
+    assert rows and set(rows) <= {method.title for method in available().values()}
+
+
+def test_pages_name_every_study_and_command() -> None:
+    studies, commands = ((ROOT / f"docs/{name}.md").read_text() for name in ("studies", "commands"))
+    assert not [name for name in shipped() if f"`{name}`" not in studies]
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert not [name for name in known if f"marcos-bench {name.replace('_', '-')}" not in commands]
