@@ -63,7 +63,7 @@ class Lengths:
 def lengths_of(study: Study, block: Block, results: Path) -> Lengths:
     """Lengths from the best that is at hand; nothing is downloaded."""
     folder = data_folder(results, study.name, block.id)
-    if store._is_done(folder, store._key(study, block)):  # not those of what the study asked for before
+    if store.is_prepared(study, block, results):  # not those of what the study asked for before
         return _prepared(folder)
     return expected_lengths(block.data, study.tokenizer_of(block))
 

@@ -100,6 +100,7 @@ def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest
 
 def test_the_median_of_an_even_number_of_times_is_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"tests": {"alpha": {"answer_only": {"seconds": [3.0, 1.0, 2.0, 8.0], "n": 7}}}}
-    monkeypatch.setattr("benchmarks.devices.pin_for", lambda *_: None)
+    for name in ("devices.pin_for", "data.store.require_prepared"):
+        monkeypatch.setattr(f"benchmarks.{name}", lambda *_: None)
     monkeypatch.setattr("benchmarks.timing.time_run", lambda *_: times)
     assert "alpha (answer_only): 2.50 s for 7 questions" in output("time", "smoke", "equation/marcos/s0")

@@ -92,6 +92,20 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     assert [path.name for path in folder.parent.iterdir()] == ["equation"]
 
 
+@pytest.mark.parametrize("before", [None, 300])
+def test_data_that_are_missing_or_of_other_settings_are_refused(before: int | None, tmp_path: Path) -> None:
+    """By commands that would train, answer or time with them under the name of today's."""
+    if before:
+        old = make_study(limit=before)
+        prepare(old, old.blocks[0], tmp_path)
+    study = make_study(limit=30)
+    mend = "tiny/data/equation has not the data that tiny asks for: run `marcos-bench data tiny.yaml --block equation`"
+    with pytest.raises(DataError, match=mend):
+        store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
+    prepare(study, study.blocks[0], tmp_path)
+    store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
+
+
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     study = make_study()
     monkeypatch.setattr(store, "_store_test", lambda *_: (_ for _ in ()).throw(DataError("stop")))

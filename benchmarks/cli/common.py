@@ -31,9 +31,13 @@ def clear_errors() -> Iterator[None]:
         raise typer.Exit(error.code if isinstance(error, RankFailure) else 2) from error
 
 
-def run_of(study: str, run: str) -> RunSpec:
-    """The run of a study, or an error that lists them."""
-    runs = load_study(study).runs
-    if run not in runs:
-        raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(runs)}")
-    return runs[run]
+def ready_run(study: str, run: str, results: Path) -> RunSpec:
+    """The run of a study, or an error that lists them, or says that its data are not those that the study asks for."""
+    loaded = load_study(study)
+    if run not in loaded.runs:
+        raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(loaded.runs)}")
+    from benchmarks.data.store import require_prepared
+
+    spec = loaded.runs[run]
+    require_prepared(loaded, loaded.block(spec.block), results, study)
+    return spec

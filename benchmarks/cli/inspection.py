@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, run_of
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
 from benchmarks.study import load_study
 
 app = typer.Typer()
@@ -60,7 +60,7 @@ def intervene(
     """Set dimensions of a trained run's latents by hand: outputs before and after, and how their length, format and
     accuracy change."""
     with clear_errors():
-        spec = run_of(study, run)
+        spec = ready_run(study, run, results)
         from benchmarks import devices
         from benchmarks.analysis import by_hand
 

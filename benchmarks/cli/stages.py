@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, run_of
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
 from benchmarks.figures import Figure
 from benchmarks.study import StudyError, load_study
 from benchmarks.tables import Table
@@ -39,7 +39,7 @@ def data(
 def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Train one run, from its last checkpoint if there is one."""
     with clear_errors():
-        spec = run_of(study, run)
+        spec = ready_run(study, run, results)
         from benchmarks import devices, launch
 
         devices.pin_for(spec.engine)
@@ -52,7 +52,7 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Answer all test questions with a trained run and score the answers."""
     with clear_errors():
-        spec = run_of(study, run)
+        spec = ready_run(study, run, results)
         from benchmarks import devices, evaluation
 
         devices.pin(1)
@@ -67,7 +67,7 @@ def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS)
 def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Measure test and training times of a trained run. Nothing else should run on the machine."""
     with clear_errors():
-        spec = run_of(study, run)
+        spec = ready_run(study, run, results)
         from benchmarks import devices, timing
 
         devices.pin_for(spec.engine)
@@ -82,7 +82,7 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Analyse what a trained run's latents carry: their patterns, interventions, samples. Figures are drawn from it."""
     with clear_errors():
-        spec = run_of(study, run)
+        spec = ready_run(study, run, results)
         from benchmarks import devices
         from benchmarks.analysis import stage
 

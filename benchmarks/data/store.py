@@ -110,20 +110,36 @@ class TestSet:
 def prepare(study: Study, block: Block, results: Path) -> Path:
     """Read, split, tokenise and store the data of a block; what is already there for the same inputs stays."""
     target = data_folder(results, study.name, block.id)
-    key = _key(study, block)
-    if _is_done(target, key):
+    if is_prepared(study, block, results):
         return target
     if not sys.stderr.isatty():
         disable_progress_bars()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{block.id}.") as name:
         built = Path(name) / "built"
-        _build(study, block, built, key)
+        _build(study, block, built)
         if target.exists():
             os.replace(target, Path(name) / "old")
         os.replace(built, target)
     sync(target.parent)
     return target
+
+
+def is_prepared(study: Study, block: Block, results: Path) -> bool:
+    """Whether the data of a block are there, and are what the study asks for now."""
+    try:
+        return read_json(data_folder(results, study.name, block.id) / DONE)["key"] == _key(study, block)
+    except (BrokenRecord, KeyError, TypeError):
+        return False
+
+
+def require_prepared(study: Study, block: Block, results: Path, file: str) -> None:
+    """Refuse data that are missing, or that were prepared from other settings; ``file`` is the study as commands name
+    it."""
+    if not is_prepared(study, block, results):
+        folder = data_folder(results, study.name, block.id)
+        raise DataError(f"{folder} has not the data that {study.name} asks for: run `marcos-bench data {file} --block "
+                        f"{block.id}`")  # fmt: skip
 
 
 def open_corpus(directory: Path, split: Literal["train", "validation"]) -> Corpus:
@@ -160,14 +176,7 @@ def _key(study: Study, block: Block) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def _is_done(target: Path, key: str) -> bool:
-    try:
-        return read_json(target / DONE)["key"] == key
-    except (BrokenRecord, KeyError, TypeError):
-        return False
-
-
-def _build(study: Study, block: Block, folder: Path, key: str) -> None:
+def _build(study: Study, block: Block, folder: Path) -> None:
     """Write everything of a block into ``folder``, ``done.json`` last."""
     data = block.data
     rows = {f"{data.train}/train": load_rows(data.train, data.form, "train")}
@@ -193,7 +202,7 @@ def _build(study: Study, block: Block, folder: Path, key: str) -> None:
             "distinct": len(questions(tests)),
         }
     done = {
-        "key": key,
+        "key": _key(study, block),
         "block": block.id,
         "form": data.form,
         "cards": {name: get_dataset(name).card.model_dump(mode="json") for name in (data.train, *overlaps)},
