@@ -50,7 +50,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "tokens_per_question": "Float64",
     "latent_steps": "Float64",
     "test_seconds_median": "Float64",  # over repeats, for `timed_n` questions, answer only
-    "test_seconds_spread": "Float64",  # half the interquartile range over repeats
+    "test_seconds_spread": "Float64",  # half the interquartile range over repeats; none of one alone
     "all_steps_seconds_median": "Float64",  # the same, steps said too; where the method can leave them out
     "all_steps_seconds_spread": "Float64",
     "timed_n": "Int64",
@@ -231,7 +231,7 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def _repeats(times: TestTimes) -> tuple[float, float]:
-    """Median and half the interquartile range of the timed repeats."""
+def _repeats(times: TestTimes) -> tuple[float, float | None]:
+    """Median and half the interquartile range of the timed repeats, of which one has none."""
     lower, median, upper = np.percentile(times.seconds, [25, 50, 75])
-    return float(median), float(upper - lower) / 2
+    return float(median), float(upper - lower) / 2 if len(times.seconds) > 1 else None

@@ -105,6 +105,21 @@ def test_times_and_their_spreads_have_as_many_decimals() -> None:
     assert timed(None, "1") == Cell(mark="1")
 
 
+def test_a_single_pass_has_no_spread(tmp_path: Path) -> None:
+    made = study(timing={"repeats": 1})
+    fabricate(made, tmp_path)
+    for path in (tmp_path / "fake/runs").rglob("time.json"):
+        record = read_json(path)
+        for times in (times for modes in record["tests"].values() for times in modes.values()):
+            times["seconds"] = [0.0039]
+        write_json(path, record)
+    results.collect(made, tmp_path)
+    text = contents(made, tmp_path)["md"]
+    assert cells(text, "CoT-SFT", "Training data: text")[2] == "0.0039" and "± 0.00" not in text
+    assert "in batches of 64; one pass. A method" in " ".join(text.split()) and "repeats ±" not in text
+    assert "median of 5 repeats ± half their interquartile range" in rendered(study(), tmp_path / "five")["md"]
+
+
 def test_times_that_were_measured_beside_other_work_are_named(tmp_path: Path) -> None:
     assert "Other processes took" not in rendered(study(), tmp_path)["md"]
     for run, load in (("text/marcos/s0", 0.124), ("text/cot/s0", 0.01)):

@@ -220,11 +220,14 @@ class MainTable(Maker):
             theirs = f" Times and training FLOPs of rows that are runs of {shares} come from there." if shares else ""
             return f"Nothing is timed in this study.{theirs}"
         some = f"up to {timing.questions} questions of a set, spread evenly over their lengths"
+        passes, covers = "one pass", "Repeats differ, and processes do by more"
+        if timing.repeats > 1:
+            passes = f"median of {timing.repeats} repeats ± half their interquartile range"
+            covers = "± covers repeats within one process only and processes differ by more"
         return f"""Test: seconds to answer {some if timing.questions else "all questions of a set"} on one device, in
-        batches of {timing.batch_size}; median of {timing.repeats} repeats ± half their interquartile range. A method
-        that can leave its steps unsaid says the answer alone; All steps, in the details, is its time with the steps
-        said too. ± covers repeats within one process only and processes differ by more, so small differences
-        in Test are not meaningful. No speed-up is stated: times can be compared within this table only."""
+        batches of {timing.batch_size}; {passes}. A method that can leave its steps unsaid says the answer alone; All
+        steps, in the details, is its time with the steps said too. {covers}, so small differences in Test are not
+        meaningful. No speed-up is stated: times can be compared within this table only."""
 
 
 def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:
