@@ -104,12 +104,12 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file, or :class:`BrokenRecord`."""
+def read_json(path: Path, mend: str = "run the stage that writes it") -> Any:
+    """The content of a JSON file, or :class:`BrokenRecord`. ``mend``: what to do where there is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BrokenRecord(f"{path} does not exist: run the stage that writes it") from error
+        raise BrokenRecord(f"{path} does not exist: {mend}") from error
     except json.JSONDecodeError as error:
         raise BrokenRecord(
             f"{path}, line {error.lineno}: broken JSON ({error.msg}); delete it and run again"

@@ -90,18 +90,23 @@ def load_collected(study: Study, results: Path) -> Collected:
     path = results / study.name / "collect.json"
     collected = read_collected(path)
     if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
-        raise BrokenRecord(f"{path} was made from another version of the study: run `collect` again")
+        raise BrokenRecord(f"{path} was made from another version of the study: run `{_command(path)}` again")
     return collected
 
 
 def read_collected(path: Path) -> Collected:
     """What ``collect`` wrote, of whatever version of the study, or :class:`BrokenRecord`."""
     try:
-        return Collected.model_validate(read_json(path))
+        return Collected.model_validate(read_json(path, f"run `{_command(path)}`"))
     except ValidationError as error:
         raise BrokenRecord(
-            f"{path} is no collection of run records ({first_problem(error)}): run `collect` again"
+            f"{path} is no collection of run records ({first_problem(error)}): run `{_command(path)}` again"
         ) from error
+
+
+def _command(path: Path) -> str:
+    """What writes a collection."""
+    return f"marcos-bench collect {path.parent.name}"
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:

@@ -1,17 +1,24 @@
-"""What is wrong with settings is said in the words of a study file: where, what, and the mend."""
+"""What is wrong with settings is said in the words of a study file: where, what, and the mend. And what commands say
+that find nothing to read."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
+from benchmarks.analysis import explaining
+from benchmarks.cli import app
+from benchmarks.paths import Paths
 from benchmarks.reasons import SettingsError, checked
 from benchmarks.specs import EngineSpec, TrainingSpec
-from benchmarks.study import Study, shipped, study_path
+from benchmarks.study import Study, load_study, shipped, study_path
 from methods.registry import get_method
 
 STUDY = """
@@ -135,3 +142,44 @@ def test_the_schema_refuses_the_same(changes: str) -> None:
 def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
     content = yaml.safe_load(study_path(name).read_text())
     assert checked(Study, content) == Study.model_validate(content)
+
+
+# -- commands that find nothing to read
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mend"),
+    [
+        (["table", "smoke"], "smoke/collect.json does not exist: run `marcos-bench collect smoke`"),
+        (
+            ["figure", "smoke", "--figure", "dimensions"],
+            "analysis.json does not exist: run `marcos-bench analyse smoke equation/marcos/s0`",
+        ),
+        (
+            ["explain", "smoke", "--question", "1"],
+            "no run of smoke is trained here, and trained runs are what is asked: train one first, e.g. `marcos-bench "
+            "train smoke text/cot_sft/s0`",
+        ),
+    ],
+)
+def test_a_command_names_the_one_to_run_before_it(arguments: list[str], mend: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [*arguments, "--results", str(tmp_path)])
+    assert done.exit_code == 2 and mend in done.output
+
+
+def test_explain_shows_whole_ids_in_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smoke, run = load_study("smoke"), "equation/marcos_wo_deep/s0"
+    weights = Paths(tmp_path, smoke.runs[run]).weights
+    weights.parent.mkdir(parents=True)
+    weights.touch()
+    asked = SimpleNamespace(name="test", ids=["1"], texts=["How many?"], questions=[[1]], answers=["7"])
+    speaker = SimpleNamespace(say=lambda *_, **__: None)
+    monkeypatch.setattr(explaining.Speaker, "load", lambda *_: speaker)
+    monkeypatch.setattr(explaining, "one_question", lambda *_: asked)
+    monkeypatch.setattr(explaining, "row", lambda *_: ["many words " * 9] * 4)
+    monkeypatch.setenv("COLUMNS", "80")
+    explaining.explain(smoke, tmp_path, 1, None)
+    lines = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert "".join(lines) == run

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -31,7 +31,8 @@ SHOWN = 8  # latents of a step, active dimensions
 def explain(study: Study, results: Path, number: int, test: str | None) -> None:
     """Print the question and a table of all trained runs; ``number`` counts from 1."""
     console, asked = Console(), None
-    table = Table("Run", "Steps", "Answer", "Latents as nearest tokens", "Active dimensions", show_lines=True)
+    run = Column("Run", overflow="fold")  # whole, however narrow: it is what other commands ask for
+    table = Table(run, "Steps", "Answer", "Latents as nearest tokens", "Active dimensions", show_lines=True)
     missing = []
     for id, spec in study.sources.items():
         if not Paths(results, spec).weights.is_file():
@@ -43,7 +44,9 @@ def explain(study: Study, results: Path, number: int, test: str | None) -> None:
         said = speaker.say(asked.questions, decoding, trace=True)
         table.add_row(id, *row(speaker, asked, said))
     if asked is None:
-        raise BrokenRecord(f"no run of {study.name} is trained: its weights are read (marcos-bench train)")
+        first = next(iter(study.sources.values()))
+        raise BrokenRecord(f"no run of {study.name} is trained here, and trained runs are what is asked: train one "
+                           f"first, e.g. `marcos-bench train {first.study} {first.id}`")  # fmt: skip
     console.print(Text(f"{asked.name} {asked.ids[0]}: {asked.texts[0]}\nGold answer: {asked.answers[0]}"))
     console.print(table)
     if missing:

@@ -102,7 +102,7 @@ def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analy
     """A run's analysis, or :class:`BrokenRecord`."""
     path = record_path(results, spec)
     try:
-        record = AnalysisRecord.model_validate(read_json(path))
+        record = AnalysisRecord.model_validate(read_json(path, f"run `marcos-bench analyse {spec.study} {spec.id}`"))
     except ValidationError as error:
         raise BrokenRecord(f"{path} is broken ({first_problem(error)}): run `analyse` again") from error
     if record.digest != spec.digest("analyse"):
