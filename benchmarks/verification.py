@@ -35,10 +35,11 @@ WORDS = ("legend", "notes")  # of a table: its rendered text is compared
 
 @dataclass(frozen=True)
 class Finding:
-    """``drift``: all numbers are the same, but today's code or study puts them differently or has more to say."""
+    """``drift``: all numbers are the same, but today's code or study puts them differently or has more to say.
+    ``not trained``: a run that left nothing here, neither right nor wrong."""
 
     place: str
-    kind: Literal["ok", "drift", "differs"]
+    kind: Literal["ok", "drift", "differs", "not trained"]
     text: str = ""
 
 
@@ -47,7 +48,7 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     folder = folder.resolve()
     if folder.name != study.name or not (folder / "collect.json").is_file():
         raise BrokenRecord(f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
-                           "collect.json is")  # fmt: skip
+                           f"`marcos-bench collect {study.name}` has left collect.json")  # fmt: skip
     sources = study.sources.values()  # perhaps of another study, whose results are in a folder beside this one
     findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
     return findings + list(_made(study, folder))
@@ -55,8 +56,11 @@ def verify(study: Study, folder: Path) -> list[Finding]:
 
 def report(findings: list[Finding]) -> str:
     """A line for each finding, and a count."""
-    lines = [f"{finding.kind:8} {finding.place}{': ' * bool(finding.text)}{finding.text}" for finding in findings]
     counts = Counter(finding.kind for finding in findings)
+    kinds = max(map(len, counts))
+    lines = [
+        f"{finding.kind:{kinds}}  {finding.place}{': ' * bool(finding.text)}{finding.text}" for finding in findings
+    ]
     lines.append(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     if changed := sum(finding.kind == "drift" and finding.place.endswith(SPEC) for finding in findings):
         lines.append(f"{changed} runs are specified otherwise today: what is made of several of them (sums along warm "
@@ -69,6 +73,9 @@ def report(findings: list[Finding]) -> str:
 
 def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     """The specification of a run against the study, each record against its specification, scores against answers."""
+    if not any(paths.record(stage).exists() for stage in spec.stages):  # in a collection that has some, they differ
+        yield Finding(spec.id, "not trained")
+        return
     try:
         recorded = read_json(paths.run / SPEC)
     except BrokenRecord as error:

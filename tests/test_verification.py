@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,21 @@ def test_missing_records_differ(folder: Path) -> None:
     (folder / RUN / "time.json").unlink()
     (folder / "frame.csv").unlink()
     assert {"equation/cot/s0 time.json", "collect.json", "frame.csv"} == {f.place for f in findings(folder, "differs")}
+
+
+def test_runs_that_were_never_trained_do_not_differ(tmp_path: Path) -> None:
+    results.collect(study(), tmp_path)
+    found = verify(study(), tmp_path / "fake")
+    assert [finding.place for finding in found if finding.kind == "not trained"] == list(study().runs)
+    assert not [finding for finding in found if finding.kind == "differs"]
+    lines = report(found).splitlines()
+    assert "not trained  equation/cot/s0" in lines and "ok           collect.json" in lines
+    assert lines[-1].startswith("8 not trained, ")
+
+
+def test_a_run_whose_records_are_collected_and_gone_differs(folder: Path) -> None:
+    shutil.rmtree(folder / RUN)
+    assert f"{Path(RUN).relative_to('runs')} train" in findings(folder, "differs")[0].text
 
 
 @pytest.mark.parametrize(
