@@ -51,7 +51,7 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     shared = [name for name in found[0] if name in found[1]]
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:
-        raise ComparisonError(f"no test set {test or ''} that both runs were evaluated on; they share: {shared}")
+        raise ComparisonError(_not_shared(test, shared))
     pairs = {name: (found[0][name], found[1][name]) for name in chosen}
     return Comparison(
         a=_label(runs[0]),
@@ -61,6 +61,13 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
         tests=_paired_tests(pairs),
         questions=pd.concat([_differing(name, *pair) for name, pair in pairs.items()], ignore_index=True),
     )
+
+
+def _not_shared(test: str | None, shared: Sequence[str]) -> str:
+    """Why there is nothing to compare."""
+    if not shared:
+        return "the runs share no test set: name two that were evaluated on the same one"
+    return f"not both runs were evaluated on {test}; they share: {', '.join(shared)}"
 
 
 def render(comparison: Comparison, limit: int = 10) -> str:
@@ -93,14 +100,27 @@ def _find(client: MlflowClient, experiment: str, name: str) -> Run:
     wanted = {"kind": "run", "run": run} | ({"study": study} if study else {})
     if any("'" in value for value in wanted.values()):
         raise ComparisonError(f"{name!r} is no run: names have no quotation marks")
-    found = find_runs(client, experiment, " and ".join(f"tags.{key} = '{value}'" for key, value in wanted.items()))
-    found = [run for run in found if "record_digest" in run.data.tags]  # others are half imported
+    found = _imported(client, experiment, wanted)
     studies = {run.data.tags["study"] for run in found}
     if not found:
-        raise ComparisonError(f"MLflow has no run {name!r}: give a run id or STUDY:RUN, after `track` of that study")
+        raise ComparisonError(f"MLflow has no run {name!r}; {_known(client, experiment, study)}")
     if len(studies) > 1:
         raise ComparisonError(f"{name!r} is a run of several studies, {sorted(studies)}: say STUDY:{run}")
     return found[0]
+
+
+def _imported(client: MlflowClient, experiment: str, tags: dict[str, str]) -> list[Run]:
+    """Runs with these tags, the newest first, without those that are half imported."""
+    found = find_runs(client, experiment, " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items()))
+    return [run for run in found if "record_digest" in run.data.tags]
+
+
+def _known(client: MlflowClient, experiment: str, study: str) -> str:
+    """The runs that there are, of the study where it has any, and how others get there."""
+    names = [(run.data.tags["study"], run.data.tags["run"]) for run in _imported(client, experiment, {"kind": "run"})]
+    own = [pair for pair in names if pair[0] == study] or names
+    known = ", ".join(f"{of}:{run}" for of, run in sorted(set(own)))
+    return f"it has {known or 'none'}. Those of another study come with `marcos-bench track STUDY`"
 
 
 def _by_id(client: MlflowClient, id: str) -> Run:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import results, tracking
+from benchmarks import comparison, results, tracking
 from benchmarks.cli import app
 from benchmarks.comparison import Comparison, ComparisonError, compare, render
 from benchmarks.files import read_json
@@ -105,10 +105,29 @@ def test_other_decodings(folder: Path) -> None:
     [
         ("text/nobody/s0", None, "MLflow has no run 'text/nobody/s0'"),
         ("a'b", None, "no quotation marks"),
-        ("text/cot/s0", "gamma", "no test set gamma"),
+        ("fake:text/nobody/s0", None, "it has fake:equation/cot/s0, .*, fake:text/oracle/s0. Those of another"),
+        ("other:text/cot/s0", None, "it has fake:equation/cot/s0, .*, fake:text/oracle/s0. Those of another"),
+        ("text/cot/s0", "gamma", "not both runs were evaluated on gamma; they share: alpha, beta"),
         ("0" * 32, None, "MLflow has no run"),
     ],
 )
 def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: str) -> None:
     with pytest.raises(ComparisonError, match=message):
         compare(a, "text/cot/s0", folder, test, "default")
+
+
+def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([{"alpha": None}, {"beta": None}])
+    monkeypatch.setattr(comparison, "_predictions", lambda *_: next(found))
+    with pytest.raises(ComparisonError, match=r"^the runs share no test set: name two"):
+        compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
+
+
+def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ComparisonError, match=r"it has none. .* come with `marcos-bench track STUDY`"):
+        compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
+
+
+def test_the_help_says_how_runs_are_named() -> None:
+    text = " ".join(CliRunner().invoke(app, ["compare", "--help"]).output.replace("│", "").split())
+    assert "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several" in text

@@ -11,11 +11,12 @@ from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, 
 from benchmarks.study import load_study
 
 app = typer.Typer()
+NAMED = "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; or an MLflow run id."
 
 
 @app.command()
 def compare(
-    a: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY:RUN, e.g. quick:equation/marcos/s0.")],
+    a: Annotated[str, typer.Argument(help=NAMED)],
     b: Annotated[str, typer.Argument(help="The run to compare it with.")],
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
