@@ -11,7 +11,8 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     """Indices of each batch of an epoch, as a function of (seed, epoch) alone; every index occurs once.
 
     The rows are shuffled, sorted by length within chunks of :data:`CHUNK` batches, cut, and the batches shuffled. The
-    last, smaller batch is kept: losses are divided by what is in a batch, so it weighs no more than it should.
+    smaller batch that the cut may leave over is kept. It is an update like any other, with losses divided by its own
+    counts: each of its examples weighs more in that update than an example of a whole batch does.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     order = generator.permutation(len(lengths))
