@@ -98,6 +98,26 @@ def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest
     assert "Training FLOPs" in output("table", str(path), "--results", str(tmp_path), "--table", "main")
 
 
+def test_a_table_that_a_study_does_not_list_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["table", "smoke", "--table", "ablation", "--results", str(tmp_path)])
+    assert done.exit_code == 2 and not list(tmp_path.iterdir())
+    assert "smoke does not list the table ablation; its tables are: main, decoding, controls (and" in done.output
+    listed = CliRunner().invoke(app, ["table", "smoke", "--table", "claims", "--results", str(tmp_path)])
+    assert "collect.json does not exist" in listed.output, "the paper's claims can be asked of any study"
+
+
+def test_a_table_without_any_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.tracking.attach_table", lambda *_: None)
+    made, path = study(), tmp_path / "study.yaml"
+    path.write_text(made.model_dump_json(exclude_unset=True))
+    results.collect(made, tmp_path)
+    done = CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path)])
+    assert done.exit_code == 0 and "warning: no run of fake has a record" in done.stderr and "not run" in done.stdout
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    assert CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path)]).stderr == ""
+
+
 def test_the_median_of_an_even_number_of_times_is_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"tests": {"alpha": {"answer_only": {"seconds": [3.0, 1.0, 2.0, 8.0], "n": 7}}}}
     for name in ("devices.pin_for", "data.store.require_prepared"):

@@ -120,11 +120,20 @@ def table(
     """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
     with clear_errors():
         loaded = load_study(study)
+        own = loaded.tables or (Table.main,)
+        if table not in (None, *own, Table.claims):
+            raise StudyError(f"study {study} does not list the table {table}; its tables are: {', '.join(own)} (and "
+                             "claims, as of any study)")  # fmt: skip
         from benchmarks import tracking
+        from benchmarks.results import load_collected
         from benchmarks.tables.render import render
 
-        files = render(loaded, results, table or next(iter(loaded.tables), Table.main))
+        files = render(loaded, results, table or own[0])
         tracking.attach_table(loaded, results, files)
+        if not any(run.train or run.evaluate for run in load_collected(loaded, results).runs.values()):
+            typer.secho(
+                f"warning: no run of {loaded.name} has a record, so the table has no result", fg="yellow", err=True
+            )
     typer.echo(next(path for path in files if path.suffix == ".md").read_text())
 
 
