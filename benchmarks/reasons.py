@@ -76,7 +76,7 @@ def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place
     found: dict[Any, Reason] = {}
     for problem in error.errors(include_url=False):
         kind, loc, value = problem["type"], problem["loc"], problem["input"]
-        if kind == "too_short" and len(value) >= problem["ctx"]["min_length"]:
+        if kind == "too_short" and len(value) >= problem.get("ctx", {})["min_length"]:
             continue  # only once its faulty entries are left out, which have lines of their own
         words, annotation = _where(model, content, loc[:-1] if kind in OF_KEYS else loc)
         where = ", ".join([place, *words] if place else words)
@@ -97,17 +97,17 @@ def _where(model: type[BaseModel], content: Any, loc: Sequence[int | str]) -> tu
     for part in loc:
         if isinstance(content, dict) and part in content:
             words.append(f"{words.pop()}.{part}" if dotted else str(part))
-            dotted = True
+            inner, dotted = content[part], True
         elif isinstance(content, list) and isinstance(part, int):
-            id = content[part].get("id") if isinstance(content[part], dict) else None
+            inner, dotted = content[part], False
+            id = inner.get("id") if isinstance(inner, dict) else None
             if isinstance(id, str):
                 words[-1] = f"{words[-1].removesuffix('s')} {id!r}"
             else:
                 words.append(f"entry {part + 1}")
-            dotted = False
         else:
             continue
-        content, annotation = content[part], _inside(annotation, part)
+        content, annotation = inner, _inside(annotation, part)
     return words, annotation
 
 
