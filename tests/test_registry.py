@@ -45,9 +45,7 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
     available.cache_clear()
     assert get_method("cot_sft").title == "CoT-SFT"
     assert "unfinished:Unfinished is left out: it cannot be imported (SyntaxError: invalid syntax" in caplog.text
-    with pytest.raises(
-        UnknownMethod, match=r"no method is named 'unfinished'.*:Unfinished cannot be imported"
-    ):
+    with pytest.raises(UnknownMethod, match=r"no method is named 'unfinished'.*:Unfinished cannot be imported"):
         get_method("unfinished")
 
 
