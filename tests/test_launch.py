@@ -366,6 +366,7 @@ def test_a_command_that_computes_takes_a_gpu_first(
     def begin(*_: object) -> None:
         raise ValueError(f"after {calls}")
 
+    monkeypatch.setattr("benchmarks.data.store.require_prepared", lambda *_: None)
     monkeypatch.setattr(devices, "pin", calls.append)
     monkeypatch.setattr(module, work, begin)
     assert "after [1]" in CliRunner().invoke(app, arguments).output
