@@ -6,16 +6,17 @@ happens to be at hand on a machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from textwrap import indent
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from benchmarks.figures import Figure
+from benchmarks.reasons import checked
 from benchmarks.runs import RunSpec, run_id
 from benchmarks.specs import (
     AnalysisSpec,
@@ -33,7 +34,6 @@ from benchmarks.specs import (
 from benchmarks.tables import Table
 from methods.registry import get_method
 
-Settings = TypeVar("Settings", bound=BaseModel)
 BUDGETS = {"epochs", "tokens"}  # settings of a training, which has one of them
 STUDIES = Path(__file__).resolve().parent.parent / "workflows" / "config"
 
@@ -118,7 +118,7 @@ class Study(Strict):
     def options_of(self, block: Block, row: Row) -> Any:
         """The validated options of a row's method in a block."""
         options = row.options | block.options.get(row.method, {})
-        return _validated(get_method(row.method).Options, options, f"{block.id}/{row.id}")
+        return checked(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
 
     def row_title(self, row: Row) -> str:
         return row.title or get_method(row.method).title
@@ -163,10 +163,10 @@ class Study(Strict):
             backbone=self.backbone_of(block, row),
             tokenizer=self.tokenizer_of(block),
             data=block.data,
-            training=_validated(TrainingSpec, self._training_of(block, row), place),
+            training=checked(TrainingSpec, self._training_of(block, row), f"{place}, training"),
             evaluation=self._evaluation_for(block, row),
             timing=self.timing,
-            engine=_validated(EngineSpec, engine, place),
+            engine=checked(EngineSpec, engine, f"{place}, engine"),
             threads=self.threads,
             timing_threads=self.timing_threads,
             analysis=self.analysis,
@@ -273,24 +273,8 @@ def _require_own_name(name: str, path: Path) -> None:
 def parse_study(content: Any, place: str) -> Study:
     """Validate the content of a study file, with errors that name place, key and mend."""
     try:
-        study = Study.model_validate(content)
+        study = checked(Study, content)
         _ = study.sources  # resolves methods and their options
-    except ValidationError as error:
-        raise StudyError("\n".join([f"{place} is no valid study:", *_reasons(error)])) from error
     except ValueError as error:
-        raise StudyError(f"{place} is no valid study: {error}") from error
+        raise StudyError(f"{place} is no valid study:\n{indent(str(error), '  ')}") from error
     return study
-
-
-def _validated(model: type[Settings], content: dict[str, Any], place: str) -> Settings:
-    """Settings that are put together from a study's, a row's and a block's, with errors that name the latter two."""
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise StudyError("\n".join([f"{place}:", *_reasons(error)])) from error
-
-
-def _reasons(error: ValidationError) -> Iterator[str]:
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"]) or "top level"
-        yield f"  {error.title}: {where}: {problem['msg']}"

@@ -223,7 +223,7 @@ def test_one_test_set_more_trains_nothing_anew(finished: Path, edit: Callable[[s
     ("arguments", "message"),
     [
         (["--config", "stduy=smoke"], r"unknown keys \['stduy'\]"),
-        (["--configfile", "bad.yaml"], "bad.yaml is no valid study:\n.*sedes: Extra inputs"),
+        (["--configfile", "bad.yaml"], "bad.yaml is no valid study:\n.*no key `sedes`; did you mean `seeds`"),
         (["--configfile", "workflows/config/smoke.yaml", "--config", "threads=2"], "a study is one file"),
     ],
 )

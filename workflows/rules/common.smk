@@ -45,8 +45,7 @@ SCHEMA = Path(workflow.basedir) / "workflows/schemas/study.schema.json"
 
 
 def read_study(path):
-    """The validated study. Its JSON schema, made from the same models, also refuses what they would convert: a number
-    that YAML reads as text (1e-3)."""
+    """The validated study; its JSON schema, which editors check it against, is made from the same models."""
     try:
         study = load_study(str(path))
     except StudyError as error:
