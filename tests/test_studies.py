@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.data import get_dataset
 from benchmarks.paper import paper_table
 from benchmarks.runs import row_of, run_id
-from benchmarks.study import StudyError, load_study, parse_study, shipped
+from benchmarks.study import STUDIES, StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
 from methods.registry import get_method
@@ -212,3 +213,25 @@ def test_unknown_study_lists_the_known_ones() -> None:
 def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
     study = load_study(name)
     assert study.shares in {source.study for source in study.sources.values()}
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("studies", r"mine\.yaml has `name: quick`: write `name: mine`, or name the file quick\.yaml"),
+        ("elsewhere", r"mine\.yaml has `name: quick`, which is a study in .*: give it a name of its own"),
+    ],
+)
+def test_a_copy_that_keeps_its_name_is_refused(
+    folder: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run with the settings of the file that has this name, or under its results."""
+    original = STUDIES / "quick.yaml"
+    monkeypatch.setattr("benchmarks.study.STUDIES", tmp_path / "studies")
+    for name in ("studies", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "studies/quick.yaml").write_text(original.read_text())
+    (tmp_path / folder / "mine.yaml").write_text(original.read_text())
+    with pytest.raises(StudyError, match=message):
+        load_study(str(tmp_path / folder / "mine.yaml"))
+    assert load_study("quick").name == "quick"

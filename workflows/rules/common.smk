@@ -45,7 +45,7 @@ SCHEMA = Path(workflow.basedir) / "workflows/schemas/study.schema.json"
 
 
 def read_study(path):
-    """The validated study; its JSON schema, which editors check it against, is made from the same models."""
+    """The validated study. The JSON schema that Snakemake checks it against too is made from the same models."""
     try:
         study = load_study(str(path))
     except StudyError as error:
