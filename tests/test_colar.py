@@ -21,7 +21,7 @@ from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
 from methods.collating import IGNORE
 from methods.cot_sft import CoTSFT, CoTSFTOptions
 from methods.draws import key
-from methods.generation import Decoding
+from methods.generation import Decoding, Length
 from methods.registry import build
 
 CONTEXT = Context(Stage("compression", 1.0), epoch=0, step=0, seed=0)
@@ -212,6 +212,18 @@ def test_answers_are_the_same_at_any_batch_size(setup: Setup, sampled: bool) -> 
         width = alone.answer.shape[1]
         assert torch.equal(together.answer[row, :width], alone.answer[0])
         torch.testing.assert_close(together.trace["latents"][row, :length], alone.trace["latents"][0, :length])
+
+
+def test_a_chain_that_has_ended_is_not_read_again(setup: Setup) -> None:
+    """Where no prompt is padded, and all is read again for every vector."""
+    model, asked = make(setup), [list(b"2+3?"), list(b"7-1=")]
+    lengths = (Length(3, latents=1), Length(3, latents=4))
+    answers = [
+        model.generate(asked, Decoding(max_new_tokens=3, lengths=lengths, cache=cache, trace=True))
+        for cache in ("dynamic", "none")
+    ]
+    torch.testing.assert_close(answers[0].trace["latents"], answers[1].trace["latents"])
+    assert torch.equal(answers[0].answer, answers[1].answer)
 
 
 def test_generation_equals_a_naive_reference(setup: Setup) -> None:
