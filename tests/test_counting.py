@@ -20,7 +20,6 @@ from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.planning import MEMORY_ERROR, plan
 from benchmarks.runs import RunSpec
-from benchmarks.specs import EngineSpec
 from methods.base import Budget
 from small import PLANNED, small_study
 
@@ -46,7 +45,7 @@ def test_layers_that_run_again_keep_their_inputs_alone() -> None:
     """Counted at the size itself: the layers' inputs; and one layer's own share of what is kept without."""
     examples = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
     size = Dimensions(40, 56, 6, 4, 2, 12, 160)
-    again = EngineSpec(activation_checkpointing=True)
+    again = {"activation_checkpointing": True}
     for spec in small_study([row for row in PLANNED if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
         stage = small_method(spec, size).stages(Budget(2.0, 10, (26,) * 8))[0]
         plain, deeper = (
