@@ -85,11 +85,18 @@ VARIED = (  # one more than there are terms, each with other dimensions changed;
 class Passed:
     """What went through the layers of a small method, over ``examples``. ``rows``: inputs of each linear layer by name,
     where the layers of a stack share the first one's. ``pairs``: (query, key) pairs over all attention calls of one
-    layer."""
+    layer, of which there were ``calls``, in ``batches``."""
 
     examples: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     pairs: float = 0.0
+    calls: int = 0
+    batches: int = 0
+
+    @property
+    def depth(self) -> float:
+        """Passes through a stack of layers, one after the other, that a batch takes."""
+        return self.calls / self.batches
 
     def flops(self, module: nn.Module, dimensions: Dimensions, backward: bool, again: bool = False) -> float:
         """FLOPs per example of ``module``, which may be on the meta device; ``again``: the backward pass runs the
@@ -126,6 +133,7 @@ class _Pairs(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             queries, keys = args[0], args[1]
             self.passed.pairs += queries.shape[0] * queries.shape[2] * keys.shape[2]
+            self.passed.calls += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -185,16 +193,17 @@ def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Exa
             context = Context(stage, 0, number, seed=0)
             batch = method.collate(examples, context)
             if stage.cached:
-                rows = Counter(steps.rows), steps.pairs
+                rows = Counter(steps.rows), steps.pairs, steps.calls
                 made = method.features(batch, context)
                 features.rows += steps.rows - rows[0]
                 features.pairs += steps.pairs - rows[1]
                 features.examples += len(examples)
-                steps.rows, steps.pairs = rows
+                steps.rows, steps.pairs, steps.calls = rows
                 size += sum(values.numel() for values in made.values())
                 batch = method.collate_features(made)
             method(batch, context)
             steps.examples += len(examples)
+            steps.batches += 1
     return steps, features, size / max(features.examples, 1)
 
 

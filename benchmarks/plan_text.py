@@ -8,7 +8,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks.hardware import GPU
-from benchmarks.planning import MEMORY_ERROR, USABLE, ZERO, RunPlan, disk_space
+from benchmarks.planning import LAUNCH, MEMORY_ERROR, USABLE, ZERO, RunPlan, disk_space
 from benchmarks.study import Study
 
 
@@ -36,7 +36,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"Disk: GB of a run while it trains; {needed / 1e9:,.0f} GB for all, one after the other, and "
         f"{free / 1e9:,.0f} GB are free in {results}.",
     ]
-    notes += _idle(plans)
+    notes += [*_idle(plans), *_launched(plans, gpu, utilisation)]
     if shared := [id for id, source in study.sources.items() if source.study != study.name]:
         notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")
     return "\n".join([table, "", *notes])
@@ -52,6 +52,17 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
         f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {parts} micro-batches of a step on "
         f"{ranks} ranks ({', '.join(made.run.id for made in alike)}): set a smaller micro_batch, or fewer ranks."
         for (parts, ranks), alike in waiting.items()
+    ]
+
+
+def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]:
+    """A note on the runs whose hours are their hosts'."""
+    waiting = [made.run.id for made in plans if made.waits_for_host(gpu, utilisation)]
+    if not waiting:
+        return []
+    return [
+        f"Hours of {', '.join(waiting)}: not the GPU's, but what a host takes to launch their layers, {LAUNCH * 1e3:g} "
+        "ms each, forward and backward, as it did beside an H200. A larger micro_batch, where it fits, takes fewer."
     ]
 
 

@@ -2,8 +2,9 @@
 
 FLOPs are 2 per weight of a linear layer and row, and 4 per pair of positions and dimension of attention, padding
 included; the backward pass takes twice as many as the forward pass for the former, 2.5 times as many for the latter.
-Hours are FLOPs / (GPUs x peak x utilisation), of training alone, over the GPUs that have a micro-batch to compute; the
-utilisation is given, since nothing here can know it.
+Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), over the GPUs that have a micro-batch to compute; the
+utilisation is given, since nothing here can know it. Or, where that is more, what the host needs to launch the layers,
+:data:`LAUNCH` for each: it is as long for few tokens as for many, whatever the GPU.
 
 Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
 the longest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
@@ -41,6 +42,7 @@ USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies betwee
 ROWS = 16  # of a counted batch
 BATCHES = 10  # counted per phase
 FLOAT32, BFLOAT16 = 4, 2
+LAUNCH = 0.004  # seconds for a layer, forward and backward: Coconut's and CODI's layers took 4.2 and 5.6 ms on an H200
 MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the tests hold it to that
 GATHERED = 10**9  # weights that DeepSpeed holds whole at a time at stage 3, at most (stage3_max_live_parameters)
 ZERO = (0, 1, 2, 3)
@@ -79,13 +81,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What one run takes. ``disk``: bytes at once while it trains; ``basis``: where the lengths come from."""
+    """What one run takes. ``layers``: those that one micro-batch of each step goes through, one after the other, over
+    all steps. ``disk``: bytes at once while it trains; ``basis``: where the lengths come from."""
 
     run: RunSpec
     parameters: int
     tokens_per_epoch: float
     epochs: float
     flops: float
+    layers: float
     memory: Memory
     disk: float
     micro_batch: int
@@ -115,13 +119,29 @@ class RunPlan:
         return math.ceil(self.run.training.batch_size / micro_batch)
 
     @property
+    def passes(self) -> int:
+        """Micro-batches of a step on the rank that has most."""
+        return math.ceil(self.parts / self.ranks)
+
+    @property
     def occupancy(self) -> float:
         """Share of the ranks' passes that do work: a rank that has one part fewer than others waits for them."""
-        return self.parts / (math.ceil(self.parts / self.ranks) * self.ranks)
+        return self.parts / (self.passes * self.ranks)
 
     def hours(self, gpu: GPU, utilisation: float) -> float:
+        return max(self._computing(gpu, utilisation), self._launching()) / 3600
+
+    def waits_for_host(self, gpu: GPU, utilisation: float) -> bool:
+        return self._launching() > self._computing(gpu, utilisation)
+
+    def _computing(self, gpu: GPU, utilisation: float) -> float:
+        """Seconds of the GPUs."""
         busy = self.ranks * self.occupancy
-        return self.flops / (busy * gpu.peak(self.run.engine.precision) * utilisation) / 3600
+        return self.flops / (busy * gpu.peak(self.run.engine.precision) * utilisation)
+
+    def _launching(self) -> float:
+        """Seconds of the busiest rank's host."""
+        return self.layers * self.passes * LAUNCH
 
     def fits(self, gpu: GPU) -> bool:
         return self.needed <= USABLE * gpu.memory
@@ -162,7 +182,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.length)
     budget = budget_for(run.training, lengths.rows, lengths.tokens, lengths.chains)
     stages = whole.stages(budget)
-    flops, features = _costs(run, stages, lengths, whole, dimensions)
+    flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
     micro = min(run.rows_at_once, rows_per_pass(run.training.batch_size, run.engine.ranks, run.engine.micro_batch))
@@ -178,7 +198,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
     disk += FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
-    return RunPlan(run, parameters, lengths.tokens, ran, flops, memory, disk, micro, lengths.basis)
+    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, micro, lengths.basis)
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
@@ -194,22 +214,24 @@ def _trained(method: nn.Module, stage: Stage) -> int:
 
 
 def _costs(
-    run: RunSpec, stages: Sequence[Stage], lengths: Lengths, whole: nn.Module, dimensions: Dimensions
-) -> tuple[float, float]:
-    """FLOPs of all stages, and the most numbers of features per example that one of them stores."""
+    run: RunSpec, stages: Sequence[Stage], per_epoch: int, lengths: Lengths, whole: nn.Module, dimensions: Dimensions
+) -> tuple[float, float, float]:
+    """FLOPs of all stages, the layers of :class:`RunPlan` (as much as a third of one to run forward again), and the
+    most numbers of features per example that a stage stores."""
     small = small_method(run, length=lengths.length)
     by_length = sorted(lengths.examples, key=total_length)
-    flops = most = 0.0
+    flops = layers = most = 0.0
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
         starts = spread_over(max(1, len(by_length) - ROWS), count)
         steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
         again = run.engine.activation_checkpointing
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
+        layers += stage.epochs * per_epoch * steps.depth * dimensions.layers * (1 + again / 3)
         if stage.cached:
             flops += lengths.rows * features.flops(whole, dimensions, backward=False)
             most = max(most, size * dimensions.hidden / SMALL.hidden)
-    return flops, most
+    return flops, layers, most
 
 
 def _activations(

@@ -20,16 +20,19 @@ from benchmarks.counting import example
 from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.process import ProcessEngine
+from benchmarks.files import read_json
 from benchmarks.hardware import GPU, GPUS
 from benchmarks.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.paths import Paths
 from benchmarks.plan_text import render
-from benchmarks.planning import USABLE, Memory, RunPlan, plan, plan_run, refusals
-from benchmarks.specs import DataSpec, TokenizerSpec
+from benchmarks.planning import LAUNCH, USABLE, Memory, RunPlan, plan, plan_run, refusals
+from benchmarks.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.study import Study, load_study
 from methods.base import Budget
 from small import PLANNED, small_study
 from tiny import make
+
+MEASURED = Path(__file__).parents[1] / "results/reference/h200"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,7 @@ def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activat
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9, 0.0)
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": stage, "offload": offload}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
-    made = RunPlan(run, 1, 1.0, 1.0, 1.0, memory, 1.0, 16, "made up")
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 16, "made up")
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and made.advice(gpu).endswith(advice)
 
@@ -90,7 +93,7 @@ def test_advice_leaves_no_rank_idle_and_says_where_it_makes_another_run(
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": 3}
     study = small_study(PLANNED, engine=engine, training={"batch_size": batch})
     memory = Memory(0.0, 0.0, 0.0, 0.0, 32e9, 0.0)
-    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, memory, 1.0, 32, "made up")
+    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 32, "made up")
     assert made.advice(GPU("made up", 22.5e9 / USABLE, 1.0, 1.0)) == f"DOES NOT FIT: {advice}"
     taken = replace(made, micro_batch=int(advice.split()[3]))
     assert taken.occupancy == 1 or batch == 9
@@ -127,6 +130,13 @@ def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[
     assert columns[6:10] == ["17.0", "10.5", "5.5 *", "6.0"]
 
 
+@pytest.fixture
+def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No published file is at hand."""
+    for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
+        monkeypatch.delenv(variable, raising=False)
+
+
 class OneOf(Ranks):
     """A rank of some, as the engine deals micro-batches to it."""
 
@@ -155,11 +165,44 @@ def test_hours_know_of_ranks_that_wait(
     shares = [engine.share(np.arange(batch)) for engine in of_ranks]
     assert sum(counts for share in shares for _, counts in share) == made.parts
     assert made.parts / sum(len(share.rows) for share in shares) == made.occupancy == occupancy
-    gpu = GPU("made up", 100e9, 1e12, 1e12)
-    assert made.hours(gpu, 0.5) == pytest.approx(made.flops / (ranks * occupancy * 0.5e12) / 3600)
+    gpu = GPU("made up", 100e9, 1e6, 1e6)  # so slow that no host is waited for
+    assert made.hours(gpu, 0.5) == pytest.approx(made.flops / (ranks * occupancy * 0.5e6) / 3600)
     text = render(study, [made], gpu, 0.5, folder)
     assert ("WARNING: ranks are idle" in text) == (occupancy < 1)
     assert f"idle for {1 - occupancy:.0%} " in text or occupancy == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "again", "depth"),
+    [("cot_sft", False, 1), ("cot_sft", True, 4 / 3), ("codi", False, 9)],
+)
+def test_hours_are_the_host_s_where_the_gpu_is_faster(
+    prepared: tuple[Study, Path], row: str, again: bool, depth: float
+) -> None:
+    """CODI: the teacher, the question, six latents and the answer, one after the other."""
+    _, folder = prepared
+    engine = {"kind": "deepspeed", "gpus": 2, "micro_batch": 4, "activation_checkpointing": again}
+    study = small_study([one for one in PLANNED if one["id"] == row], engine=engine)
+    (made,) = plan(study, folder)
+    steps, layers = 2 * 10, 2
+    assert made.layers == pytest.approx(steps * layers * depth)
+    fast, slow = (GPU("made up", 100e9, peak, peak) for peak in (1e15, 1e6))
+    assert made.passes == 4
+    assert made.hours(fast, 0.5) == pytest.approx(made.layers * 4 * LAUNCH / 3600)
+    assert made.hours(slow, 0.5) > 10 * made.hours(fast, 0.5)
+    note = "what a host takes to launch"
+    assert [note in render(study, [made], gpu, 0.5, folder) for gpu in (fast, slow)] == [True, False]
+
+
+def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
+    """At 0.5B on an H200, whether GPU or host is waited for. By FLOPs alone two of five would be a fifth."""
+    records = {file.stem: read_json(file) for file in sorted(MEASURED.glob("runs/paper_0.5b/equation/*.json"))}
+    shares = {}
+    for row, made in _plans("paper_0.5b", *records).items():
+        run = made.run.model_copy(update={"engine": EngineSpec(**records[row]["engine"])})
+        hours = replace(made, run=run, micro_batch=256).hours(GPUS["H200"], 0.4)
+        shares[row] = records[row]["train"]["epoch_seconds"] / (3600 * hours / made.epochs)
+    assert len(shares) == 5 and all(0.9 < share < 1.6 for share in shares.values()), shares
 
 
 # -- the command
@@ -230,9 +273,9 @@ def planned(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", ["smoke", "paper_3b", "paper_pretrained", "paper_synthetic"])
-def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
-        monkeypatch.delenv(variable, raising=False)
+def test_studies_of_each_kind_have_a_plan(
+    name: str, without_files: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_free_disk(monkeypatch, 10e12)
     code, output = planned(name, "--results", str(tmp_path))
     study = load_study(name)
@@ -243,10 +286,10 @@ def test_studies_of_each_kind_have_a_plan(name: str, tmp_path: Path, monkeypatch
     assert "within 20% of what training takes on a CPU" in output and "On an H200 five methods" in output
 
 
-def test_parameters_are_those_of_the_paper(tmp_path: Path) -> None:
+def test_parameters_are_those_of_the_paper(without_files: None) -> None:
     """But for the token table of the thinking layer, 136,134,656 parameters that are never used, and rows of neurons in
     the place of R, 16 x 896."""
-    found = {made.run.row: made for made in plan(_only("paper_0.5b", "cot_sft", "marcos", "marcos_wo_r"), tmp_path)}
+    found = _plans("paper_0.5b", "cot_sft", "marcos", "marcos_wo_r")
     assert found["cot_sft"].parameters == 494_032_768
     assert found["marcos"].parameters == 2_426_696_320 - 136_134_656 - 16 * 896
     assert found["marcos_wo_r"].parameters == 1_482_196_864 - 136_134_656
@@ -254,9 +297,11 @@ def test_parameters_are_those_of_the_paper(tmp_path: Path) -> None:
     assert found["cot_sft"].basis.startswith("the card's count and assumed lengths")
 
 
-def _only(name: str, *rows: str) -> Study:
+def _plans(name: str, *rows: str) -> dict[str, RunPlan]:
+    """Plans of some rows, by assumed lengths."""
     study = load_study(name)
-    return study.model_copy(update={"rows": tuple(row for row in study.rows if row.id in rows)})
+    lengths = expected_lengths(study.blocks[0].data, study.tokenizer_of(study.blocks[0]))
+    return {row: plan_run(study.runs[f"equation/{row}/s0"], lengths) for row in rows}
 
 
 def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
