@@ -8,8 +8,9 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks.hardware import GPU
-from benchmarks.planning import LAUNCH, MEMORY_ERROR, USABLE, ZERO, RunPlan, disk_space
+from benchmarks.planning import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_space
 from benchmarks.study import Study
+from benchmarks.zero import ZERO
 
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
@@ -27,9 +28,9 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
         f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
-        "ZeRO 0 to 3: GB on each GPU, activations included, of the longest micro-batch, or of a validation pass where "
-        "that takes more; * the stage that the study asks for: columns from this stage on leave out what the study "
-        "offloads to the CPU. Hours: training alone; a warm start has its own line.",
+        "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * the stage that the study asks "
+        "for: columns from this stage on leave out what the study offloads to the CPU. Hours: training alone; a warm "
+        "start has its own line.",
         f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
         "for two methods at a small size. On an H200 five methods at 0.5B took 32% to 90% of it, as few rows are the "
         "longest, and layers were compiled.",
@@ -44,12 +45,12 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
 
 def _idle(plans: Sequence[RunPlan]) -> list[str]:
     """Warnings of ranks that wait for others, one for all runs with the same number of micro-batches and ranks."""
-    waiting: dict[tuple[int, int], list[RunPlan]] = {}
+    waiting: dict[tuple[float, int], list[RunPlan]] = {}
     for made in plans:
         if made.occupancy < 1:
             waiting.setdefault((made.parts, made.ranks), []).append(made)
     return [
-        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {parts} micro-batches of a step on "
+        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {parts:.3g} micro-batches of a step on "
         f"{ranks} ranks ({', '.join(made.run.id for made in alike)}): set a smaller micro_batch, or fewer ranks."
         for (parts, ranks), alike in waiting.items()
     ]
@@ -62,7 +63,7 @@ def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[st
         return []
     return [
         f"Hours of {', '.join(waiting)}: not the GPU's, but what a host takes to launch their layers, {LAUNCH * 1e3:g} "
-        "ms each, forward and backward, as it did beside an H200. A larger micro_batch, where it fits, takes fewer."
+        "ms each, forward and backward, as it did beside an H200. Larger micro-batches, where they fit, take less."
     ]
 
 
@@ -77,7 +78,7 @@ def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
         f"{made.epochs:g}",
         f"{made.flops:.2e}".replace("e+", "e"),
         *memory,
-        _gigabytes(made.memory.passing),
+        _gigabytes(made.memory.activations),
         f"{hours:,.2f}",
         f"{hours * made.ranks:,.2f}",
         _gigabytes(made.disk),

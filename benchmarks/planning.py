@@ -4,14 +4,7 @@ FLOPs are 2 per weight of a linear layer and row, and 4 per pair of positions an
 included; the backward pass takes twice as many as the forward pass for the former, 2.5 times as many for the latter.
 Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), over the GPUs that have a micro-batch to compute; the
 utilisation is given, since nothing here can know it. Or, where that is more, what the host needs to launch the layers,
-:data:`LAUNCH` for each: it is as long for few tokens as for many, whatever the GPU.
-
-Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
-the longest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
-stages 1 and 2 the weights that a rank updates a second time, at stage 3 those that are gathered. Without
-``micro_batch``, a rank trains on its share of a batch but validates on a whole one, whose logits may be the largest
-thing in memory. With the same number of rows, training takes more than validation, and the features of a cached stage,
-which need no logits, take less.
+:data:`LAUNCH` for each: it is as long for few tokens as for many, whatever the GPU. Memory: see :mod:`benchmarks.zero`.
 """
 
 from __future__ import annotations
@@ -21,7 +14,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from statistics import fmean
 
 from torch import nn
 
@@ -34,55 +27,25 @@ from benchmarks.runs import RunSpec
 from benchmarks.specs import rows_per_pass
 from benchmarks.steps import budget_for
 from benchmarks.study import Study
+from benchmarks.zero import BFLOAT16, FLOAT32, ZERO, Memory
 from methods.backbone import Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.registry import get_method
 
 USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies between tensors
 ROWS = 16  # of a counted batch
+SIZES = 100  # lengths that batches are taken to have
 BATCHES = 10  # counted per phase
-FLOAT32, BFLOAT16 = 4, 2
 LAUNCH = 0.004  # seconds for a layer, forward and backward: Coconut's and CODI's layers took 4.2 and 5.6 ms on an H200
 MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the tests hold it to that
-GATHERED = 10**9  # weights that DeepSpeed holds whole at a time at stage 3, at most (stage3_max_live_parameters)
-ZERO = (0, 1, 2, 3)
-Offload = Literal["none", "optimizer", "weights"]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on one GPU that shares nothing with others. ``activations``: of a training pass; ``validation``: of a pass
-    without gradients, which may have more rows."""
-
-    weights: float
-    copy: float
-    gradients: float
-    moments: float
-    activations: float
-    validation: float
-
-    @property
-    def passing(self) -> float:
-        """What the larger of the two passes takes."""
-        return max(self.activations, self.validation)
-
-    def on(self, ranks: int, stage: int, offload: Offload = "none") -> float:
-        """On each of some GPUs at a stage of ZeRO, which splits moments, then gradients, then weights too. The copy is
-        never split: autocast makes it of weights that are whole."""
-        split = [1 / ranks if stage >= level else 1 for level in (3, 2, 1)]
-        weights, gradients, moments = (
-            part * share for part, share in zip((self.weights, self.gradients, self.moments), split, strict=True)
-        )
-        updated = self.gradients / ranks if stage in (1, 2) else 0.0  # as many weights as there are gradients
-        gathered = min(self.weights, FLOAT32 * GATHERED) if stage == 3 else 0.0
-        lasting = {"none": weights + updated + moments, "optimizer": weights, "weights": 0.0}[offload]
-        return lasting + gathered + self.copy + gradients + self.passing
 
 
 @dataclass(frozen=True)
 class RunPlan:
     """What one run takes. ``layers``: those that one micro-batch of each step goes through, one after the other, over
-    all steps. ``disk``: bytes at once while it trains; ``basis``: where the lengths come from."""
+    all steps. ``disk``: bytes at once while it trains; ``basis``: where the lengths come from; ``micro_batch``: rows of
+    a pass, where ``micro_tokens`` has room for them; ``lengths``: of examples as they are, in tokens, the last of them
+    the longest of all."""
 
     run: RunSpec
     parameters: int
@@ -94,6 +57,7 @@ class RunPlan:
     disk: float
     micro_batch: int
     basis: str
+    lengths: tuple[int, ...] = (1,)
 
     @property
     def ranks(self) -> int:
@@ -111,17 +75,25 @@ class RunPlan:
         return self.memory.on(self.ranks, stage, engine.offload if stage >= engine.zero_stage else "none")
 
     @property
-    def parts(self) -> int:
-        """Micro-batches of a step, which :meth:`Engine.share` deals to the ranks."""
-        return self._parts(self.micro_batch)
-
-    def _parts(self, micro_batch: int) -> int:
-        return math.ceil(self.run.training.batch_size / micro_batch)
+    def parts(self) -> float:
+        """Micro-batches of a step, which :meth:`Engine.share` deals to the ranks; the mean over batches of the
+        ``lengths``."""
+        return fmean(self._parts)
 
     @property
-    def passes(self) -> int:
-        """Micro-batches of a step on the rank that has most."""
-        return math.ceil(self.parts / self.ranks)
+    def passes(self) -> float:
+        """Micro-batches of a step on the rank that has most, on average."""
+        return fmean(math.ceil(parts / self.ranks) for parts in self._parts)
+
+    @property
+    def _parts(self) -> list[int]:
+        batch = self.run.training.batch_size
+        return [math.ceil(batch / self._rows(length)) for length in self.lengths]
+
+    def _rows(self, length: int) -> int:
+        """Of a pass over examples of such a length."""
+        engine = self.run.engine
+        return rows_per_pass(self.run.training.batch_size, self.ranks, self.micro_batch, engine.micro_tokens, length)
 
     @property
     def occupancy(self) -> float:
@@ -154,20 +126,30 @@ class RunPlan:
             if self.needed_at(stage) <= room:
                 return f"DOES NOT FIT: set zero_stage to {stage}"
         for stage in dict.fromkeys((own, ZERO[-1])):
-            left = room - self.needed_at(stage) + self.memory.passing
-            room_for = min(self.micro_batch, math.floor(self.micro_batch * left / self.memory.activations))
-            if room_for >= 1:  # once it is set, validation has no more rows
+            left = room - self.needed_at(stage) + self.memory.activations
+            rows = self._rows(self.lengths[-1])
+            room_for = min(rows, math.floor(rows * left / self.memory.activations))
+            if room_for >= 1:
                 more = "" if stage == own else f"zero_stage to {stage} and "
-                return f"DOES NOT FIT: set {more}{self._micro_batch_of(room_for)}"
+                return f"DOES NOT FIT: set {more}{self._cut_to(room_for)}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
 
-    def _micro_batch_of(self, rows: int) -> str:
-        """Advice to set a micro-batch of ``rows`` at most: the largest that leaves no rank idle, if there is one, cut
-        to what as many micro-batches of one size have."""
-        size = next((size for size in range(rows, 0, -1) if self._parts(size) % self.ranks == 0), rows)
-        size = math.ceil(self.run.training.batch_size / self._parts(size))
-        terms = get_method(self.run.method).batch_terms if size < self.micro_batch else ()
-        return f"micro_batch to {size}" + (f" (another run: {', '.join(terms)} depends on it)" if terms else "")
+    def _cut_to(self, rows: int) -> str:
+        """Advice on passes over ``rows`` of the longest examples at most."""
+        if self.run.engine.micro_tokens:
+            setting, fewer = f"micro_tokens to {rows * self.lengths[-1]}", True
+        else:
+            size = self._micro_batch_of(rows)
+            setting, fewer = f"micro_batch to {size}", size < self.micro_batch
+        terms = get_method(self.run.method).batch_terms if fewer else ()
+        return setting + (f" (another run: {', '.join(terms)} depends on it)" if terms else "")
+
+    def _micro_batch_of(self, rows: int) -> int:
+        """The largest micro-batch of ``rows`` at most that leaves no rank idle, if there is one, cut to what as many
+        micro-batches of one size have."""
+        batch = self.run.training.batch_size
+        size = next((size for size in range(rows, 0, -1) if math.ceil(batch / size) % self.ranks == 0), rows)
+        return math.ceil(batch / math.ceil(batch / size))
 
 
 def plan(study: Study, results: Path) -> list[RunPlan]:
@@ -185,20 +167,21 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    micro = min(run.rows_at_once, rows_per_pass(run.training.batch_size, run.engine.ranks, run.engine.micro_batch))
+    by_length = sorted(map(total_length, lengths.examples))
+    sizes = *(by_length[place] for place in spread_over(len(by_length), SIZES)), max(map(total_length, lengths.longest))
+    engine, batch = run.engine, run.training.batch_size
+    micro = min(batch, rows_per_pass(batch, engine.ranks, engine.micro_batch))
+    rows = rows_per_pass(batch, engine.ranks, micro, engine.micro_tokens, sizes[-1])
     mixed = run.engine.precision == "bfloat16"
-    kept = max(_activations(run, stage, lengths, whole, dimensions, micro) for stage in _extremes(stages))
-    validating = [stage for stage in _extremes(stages) if stage.select_on]
-    validated = max((_logits(run, stage, lengths, whole, run.rows_at_once) for stage in validating), default=0.0)
-    memory = Memory(
-        FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained, 2 * FLOAT32 * trained, kept, validated
-    )
+    kept = max(_activations(run, stage, lengths, whole, dimensions, rows) for stage in _extremes(stages))
+    weights, copy, gradients = FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained
+    memory = Memory(weights, copy, gradients, 2 * gradients, kept)
     # checkpoints that are kept and the one being written; selected weights of each stage, and the final ones; features
     selected = sum(bool(stage.select_on) for stage in stages)
     disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
     disk += FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
-    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, micro, lengths.basis)
+    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, micro, lengths.basis, sizes)
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:

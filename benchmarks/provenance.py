@@ -89,6 +89,7 @@ def _engine(engine: EngineSpec) -> str:
     ranks = f"{engine.ranks} ranks of DeepSpeed, ZeRO {engine.zero_stage}"
     on = "one process" if engine.kind == "process" else ranks
     parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
+    parts += f", {engine.micro_tokens:,} tokens per pass at most" if engine.micro_tokens else ""
     return f"{on}, {engine.precision}{parts}"
 
 

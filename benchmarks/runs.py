@@ -68,8 +68,8 @@ class RunSpec(Strict):
 
     @property
     def rows_at_once(self) -> int:
-        """Examples per forward pass outside optimizer steps (validation, features): the micro-batch, or a whole batch
-        where none is set."""
+        """Examples per forward pass where features are computed: the micro-batch, or a whole batch where none is
+        set."""
         return min(self.training.batch_size, self.engine.micro_batch or self.training.batch_size)
 
     @property
@@ -110,9 +110,11 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
 
 
 def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:
-    """The examples of a micro-batch, where they are fewer than a batch and a loss term is a statistic of them."""
+    """What decides the examples of a micro-batch, where they can be fewer than a batch and a loss term is a statistic
+    of them."""
     if run["method"] not in available() or not get_method(run["method"]).batch_terms:
         return {}
     engine, batch = run["engine"], run["training"]["batch_size"]
     rows = rows_per_pass(batch, engine.get("gpus", 1) * engine.get("nodes", 1), engine.get("micro_batch"))
-    return {"micro_batch": rows} if rows < batch else {}
+    tokens = {"micro_tokens": engine["micro_tokens"]} if engine.get("micro_tokens") else {}
+    return {"micro_batch": rows, **tokens} if rows < batch else tokens

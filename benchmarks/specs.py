@@ -181,8 +181,9 @@ class AnalysisSpec(Strict):
 
 
 class EngineSpec(Strict):
-    """What the steps of a run are computed on. Of all this only ``precision`` affects the results (and ``micro_batch``,
-    with a method that has ``batch_terms``): a run that was started on one number of GPUs may be resumed on another."""
+    """What the steps of a run are computed on. Of all this only ``precision`` affects the results (and ``micro_batch``
+    and ``micro_tokens``, with a method that has ``batch_terms``): a run that was started on one number of GPUs may be
+    resumed on another."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"
@@ -200,6 +201,13 @@ class EngineSpec(Strict):
     )
     micro_batch: int | None = Field(
         default=None, ge=1, description="examples per forward pass of a rank; default: its whole share of a batch"
+    )
+    micro_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        exclude_if=lambda tokens: tokens is None,  # younger than recorded runs, whose digests it leaves as they are
+        description="examples per training pass times the tokens of the batch's longest one (question, steps and "
+        "answer), at most: batches of long examples are cut into more parts",
     )
     activation_checkpointing: bool = Field(
         default=False, description="recompute activations in the backward pass instead of keeping them"
@@ -268,7 +276,10 @@ class Block(Strict):
     )
 
 
-def rows_per_pass(batch: int, ranks: int, micro_batch: int | None) -> int:
+def rows_per_pass(
+    batch: int, ranks: int, micro_batch: int | None, micro_tokens: int | None = None, longest: int = 1
+) -> int:
     """Examples per forward pass of an optimizer step: the micro-batch, or a rank's whole share of the batch where none
-    is set."""
-    return micro_batch or math.ceil(batch / ranks)
+    is set; fewer, where ``micro_tokens`` has no room for as many of the ``longest``."""
+    rows = micro_batch or math.ceil(batch / ranks)
+    return rows if micro_tokens is None else max(1, min(rows, micro_tokens // longest))

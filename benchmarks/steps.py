@@ -31,6 +31,10 @@ class StageData:
     def context(self, epoch: int, step: int, training: bool = True) -> Context:
         return Context(self.stage, epoch, step, self.seed, training)
 
+    def longest(self, indices: np.ndarray) -> int:
+        """Tokens of the longest example (question, steps and answer)."""
+        return int(self.corpus.lengths[indices].max())
+
     def batch(self, indices: np.ndarray, context: Context) -> Batch:
         """On the method's device."""
         if self.features is not None:
@@ -59,8 +63,9 @@ class Steps(Iterator[Step]):
     def prepare(self) -> None:
         """Collate the next step, if there is one and it is not collated yet."""
         if self.ready is None and (found := next(self.batches, None)):
-            share = self.engine.share(found[0])
-            self.ready = Step(*found, [(self.data.batch(rows, found[1]), counts) for rows, counts in share])
+            indices, context = found
+            share = self.engine.deal(self.engine.cut(indices, self.data.longest(indices)))
+            self.ready = Step(indices, context, [(self.data.batch(rows, context), counts) for rows, counts in share])
 
     def __next__(self) -> Step:
         self.prepare()
@@ -160,10 +165,12 @@ def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: 
 
 @torch.no_grad()
 def validation_terms(engine: Engine, data: StageData, context: Context, batch_size: int) -> dict[str, float]:
-    """Loss terms over the validation rows, ``batch_size`` per pass, or :class:`NonFiniteLoss`."""
+    """Loss terms over the validation rows, in batches that are cut as those of training are, or
+    :class:`NonFiniteLoss`."""
     order = np.argsort(data.corpus.lengths, kind="stable")
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     sums = Sums()
-    for rows, counts in engine.deal([order[start : start + batch_size] for start in range(0, len(order), batch_size)]):
+    for rows, counts in engine.deal([part for batch in batches for part in engine.cut(batch, data.longest(batch))]):
         batch = data.batch(rows, context)
         sums.expect(batch, counts)
         sums.add(engine.forward(batch, context), counts)

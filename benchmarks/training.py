@@ -187,7 +187,7 @@ class Trainer:
         at = self.position
         context = data.context(self.position.step // self.budget.steps_per_epoch, at.step, training=False)
         self.method.eval()
-        terms = validation_terms(engine, data, context, self.spec.rows_at_once)
+        terms = validation_terms(engine, data, context, self.training.batch_size)
         self.method.train()
         score = sum(terms[name] for name in stage.select_on)
         if at.best is None or score < at.best:

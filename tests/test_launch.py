@@ -120,6 +120,7 @@ def digest(method: str, **engine: object) -> str:
 
 def test_only_precision_makes_another_run() -> None:
     assert digest("cot_sft") == digest("cot_sft", kind="deepspeed", gpus=8, zero_stage=2, micro_batch=4)
+    assert digest("cot_sft") == digest("cot_sft", micro_tokens=100)
     assert digest("cot_sft") != digest("cot_sft", precision="bfloat16")
 
 
@@ -127,6 +128,7 @@ def test_what_a_statistic_of_a_micro_batch_is_taken_of_makes_another_run() -> No
     """Or a run would go on with another loss on another number of GPUs."""
     assert digest("codi", micro_batch=2) == digest("codi", kind="deepspeed", gpus=2, micro_batch=2)
     assert len({digest("codi"), digest("codi", micro_batch=2), digest("codi", kind="deepspeed", gpus=2)}) == 3
+    assert len({digest("codi"), digest("codi", micro_tokens=100), digest("codi", micro_tokens=200)}) == 3
 
 
 def test_a_row_may_have_settings_of_its_own() -> None:

@@ -25,9 +25,10 @@ from benchmarks.hardware import GPU, GPUS
 from benchmarks.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.paths import Paths
 from benchmarks.plan_text import render
-from benchmarks.planning import LAUNCH, USABLE, Memory, RunPlan, plan, plan_run, refusals
+from benchmarks.planning import LAUNCH, USABLE, RunPlan, plan, plan_run, refusals
 from benchmarks.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.study import Study, load_study
+from benchmarks.zero import Memory
 from methods.base import Budget
 from small import PLANNED, small_study
 from tiny import make
@@ -45,11 +46,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
 
 def test_zero_splits_moments_then_gradients_then_weights() -> None:
     """And adds a second copy of the weights that a rank updates, or the weights that are gathered."""
-    memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0, validation=0.5)
+    memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0)
     assert [memory.on(1, stage) for stage in range(4)] == [19.0, 23.0, 23.0, 23.0]
     assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.5, 9.0, 9.0]
     assert [memory.on(8, 2, "optimizer"), memory.on(8, 3, "weights")] == [7.5, 7.5]
-    assert Memory(80e9, 0.0, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
+    assert Memory(80e9, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
 def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activations: int, advice: str) -> None:
     """``weights`` in GB with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
     part = weights * 1e9 / 4
-    memory = Memory(part, 0.0, part, 2 * part, activations * 1e9, 0.0)
+    memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": stage, "offload": offload}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 16, "made up")
@@ -92,30 +93,11 @@ def test_advice_leaves_no_rank_idle_and_says_where_it_makes_another_run(
     """There is room for 22 rows."""
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": 3}
     study = small_study(PLANNED, engine=engine, training={"batch_size": batch})
-    memory = Memory(0.0, 0.0, 0.0, 0.0, 32e9, 0.0)
+    memory = Memory(0.0, 0.0, 0.0, 0.0, 32e9)
     made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 32, "made up")
     assert made.advice(GPU("made up", 22.5e9 / USABLE, 1.0, 1.0)) == f"DOES NOT FIT: {advice}"
     taken = replace(made, micro_batch=int(advice.split()[3]))
     assert taken.occupancy == 1 or batch == 9
-
-
-def test_a_validation_of_more_rows_than_a_rank_trains_on_is_in_the_plan(prepared: tuple[Study, Path]) -> None:
-    """And asking for micro-batches of what a rank has anyway is what mends that it does not fit."""
-    _, folder = prepared
-    engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 3}
-    for whole, cut in zip(
-        plan(small_study(PLANNED, engine=engine), folder),
-        plan(small_study(PLANNED, engine={**engine, "micro_batch": 4}), folder),
-        strict=True,
-    ):
-        assert whole.micro_batch == cut.micro_batch == 4 and whole.memory.activations == cut.memory.activations
-        assert cut.memory.validation < cut.memory.activations, "of as many rows, and without gradients"
-        assert whole.memory.validation == pytest.approx(8 * cut.memory.validation, rel=0.3), "the longest of more rows"
-        assert whole.needed - cut.needed == max(whole.memory.validation - cut.memory.activations, 0)
-    memory = Memory(1e9, 0.0, 1e9, 2e9, 20e9, 150e9)
-    made = replace(whole, memory=memory)
-    gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
-    assert made.advice(gpu).endswith("set micro_batch to 4")
 
 
 def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[Study, Path]) -> None:
@@ -124,7 +106,7 @@ def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "offload": "optimizer"}
     study = small_study(PLANNED[:1], engine=engine)
     (made,) = plan(study, folder)
-    made = replace(made, memory=Memory(4e9, 0.0, 4e9, 8e9, 1e9, 0.0))
+    made = replace(made, memory=Memory(4e9, 0.0, 4e9, 8e9, 1e9))
     text = render(study, [made], GPUS["H200"], 0.4, folder)
     columns = [cell.strip() for cell in text.splitlines()[2].split("|")]
     assert columns[6:10] == ["17.0", "10.5", "5.5 *", "6.0"]
@@ -162,7 +144,7 @@ def test_hours_know_of_ranks_that_wait(
         ProcessEngine(method, stage, made.run.training, made.run.engine, Phase(0, 1), OneOf(rank, ranks))
         for rank in range(ranks)
     ]
-    shares = [engine.share(np.arange(batch)) for engine in of_ranks]
+    shares = [engine.deal(engine.cut(np.arange(batch), longest=1)) for engine in of_ranks]
     assert sum(counts for share in shares for _, counts in share) == made.parts
     assert made.parts / sum(len(share.rows) for share in shares) == made.occupancy == occupancy
     gpu = GPU("made up", 100e9, 1e6, 1e6)  # so slow that no host is waited for
@@ -170,6 +152,32 @@ def test_hours_know_of_ranks_that_wait(
     text = render(study, [made], gpu, 0.5, folder)
     assert ("WARNING: ranks are idle" in text) == (occupancy < 1)
     assert f"idle for {1 - occupancy:.0%} " in text or occupancy == 1
+
+
+def test_long_rows_are_cut_into_more_parts(prepared: tuple[Study, Path]) -> None:
+    """Memory is then for as many of the longest as have room, hours for the passes that batches of all lengths take,
+    and advice is in tokens."""
+    _, folder = prepared
+    whole, cut = (
+        plan(small_study(PLANNED[-2:], engine={"micro_tokens": tokens}), folder)[0] for tokens in (None, 32 * 30)
+    )
+    shortest, longest = cut.lengths[0], cut.lengths[-1]
+    assert shortest <= 30 < longest and cut.lengths == whole.lengths
+    rows = 32 * 30 // longest
+    assert cut.memory.activations == pytest.approx(whole.memory.activations * rows / 32, rel=0.05)
+    assert whole.parts == 1 < cut.parts < 32 / rows + 1 and cut.flops == whole.flops and cut.layers == whole.layers
+    fast = GPU("made up", 100e9, 1e15, 1e15)
+    assert cut.hours(fast, 0.5) / whole.hours(fast, 0.5) == pytest.approx(cut.passes)
+    made = replace(cut, memory=Memory(0.0, 0.0, 0.0, 0.0, 32e9))
+    advice = made.advice(GPU("made up", 16.1e9 / USABLE, 1.0, 1.0))
+    assert (
+        advice == f"DOES NOT FIT: set micro_tokens to {rows // 2 * longest} (another run: distillation depends on it)"
+    )
+    spec = EngineSpec(micro_tokens=rows // 2 * longest)
+    method = make("codi")
+    (stage,) = method.stages(Budget(1.0, 1, (9,)))
+    engine = ProcessEngine(method, stage, cut.run.training, spec, Phase(0, 1), Ranks())
+    assert max(map(len, engine.cut(np.arange(32), longest))) <= rows // 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from benchmarks.data import prepare
 from benchmarks.engine import Phase, Ranks, autocast, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
+from benchmarks.lengths import total_length
 from benchmarks.models import build_method, exported_method
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
@@ -94,16 +95,34 @@ def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])
 def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
     terms, weights = [], []
-    for micro in (None, 5):
-        spec = run_of(small_study(ROWS, engine={"micro_batch": micro}), row)
+    for settings in ({}, {"micro_batch": 5}, {"micro_tokens": 400}):
+        spec = run_of(small_study(ROWS, engine=settings), row)
         trainer, engine, data = stepper(spec, prepared)
+        parts = engine.cut(np.arange(32), data.longest(np.arange(32)))
+        assert [*settings.values()] == [] or 1 < len(parts) < 32
         left = steps.Steps(engine, data, ((np.arange(32) + 32 * step, data.context(0, step)) for step in range(3)))
         sums = [steps.optimizer_step(left, step) for step in range(3)]
         terms.append(torch.tensor(list(sums[-1].terms().values())))
         weights.append(dict(whole_weights(trainer.method)))
-    torch.testing.assert_close(terms[0], terms[1], rtol=1e-5, atol=1e-6)
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(tensor, weights[1][name], rtol=1e-3, atol=1e-5)
+    for other in (1, 2):
+        torch.testing.assert_close(terms[0], terms[other], rtol=1e-5, atol=1e-6)
+        for name, tensor in weights[0].items():
+            torch.testing.assert_close(tensor, weights[other][name], rtol=1e-3, atol=1e-5)
+
+
+def test_no_pass_has_more_tokens_than_asked(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of short examples stay whole, those of long ones are cut, in training and in validation."""
+    seen: set[tuple[int, int]] = set()
+    collate = CoTSFT.collate
+
+    def counted(method: CoTSFT, examples: Sequence[Example], context: Context) -> Batch:
+        seen.add((len(examples), max(map(total_length, examples))))
+        return collate(method, examples, context)
+
+    monkeypatch.setattr(CoTSFT, "collate", counted)
+    launch.train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(prepared, tmp_path))
+    assert max(rows * longest for rows, longest in seen) <= 1600
+    assert {rows for rows, _ in seen} >= {32, 16}
 
 
 def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Path) -> None:

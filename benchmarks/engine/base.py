@@ -66,13 +66,14 @@ class Engine(ABC):
             self.trainable.values(), lr=0.0, betas=training.betas, weight_decay=training.weight_decay, fused=True
         )
 
-    def share(self, indices: np.ndarray) -> Share:
-        """This rank's part of a global batch. Without a ``micro_batch`` in the settings, each rank has one micro-batch;
-        with one, the micro-batches are the same at any number of ranks."""
-        size = rows_per_pass(len(indices), self.ranks.world, self.spec.micro_batch)
+    def cut(self, indices: np.ndarray, longest: int) -> list[np.ndarray]:
+        """The micro-batches of a global batch, whose longest example has so many tokens. Without a ``micro_batch`` in
+        the settings, there is one for each rank, or as many as ``micro_tokens`` makes of it; with one, they are the
+        same at any number of ranks."""
+        micro_batch, micro_tokens = self.spec.micro_batch, self.spec.micro_tokens
+        size = rows_per_pass(len(indices), self.ranks.world, micro_batch, micro_tokens, longest)
         count = math.ceil(len(indices) / size)
-        parts = [indices[start::count] for start in range(count)]
-        return self.deal(parts)
+        return [indices[start::count] for start in range(count)]
 
     def deal(self, parts: Sequence[np.ndarray]) -> Share:
         """This rank's part of some micro-batches. Every rank gets equally many, since all make each pass together."""

@@ -127,7 +127,8 @@ def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
 
 def _kind(engine: dict[str, Any]) -> str:
     sharded = f" ({engine['kind']}, ZeRO {engine['zero_stage']})" if engine["kind"] != "process" else ""
-    return f"{engine['precision']}{', compiled' if engine.get('compile') else ''}{sharded}"
+    tokens = f" of {engine['micro_tokens']:,} tokens at most" if engine.get("micro_tokens") else ""
+    return f"{tokens}, {engine['precision']}{', compiled' if engine.get('compile') else ''}{sharded}"
 
 
 def _made(records: list[dict[str, Any]]) -> dict[str, str]:
@@ -137,7 +138,7 @@ def _made(records: list[dict[str, Any]]) -> dict[str, str]:
     sizes = sorted(
         {(r["batch_size"], r["engine"]["micro_batch"] or r["batch_size"], _kind(r["engine"])) for r in records}
     )
-    batches = "; ".join(f"{batch} in micro-batches of {micro}, {kind}" for batch, micro, kind in sizes)
+    batches = "; ".join(f"{batch} in micro-batches of {micro}{kind}" for batch, micro, kind in sizes)
     names = ("device", "cpu", "threads", "torch", "transformers", "commit")
     learned = "; ".join(
         f"{r['block']}/{r['row']}: {r['learning']['losses'][0]:.3g} to {r['learning']['losses'][-1]:.3g} in "
