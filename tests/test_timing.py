@@ -22,7 +22,8 @@ from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.specs import TimingSpec
 from benchmarks.steps import optimizer_step
-from small import small_study
+from conftest import ROOT
+from small import MARCOS, small_study
 from tiny import make, questions
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}]
@@ -140,3 +141,22 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
     assert modes == {"benchmarks.training": {True}, "benchmarks.timing": {True}}
     assert torch.are_deterministic_algorithms_enabled() == before
     assert times["phases"]["train"].keys() == {*timing.PER_STEP, *TOGETHER}
+
+
+def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which together compute as much as one process does."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    rows = [{"id": "marcos", "method": "marcos", "options": MARCOS}]
+    alone, both = (
+        small_study(
+            rows, engine=engine, timing={"repeats": 1, "questions": 8, "train_steps": 3}, training={"epochs": 1}
+        )
+        for engine in ({}, {"kind": "deepspeed", "gpus": 2, "zero_stage": 3})
+    )
+    prepare(alone, alone.blocks[0], tmp_path)
+    (spec,), (on_ranks,) = alone.runs.values(), both.runs.values()
+    launch.train(spec, tmp_path)
+    times, times_of_ranks = (timing.time_run(run, tmp_path)["train"] for run in (spec, on_ranks))
+    assert (Paths(tmp_path, spec).ranks / "time" / "rank-1.log").is_file()
+    assert times_of_ranks["training_flops"] == pytest.approx(times["training_flops"], rel=0.1)  # padding
+    assert times_of_ranks["phases"].keys() == times["phases"].keys() == {"phase 1", "phase 2"}
