@@ -13,7 +13,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from benchmarks.mlflow_store import connect, experiment_id, find_runs
-from benchmarks.statistics import correctness, holm, paired_test
+from benchmarks.statistics import accuracy, correctness, holm, paired_test
 from benchmarks.tracking import KINDS
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ def _metric_differences(a: Run, b: Run) -> pd.DataFrame:
 def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
     lines = []
     for name, pair in pairs.items():
-        x, y = (correctness([frame]) for frame in pair)
+        x, y = map(correctness, pair)
         result = paired_test(x, y)
-        values = {"test": name, "n": result.n, "a": x.mean(), "b": y.mean(), "a - b": result.difference}
+        values = {"test": name, "n": result.n, "a": accuracy(x), "b": accuracy(y), "a - b": result.difference}
         lines.append(values | {"p": result.p_value, "kind": result.kind})
     frame = pd.DataFrame(lines)
     frame.insert(6, "p_holm", holm(frame["p"].tolist()))
@@ -164,7 +164,7 @@ def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.Dat
 def _differing(test: str, a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Questions of different correctness, the largest difference first."""
     shown = [frame.loc[frame["seed"] == frame["seed"].min()].set_index("id") for frame in (a, b)]
-    both = pd.DataFrame({"correct_a": correctness([a]), "correct_b": correctness([b])}).dropna()
+    both = pd.DataFrame({"correct_a": correctness(a)[0], "correct_b": correctness(b)[0]}).dropna()
     both["apart"] = (both["correct_a"] - both["correct_b"]).abs()
     both = both.loc[both["apart"] > 0].sort_values(by=["apart"], ascending=False, kind="stable")
     texts = {"gold": shown[0]["gold"], "text_a": shown[0]["text"], "text_b": shown[1]["text"]}

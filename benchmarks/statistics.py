@@ -1,4 +1,8 @@
-"""How far numbers can be trusted: spreads, intervals, and paired tests between rows over the same questions."""
+"""How far numbers can be trusted: spreads, intervals, and paired tests between rows over the same questions.
+
+A row's answers are a frame: a line per question, a column per training. With one training, tests and intervals are
+about other questions for these weights. With several, they are about other questions and other training seeds.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,28 @@ class PairedTest:
     n: int
     difference: float
     p_value: float
-    kind: Literal["mcnemar", "permutation"]
+    kind: Literal["mcnemar", "permutation", "trainings"]
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """The variance of a mean over questions and trainings, and its degrees of freedom. What each of several sources
+    adds, as if they were independent (Welch and Satterthwaite); what questions and seeds have in common counts twice,
+    so that it is rather too large."""
+
+    variance: float
+    freedom: float
+
+    @classmethod
+    def of(cls, *sources: tuple[float, int]) -> Uncertainty:
+        """Of variances of means, each with the number of values behind it."""
+        total = sum(variance for variance, _ in sources)
+        freedom = total**2 / sum(variance**2 / (count - 1) for variance, count in sources) if total else np.inf
+        return cls(total, freedom)
+
+    @property
+    def deviation(self) -> float:
+        return float(np.sqrt(self.variance))
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -35,22 +60,29 @@ def spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def correctness(predictions: Sequence[pd.DataFrame]) -> pd.Series:
-    """Mean correctness of each question over decoding seeds and over the frames (training seeds), by id."""
-    joined = pd.concat(predictions)
-    return pd.Series(joined["correct"].astype(float).groupby(joined["id"]).mean())
+def correctness(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Mean correctness over decoding seeds of each question, by id, in each training: one, or those of the column
+    ``training_seed``."""
+    frame = predictions.assign(training_seed=predictions.get("training_seed", 0), correct=predictions["correct"] * 1.0)
+    return frame.pivot_table("correct", "id", "training_seed")
 
 
-def paired_test(a: pd.Series, b: pd.Series) -> PairedTest:
+def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     """Whether two rows differ on the questions they share.
 
-    Exact McNemar test where each question is right or wrong; where correctness is a mean over seeds, a sign-flip
-    permutation test of the mean difference.
+    With one training each: an exact McNemar test where each question is right or wrong; where correctness is a mean
+    over decoding seeds, a sign-flip permutation test of the mean difference. With several: a t test of the mean
+    difference, which varies with the questions and with the trainings of either row. A row of one training is taken to
+    vary as much as the other.
     """
-    a, b = a.align(b, join="inner")
-    if not len(a):
+    shared = a.index.intersection(b.index)
+    if not len(shared):
         raise ValueError("the two rows share no question: compare runs that were evaluated on the same test set")
-    difference = (a - b).to_numpy()
+    a, b = a.loc[shared], b.loc[shared]
+    difference = (a.mean(axis=1) - b.mean(axis=1)).to_numpy()
+    if max(a.shape[1], b.shape[1]) > 1:
+        p_value = _between_trainings(difference, a, b)
+        return PairedTest(len(a), float(difference.mean()), p_value, "trainings")
     changed = difference[difference != 0]  # a sign flip of 0 changes nothing
     if np.isin([a, b], (0.0, 1.0)).all():
         wins = int((changed > 0).sum())
@@ -58,6 +90,26 @@ def paired_test(a: pd.Series, b: pd.Series) -> PairedTest:
         return PairedTest(len(a), float(difference.mean()), float(p_value), "mcnemar")
     p_value = _sign_flip(changed) if len(changed) > 1 else 1.0
     return PairedTest(len(a), float(difference.mean()), p_value, "permutation")
+
+
+def _between_trainings(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> float:
+    """The p-value where at least one of two rows has several trainings."""
+    most = max(a, b, key=lambda row: row.shape[1])
+    of_rows = (_trainings(row if row.shape[1] > 1 else most, row.shape[1]) for row in (a, b))
+    found = Uncertainty.of(_questions(difference), *of_rows)
+    if not found.variance:
+        return float(difference.mean() == 0)
+    return float(2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))
+
+
+def _questions(values: np.ndarray) -> tuple[float, int]:
+    """The variance that questions give to a mean over them, and how many there are."""
+    return (float(values.var(ddof=1)) / len(values), len(values)) if len(values) > 1 else (0.0, 2)
+
+
+def _trainings(correct: pd.DataFrame, count: int) -> tuple[float, int]:
+    """The variance that trainings give to a mean over ``count`` of them, and how many it was estimated from."""
+    return float(correct.mean().to_numpy().var(ddof=1)) / count, correct.shape[1]
 
 
 def _sign_flip(differences: np.ndarray) -> float:
@@ -83,7 +135,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def compare_rows(rows: Mapping[str, pd.Series]) -> pd.DataFrame:
+def compare_rows(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """All pairs of rows tested over the same questions: columns a, b, n, difference, p_value, p_holm, kind."""
     pairs = list(itertools.combinations(rows, 2))
     tests = [paired_test(rows[a], rows[b]) for a, b in pairs]
@@ -94,7 +146,7 @@ def compare_rows(rows: Mapping[str, pd.Series]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["a", "b", "n", "difference", "p_value", "p_holm", "kind"])
 
 
-def marks(rows: Mapping[str, pd.Series], pairs: pd.DataFrame) -> dict[str, str]:
+def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, str]:
     """``best`` for the best row where the tests separate it from every other, else ``tie`` for it and all those that
     they do not separate from it.
 
@@ -102,19 +154,30 @@ def marks(rows: Mapping[str, pd.Series], pairs: pd.DataFrame) -> dict[str, str]:
     """
     if len(rows) < 2:
         return {}
-    best = max(rows, key=lambda row: rows[row].mean())
+    best = max(rows, key=lambda row: accuracy(rows[row]))
     own = pairs[(pairs["a"] == best) | (pairs["b"] == best)]
     level = own[own["p_holm"] >= ALPHA]
     tied = set(level["a"]) | set(level["b"])
     return dict.fromkeys(tied, "tie") if tied else {best: "best"}
 
 
-def interval(correct: pd.Series) -> tuple[float, float]:
-    """Confidence interval of accuracy over questions: what another draw of questions could have given.
+def accuracy(correct: pd.DataFrame) -> float:
+    """The mean over questions and trainings."""
+    return float(correct.to_numpy().mean())
 
-    Wilson's where each question is right or wrong, else a percentile bootstrap of questions.
+
+def interval(correct: pd.DataFrame) -> tuple[float, float]:
+    """Confidence interval of accuracy: what another draw of questions, and other trainings where there are several,
+    could have given.
+
+    With one training, Wilson's where each question is right or wrong, else a percentile bootstrap of questions. With
+    several, of the t distribution.
     """
-    values = correct.to_numpy(dtype=float)
+    values = correct.mean(axis=1).to_numpy()
+    if (count := correct.shape[1]) > 1:
+        found, mean = Uncertainty.of(_questions(values), _trainings(correct, count)), accuracy(correct)
+        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, found.freedom)) * found.deviation
+        return max(mean - reach, 0.0), min(mean + reach, 1.0)
     if np.isin(values, (0.0, 1.0)).all():
         bounds = stats.binomtest(int(values.sum()), len(values)).proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)

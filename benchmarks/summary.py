@@ -95,7 +95,7 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
     frame = to_frame(study, collected)
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(list(decodings))]
     controls = {row.id for row in study.rows if row.control}
-    correct: dict[tuple[str, ...], pd.Series] = {}
+    correct: dict[tuple[str, ...], pd.DataFrame] = {}
     for key, group in _groups(frame, KEYS[:3]):
         correct |= _correctness(study, collected, results, key, group["test"].unique())
     lines = [_aggregate(group, correct.get(key)) for key, group in _groups(frame, KEYS)]
@@ -123,13 +123,16 @@ def answers(
     decoding: str,
     columns: Sequence[str],
 ) -> pd.DataFrame | None:
-    """What the training seeds of a row answered in a block, one frame below the other; None where none has."""
+    """What the training seeds of a row answered in a block, one frame below the other, with a column
+    ``training_seed``; None where none has."""
     frames = []
-    for run in (run_id(block, row, seed) for seed in study.seeds):
+    for seed in study.seeds:
+        run = run_id(block, row, seed)
         record = runs[run].evaluate if run in runs else None
         if record and decoding in record.predictions:
             path = Paths(results, study.sources[run]).predictions(decoding)
-            frames.append(read_parquet(path, record.predictions[decoding], "`evaluate`, then `collect`", columns))
+            frame = read_parquet(path, record.predictions[decoding], "`evaluate`, then `collect`", columns)
+            frames.append(frame.assign(training_seed=seed))
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
@@ -140,17 +143,17 @@ def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, .
 
 def _correctness(
     study: Study, collected: Collected, results: Path, key: tuple[str, ...], tests: Iterable[str]
-) -> dict[tuple[str, ...], pd.Series]:
-    """Per-question correctness of one row and decoding (``key``: block, row, decoding) on each test set, over its
-    training seeds."""
+) -> dict[tuple[str, ...], pd.DataFrame]:
+    """Correctness of one row and decoding (``key``: block, row, decoding) on each test set, by question and training
+    seed."""
     block, row, decoding = key
     every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "correct"))
     if every is None:
         return {}
-    return {(*key, test): statistics.correctness([every.loc[every["test"] == test]]) for test in tests}
+    return {(*key, test): statistics.correctness(every.loc[every["test"] == test]) for test in tests}
 
 
-def _aggregate(group: pd.DataFrame, correct: pd.Series | None) -> dict[str, Any]:
+def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
     first = group.to_dict("records")[0]
     line = {key: first[key] for key in (*KEYS, "title")}
     line["status"] = first["status"] if len(set(group["status"])) == 1 else "partial"
@@ -185,7 +188,7 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
     return {"spread": only["accuracy_std"], "spread_over": over}
 
 
-def _rank(correct: dict[tuple[str, ...], pd.Series]) -> tuple[dict[tuple[str, ...], str], pd.DataFrame]:
+def _rank(correct: dict[tuple[str, ...], pd.DataFrame]) -> tuple[dict[tuple[str, ...], str], pd.DataFrame]:
     """Marks of the rows, and all paired tests, family by family: the rows of a block on one test set."""
     marks: dict[tuple[str, ...], str] = {}
     tables = [pd.DataFrame(columns=["block", "test"])]
@@ -197,7 +200,7 @@ def _rank(correct: dict[tuple[str, ...], pd.Series]) -> tuple[dict[tuple[str, ..
     return marks, pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
-def _families(correct: dict[tuple[str, ...], pd.Series]) -> Iterator[tuple[str, str, dict[str, pd.Series]]]:
+def _families(correct: dict[tuple[str, ...], pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
     keys = dict.fromkeys((block, test) for block, _, decoding, test in correct if decoding == "default")
     for block, test in keys:
         rows = {key[1]: series for key, series in correct.items() if (key[0], *key[2:]) == (block, "default", test)}
@@ -205,7 +208,7 @@ def _families(correct: dict[tuple[str, ...], pd.Series]) -> Iterator[tuple[str, 
 
 
 def _against_own(
-    swapped: Mapping[tuple[str, ...], pd.Series], correct: Mapping[tuple[str, ...], pd.Series]
+    swapped: Mapping[tuple[str, ...], pd.DataFrame], correct: Mapping[tuple[str, ...], pd.DataFrame]
 ) -> pd.DataFrame:
     """Each row's default decoding against its controls, the p-values corrected within a block's test set."""
     lines = []
@@ -218,7 +221,7 @@ def _against_own(
     return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
 
 
-def _against_controls(correct: dict[tuple[str, ...], pd.Series], controls: set[str]) -> pd.DataFrame:
+def _against_controls(correct: dict[tuple[str, ...], pd.DataFrame], controls: set[str]) -> pd.DataFrame:
     """Each row's default decoding against the control rows of its block, the p-values corrected within a block's test
     set."""
     lines = []

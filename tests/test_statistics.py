@@ -10,11 +10,11 @@ from scipy import stats
 from benchmarks import statistics
 
 
-def right(count: int, of: int = 100, shift: int = 0) -> pd.Series:
-    """``count`` questions right, from question ``shift`` on."""
-    values = np.zeros(of)
+def right(count: int, of: int = 100, shift: int = 0) -> pd.DataFrame:
+    """``count`` questions right, from question ``shift`` on, in one training."""
+    values = np.zeros((of, 1))
     values[shift : shift + count] = 1.0
-    return pd.Series(values, index=[f"q{i}" for i in range(of)])
+    return pd.DataFrame(values, index=[f"q{i}" for i in range(of)])
 
 
 def test_spread_is_undefined_for_one_value() -> None:
@@ -31,9 +31,9 @@ def test_deterministic_rows_get_the_exact_mcnemar_test() -> None:
 
 def test_means_over_seeds_get_the_sign_flip_test_that_scipy_has() -> None:
     draw = np.random.default_rng(0)
-    a, b = (pd.Series(draw.binomial(5, p, 300) / 5) for p in (0.50, 0.56))
+    a, b = (pd.DataFrame(draw.binomial(5, p, (300, 1)) / 5) for p in (0.50, 0.56))
     result = statistics.paired_test(a, b)
-    reference = stats.permutation_test(((a - b).to_numpy(),), np.mean, permutation_type="samples", rng=1)
+    reference = stats.permutation_test(((a - b)[0].to_numpy(),), np.mean, permutation_type="samples", rng=1)
     assert result.kind == "permutation"
     assert result.p_value == pytest.approx(reference.pvalue, abs=0.02)  # both are drawn
     assert statistics.paired_test(a, b) == result  # seeded
@@ -44,7 +44,7 @@ def test_questions_are_paired_by_id() -> None:
     a = right(60)
     assert statistics.paired_test(a, a.sample(frac=1, random_state=0)).difference == 0
     with pytest.raises(ValueError, match="share no question"):
-        statistics.paired_test(a, a.rename(lambda name: f"other-{name}"))
+        statistics.paired_test(a, a.rename(index=lambda name: f"other-{name}"))
 
 
 def test_holm_is_monotone_and_bounded() -> None:
@@ -62,20 +62,78 @@ def test_holm_is_monotone_and_bounded() -> None:
         ({"a": right(50)}, {}),
     ],
 )
-def test_marks(rows: dict[str, pd.Series], expected: dict[str, str]) -> None:
+def test_marks(rows: dict[str, pd.DataFrame], expected: dict[str, str]) -> None:
     assert statistics.marks(rows, statistics.compare_rows(rows)) == expected
 
 
 def test_intervals_hold_the_mean_and_have_a_width_at_zero() -> None:
     low, high = statistics.interval(right(0))
     assert low == 0 and 0.03 < high < 0.04  # Wilson: 3.7 % of 100 questions
-    values = pd.Series(np.random.default_rng(0).binomial(5, 0.4, 500) / 5)
+    values = pd.DataFrame(np.random.default_rng(0).binomial(5, 0.4, (500, 1)) / 5)
     low, high = statistics.interval(values)
-    assert low < values.mean() < high
-    assert high - low == pytest.approx(2 * 1.96 * values.std() / 500**0.5, rel=0.1)
+    assert low < statistics.accuracy(values) < high
+    assert high - low == pytest.approx(2 * 1.96 * values[0].std() / 500**0.5, rel=0.1)
 
 
-def test_correctness_is_a_mean_over_seeds_and_runs() -> None:
+def test_correctness_is_a_mean_over_decoding_seeds_in_each_training() -> None:
     frame = pd.DataFrame({"id": ["x", "y", "x", "y"], "seed": [0, 0, 1, 1], "correct": [True, False, False, False]})
-    assert statistics.correctness([frame]).to_dict() == {"x": 0.5, "y": 0.0}
-    assert statistics.correctness([frame, frame.assign(correct=True)]).to_dict() == {"x": 0.75, "y": 0.5}
+    assert statistics.correctness(frame)[0].to_dict() == {"x": 0.5, "y": 0.0}
+    two = pd.concat([frame.assign(training_seed=3), frame.assign(training_seed=7, correct=True)])
+    assert statistics.correctness(two).to_dict() == {3: {"x": 0.5, "y": 0.0}, 7: {"x": 1.0, "y": 1.0}}
+
+
+# -- several trainings of a row
+
+
+def trained(draw: np.random.Generator, trainings: int, spread: float = 0.05, questions: int = 400) -> pd.DataFrame:
+    """A row whose trainings differ by ``spread`` in the share of questions that they answer, easy and hard ones."""
+    easy, luck = draw.uniform(0.2, 0.8, (questions, 1)), draw.normal(0, spread, trainings)
+    return pd.DataFrame(draw.random((questions, trainings)) < np.clip(easy + luck, 0, 1), dtype=float)
+
+
+def first(row: pd.DataFrame) -> pd.DataFrame:
+    """Its first training alone."""
+    return row.iloc[:, :1]
+
+
+def test_trainings_that_differ_by_luck_are_seldom_separated() -> None:
+    """Where a test over questions alone takes luck for a difference more often than not."""
+    draw = np.random.default_rng(0)
+    pairs = [(trained(draw, 3), trained(draw, 3)) for _ in range(400)]
+    found = [statistics.paired_test(a, b) for a, b in pairs]
+    assert {test.kind for test in found} == {"trainings"}
+    assert np.mean([test.p_value < 0.05 for test in found]) < 0.06
+    alone = [statistics.paired_test(first(a), first(b)) for a, b in pairs]
+    assert np.mean([test.p_value < 0.05 for test in alone]) > 0.3
+
+
+def test_trainings_are_compared_by_the_t_test_that_scipy_has_where_questions_are_all_alike() -> None:
+    a, b = (pd.DataFrame([np.array(shares) for _ in range(50)]) for shares in ([0.5, 0.6, 0.4], [0.7, 0.8, 0.9, 0.8]))
+    _, reference = stats.ttest_ind(a.loc[0], b.loc[0], equal_var=False)
+    found = statistics.paired_test(a, b)
+    assert found.p_value == pytest.approx(reference) and found.difference == pytest.approx(-0.3)
+    low, high = statistics.interval(a)
+    expected = stats.t.interval(0.95, 2, a.loc[0].mean(), stats.sem(a.loc[0]))
+    assert (low, high) == pytest.approx(expected)
+    same = pd.DataFrame(np.ones((50, 3)))
+    assert statistics.paired_test(same, same).p_value == 1.0
+    assert statistics.paired_test(same, 0 * same).p_value == 0.0
+
+
+def test_a_row_of_one_training_is_taken_to_vary_as_much_as_the_other() -> None:
+    draw = np.random.default_rng(1)
+    a, b = trained(draw, 3), trained(draw, 3)
+    assert statistics.paired_test(a, first(b)).p_value == pytest.approx(statistics.paired_test(first(b), a).p_value)
+    calm = pd.DataFrame(np.repeat(trained(draw, 1).to_numpy(), 3, axis=1))
+    assert statistics.paired_test(a, first(calm)).p_value > statistics.paired_test(a, calm).p_value
+
+
+def test_intervals_over_trainings_are_wider_than_over_questions() -> None:
+    """And hold the share of rows of their kind that they say."""
+    draw = np.random.default_rng(2)
+    rows = [trained(draw, 3) for _ in range(300)]
+    held = [low <= 0.5 <= high for low, high in map(statistics.interval, rows)]
+    assert 0.93 < np.mean(held) <= 1
+    low, high = statistics.interval(rows[0])
+    inner_low, inner_high = statistics.interval(first(rows[0]))
+    assert high - low > inner_high - inner_low

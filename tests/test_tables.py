@@ -259,7 +259,10 @@ def test_several_training_seeds(tmp_path: Path) -> None:
     fabricate(made, tmp_path)
     (tmp_path / "fake/runs/text/cot/s1/evaluate.json").unlink()
     results.collect(made, tmp_path)
-    text = contents(made, tmp_path)["md"]
+    rendered = contents(made, tmp_path)
+    text = rendered["md"]
+    assert {test["kind"] for test in json.loads(rendered["json"])["paired_tests"]} == {"trainings"}
+    assert "generalise to other questions and to other training seeds; 2 trainings of a row" in text
     assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, two trainings
     lacking = cells(text, "CoT-SFT", "Training data: text")[1]
     assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text

@@ -33,9 +33,9 @@ class CalibrationFigure(LatentsFigure):
         for test, own in samples.groupby("test", sort=False):
             shared = {"block": analysis.block.id, "test": test}
             for protocol, frame in protocols(own).items():
-                correct = statistics.correctness([frame])
+                correct = statistics.correctness(frame)
                 low, high = statistics.interval(correct)
-                values = {"accuracy": float(correct.mean()), "low": low, "high": high, "n": len(correct)}
+                values = {"accuracy": statistics.accuracy(correct), "low": low, "high": high, "n": len(correct)}
                 yield {"part": "accuracy", **shared, "protocol": protocol, **values}
             for line in reliability(own).to_dict("records"):
                 yield {"part": "reliability", **shared, **line}

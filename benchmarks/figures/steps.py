@@ -39,12 +39,12 @@ class StepsFigure(Drawing):
         known = found.dropna(subset="n_steps")
         for key, group in known.groupby(["test", "n_steps"]):
             test, steps = key  # type: ignore[misc]
-            correct = statistics.correctness([group])
+            correct = statistics.correctness(group)
             if len(correct) < FEWEST:
                 continue
             low, high = statistics.interval(correct)
             shared = {"test": test, "block": block.id, "row": row.id, "steps": int(steps), "n": len(correct)}
-            yield {**shared, "accuracy": float(correct.mean()), "low": low, "high": high}
+            yield {**shared, "accuracy": statistics.accuracy(correct), "low": low, "high": high}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]

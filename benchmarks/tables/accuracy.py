@@ -13,7 +13,7 @@ from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.paper import Measured, paper_table
 from benchmarks.specs import Block, Row
 from benchmarks.tables.cells import cell, p_value, points
-from benchmarks.tables.maker import RANKS, SPEAKS, TIE, Maker
+from benchmarks.tables.maker import RANKS, TIE, Maker
 
 
 class AccuracyTable(Maker):
@@ -110,7 +110,7 @@ class AccuracyTable(Maker):
         (det.): nothing is drawn. Δ: the row minus the first of its section, in percentage points. p: paired test of
         that difference over the same questions, Holm's correction for the rows of the section."""
         yield f"""{RANKS} These tests are corrected for all pairs of rows and p for the pairs with the first row alone,
-        so a row may have a p below {statistics.ALPHA} and {TIE} too. {SPEAKS}"""
+        so a row may have a p below {statistics.ALPHA} and {TIE} too. {self.speaks}"""
         papers = [paper_table(name) for name in self.references]
         places, about = "; ".join(paper.place for paper in papers), papers[0].about_tests
         if self.study.paper:

@@ -33,7 +33,7 @@ def points(difference: float) -> str:
 
 
 def bounds(line: Mapping[str, Any]) -> Cell:
-    """The 95 % interval of a line's accuracy over questions; a dash where there is no accuracy."""
+    """The 95 % interval of a line's accuracy; a dash where there is no accuracy."""
     return Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
 
 

@@ -17,7 +17,7 @@ from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import ALPHA
 from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.cells import bounds, cell, count, flops, p_value, percent, points, seconds, timed
-from benchmarks.tables.maker import PASSES, RANKS, SPEAKS, Maker, spoken
+from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
 
 SCORES = (Column("n"), Column("De-duplicated (%)"), Column("Strict (%)"), Column("No answer (%)"))
 SCORES += (Column("95 % interval"), Column("± over"))
@@ -183,16 +183,18 @@ class MainTable(Maker):
     def legend(self) -> Iterable[str]:
         study, several = self.study, len(self.study.seeds) > 1
         over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
+        interval = "Wilson's, or a bootstrap over questions where a question's score is a mean over seeds"
+        if several:
+            interval = "of the t distribution, over questions and training seeds"
         yield """Train: time of one epoch of each training phase, warm starts included: the steps of an epoch times the
         median step, measured with no other job of the workflow beside it, on the devices that the run trains on, plus
         what a phase computes once. Training FLOPs: of the whole budget, warm starts included."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
-        interval in the details does (Wilson's, or a bootstrap over questions where a question's score is a mean over
-        seeds)."""
+        interval in the details does ({interval})."""
         yield self._times()
         yield from self._disturbed()
-        yield f"{RANKS} Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows. {SPEAKS}"
+        yield f"{RANKS} Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows. {self.speaks}"
         yield f"""De-duplicated: accuracy on the questions that are not in the training data. {self.strict()} Lines with
         the mean in place of a drawn latent are in the details only, their accuracy behind the name; other decodings
         have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""

@@ -25,7 +25,6 @@ TIE = "="
 RANKS = f"""Bold: separated from every other ranked row of its block and test set by paired tests over the same
     questions; controls are never ranked and may be higher. {TIE}: the most accurate row and the rows that the tests do
     not separate from it, where there are any."""
-SPEAKS = "The tests generalise to other questions for these trained models, not to other training seeds."
 PASSES = """Passes/question: calls of a transformer, thinking included, for the batch that the question is answered in;
     a question waits for the longest of its batch, so it counts them all."""
 
@@ -64,6 +63,15 @@ class Maker(ABC):
     @property
     def title(self) -> str:
         return self.study.title
+
+    @property
+    def speaks(self) -> str:
+        """What the tests of the study speak for."""
+        if (count := len(self.study.seeds)) == 1:
+            return "The tests generalise to other questions for these trained models, not to other training seeds."
+        return f"""The tests (t tests of the mean difference, whose variance over questions and over the trainings of
+            either row adds up) generalise to other questions and to other training seeds; {count} trainings of a row
+            separate large differences only."""
 
     @cached_property
     def paper(self) -> PaperTable | None:
