@@ -77,17 +77,20 @@ class RunSpec(Strict):
         """The stages that the run goes through."""
         return STAGES if self.timing else STAGES[:-1]
 
-    def serves(self, asked: RunSpec) -> bool:
-        """Whether this run, perhaps of another study, gives all that the ``asked`` run would; their names may
-        differ."""
+    def trains_as(self, asked: RunSpec) -> bool:
+        """Whether this run, perhaps of another study, is trained as the ``asked`` run is, if both start from the same
+        weights; their names may differ."""
         own, theirs = (spec.model_dump(exclude={"id", "study", "row", *MEASURED}) for spec in (self, asked))
+        return own == theirs
+
+    def serves(self, asked: RunSpec) -> bool:
+        """Whether this run gives all that the ``asked`` run would, once it is trained as that is."""
         held, wanted = self.evaluation, asked.evaluation
         same = held.model_copy(update={"tests": (), "decodings": {}}) == wanted.model_copy(
             update={"tests": (), "decodings": {}}
         )
         return (
-            own == theirs
-            and same
+            same
             and set(wanted.tests) <= set(held.tests)
             and wanted.decodings.items() <= held.decodings.items()
             and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))

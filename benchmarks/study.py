@@ -6,6 +6,7 @@ happens to be at hand on a machine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -189,12 +190,21 @@ class Study(Strict):
         found = dict(self.runs)
         if self.shares is None:
             return found
-        theirs = load_study(self.shares).sources.values()
-        found = {id: next((their for their in theirs if their.serves(own)), own) for id, own in found.items()}
+        theirs = load_study(self.shares).sources
+        for id, own in self.runs.items():
+            alike = (their for their in theirs.values() if their.serves(own) and self._alike(own, their, theirs))
+            found[id] = next(alike, own)
         for id, own in reversed(self.runs.items()):  # what is trained here starts from a run that is trained here
             if own.starts_from and found[id] is own:
                 found[own.starts_from] = self.runs[own.starts_from]
         return found
+
+    def _alike(self, own: RunSpec, their: RunSpec | None, theirs: Mapping[str, RunSpec]) -> bool:
+        """Whether two runs are trained to the same weights: those that they start from are, too."""
+        if their is None or not their.trains_as(own):
+            return False
+        start = own.starts_from
+        return start is None or self._alike(self.runs[start], theirs.get(start), theirs)
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
         """What a method is told of a setting when it is asked whether to ``skip`` it."""

@@ -215,6 +215,17 @@ def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
     assert study.shares in {source.study for source in study.sources.values()}
 
 
+def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
+    """Though its own settings are those of the other study's run, down to the name of what it starts from."""
+    content = load_study("quick_seeds").model_dump(mode="json", exclude_unset=True)
+    (cot,) = [row for row in content["rows"] if row["id"] == "cot_sft"]
+    cot["training"] = {"tokens": 1e5}
+    sources = parse_study({**content, "name": "mine", "seeds": [0]}, "mine.yaml").sources
+    own = {"cot_sft", "icot_si", "coconut", "colar", "codi"}
+    assert {row_of(id) for id, source in sources.items() if source.study == "mine"} == own
+    assert {row_of(id) for id, source in sources.items() if source.study == "quick"} >= {"answer_only", "marcos"}
+
+
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
