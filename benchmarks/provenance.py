@@ -90,7 +90,8 @@ def _engine(engine: EngineSpec) -> str:
     on = "one process" if engine.kind == "process" else ranks
     parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
     parts += f", {engine.micro_tokens:,} tokens per pass at most" if engine.micro_tokens else ""
-    return f"{on}, {engine.precision}{parts}"
+    again = ", activations computed again" if engine.activation_checkpointing else ""
+    return f"{on}, {engine.precision}{parts}{again}"
 
 
 def _budget(spec: RunSpec, record: TrainRecord) -> str:

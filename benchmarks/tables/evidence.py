@@ -54,7 +54,11 @@ class Records:
             "train": ("train_epoch_seconds", 1),
         }[measure]
         value = line.get(column)
-        return None if pd.isna(value) else scale * float(value)  # type: ignore[arg-type]
+        if pd.isna(value):  # type: ignore[arg-type]
+            return None
+        if measure == "train" and (found := self._place(cell)):
+            scale = _run(found, cell).engine.ranks  # GPU time: the paper's rows all have as many GPUs, ours may differ
+        return scale * float(value)  # type: ignore[arg-type]
 
     def separated(self, a: Cell, b: Cell) -> bool | None:
         found, one, other = self._place(a), self._line(a), self._line(b)
