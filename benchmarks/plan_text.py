@@ -12,6 +12,8 @@ from benchmarks.planning import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_spac
 from benchmarks.study import Study
 from benchmarks.zero import ZERO
 
+TOLD = 0.05  # share of idle ranks, or of further passes, that is worth a word
+
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
     """The plan as a Markdown table, with what it assumes."""
@@ -47,11 +49,11 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
     """Warnings of ranks that wait for others, one for all runs with the same number of micro-batches and ranks."""
     waiting: dict[tuple[float, int], list[RunPlan]] = {}
     for made in plans:
-        if made.occupancy < 1:
+        if made.occupancy < 1 - TOLD:
             waiting.setdefault((made.parts, made.ranks), []).append(made)
     return [
         f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {parts:.3g} micro-batches of a step on "
-        f"{ranks} ranks ({', '.join(made.run.id for made in alike)}): set a smaller micro_batch, or fewer ranks."
+        f"{ranks} ranks ({', '.join(made.run.id for made in alike)}): set another micro_batch, or fewer ranks."
         for (parts, ranks), alike in waiting.items()
     ]
 
@@ -61,9 +63,11 @@ def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[st
     waiting = [made.run.id for made in plans if made.waits_for_host(gpu, utilisation)]
     if not waiting:
         return []
+    several = [made.run.id for made in plans if made.run.id in waiting and made.passes > 1 + TOLD]
+    fewer = f" Larger micro-batches, where they fit, take less ({', '.join(several)})." if several else ""
     return [
         f"Hours of {', '.join(waiting)}: not the GPU's, but what a host takes to launch their layers, {LAUNCH * 1e3:g} "
-        "ms each, forward and backward, as it did beside an H200. Larger micro-batches, where they fit, take less."
+        f"ms each, forward and backward, as it did beside an H200.{fewer}"
     ]
 
 

@@ -24,7 +24,7 @@ from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
 from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
 from benchmarks.runs import RunSpec
-from benchmarks.specs import rows_per_pass
+from benchmarks.specs import parts_of, rows_per_pass
 from benchmarks.steps import budget_for
 from benchmarks.study import Study
 from benchmarks.zero import BFLOAT16, FLOAT32, ZERO, Memory
@@ -44,8 +44,8 @@ MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the te
 class RunPlan:
     """What one run takes. ``layers``: those that one micro-batch of each step goes through, one after the other, over
     all steps. ``disk``: bytes at once while it trains; ``basis``: where the lengths come from; ``micro_batch``: rows of
-    a pass, where ``micro_tokens`` has room for them; ``lengths``: of examples as they are, in tokens, the last of them
-    the longest of all."""
+    a pass, where ``micro_tokens`` has room for them; ``row``: bytes that one of the longest rows takes in a pass;
+    ``lengths``: of examples as they are, in tokens."""
 
     run: RunSpec
     parameters: int
@@ -56,8 +56,9 @@ class RunPlan:
     memory: Memory
     disk: float
     micro_batch: int
+    row: float
     basis: str
-    lengths: tuple[int, ...] = (1,)
+    lengths: Sequence[int]
 
     @property
     def ranks(self) -> int:
@@ -76,7 +77,7 @@ class RunPlan:
 
     @property
     def parts(self) -> float:
-        """Micro-batches of a step, which :meth:`Engine.share` deals to the ranks; the mean over batches of the
+        """Micro-batches of a step, which :meth:`Engine.deal` deals to the ranks; the mean over batches of the
         ``lengths``."""
         return fmean(self._parts)
 
@@ -87,13 +88,11 @@ class RunPlan:
 
     @property
     def _parts(self) -> list[int]:
-        batch = self.run.training.batch_size
-        return [math.ceil(batch / self._rows(length)) for length in self.lengths]
-
-    def _rows(self, length: int) -> int:
-        """Of a pass over examples of such a length."""
-        engine = self.run.engine
-        return rows_per_pass(self.run.training.batch_size, self.ranks, self.micro_batch, engine.micro_tokens, length)
+        """Micro-batches of a step over examples of each length."""
+        engine, batch = self.run.engine, self.run.training.batch_size
+        if engine.micro_tokens:
+            return [parts_of(batch, self.ranks, engine, length) for length in self.lengths]
+        return [math.ceil(batch / self.micro_batch)]
 
     @property
     def occupancy(self) -> float:
@@ -124,32 +123,26 @@ class RunPlan:
         own = self.run.engine.zero_stage
         for stage in ZERO[own + 1 :]:
             if self.needed_at(stage) <= room:
-                return f"DOES NOT FIT: set zero_stage to {stage}"
+                return f"DOES NOT FIT: set {self._stage(stage)}"
         for stage in dict.fromkeys((own, ZERO[-1])):
-            left = room - self.needed_at(stage) + self.memory.activations
-            rows = self._rows(self.lengths[-1])
-            room_for = min(rows, math.floor(rows * left / self.memory.activations))
+            room_for = math.floor((room - self.needed_at(stage) + self.memory.activations) / self.row)
             if room_for >= 1:
-                more = "" if stage == own else f"zero_stage to {stage} and "
-                return f"DOES NOT FIT: set {more}{self._cut_to(room_for)}"
+                more = "" if stage == own else f"{self._stage(stage)} and "
+                return f"DOES NOT FIT: set {more}{self._micro_batch_of(room_for)}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
 
-    def _cut_to(self, rows: int) -> str:
-        """Advice on passes over ``rows`` of the longest examples at most."""
-        if self.run.engine.micro_tokens:
-            setting, fewer = f"micro_tokens to {rows * self.lengths[-1]}", True
-        else:
-            size = self._micro_batch_of(rows)
-            setting, fewer = f"micro_batch to {size}", size < self.micro_batch
-        terms = get_method(self.run.method).batch_terms if fewer else ()
-        return setting + (f" (another run: {', '.join(terms)} depends on it)" if terms else "")
+    def _stage(self, stage: int) -> str:
+        uncompiled = " and compile to false" if self.run.engine.compile and stage == ZERO[-1] else ""
+        return f"zero_stage to {stage}{uncompiled}"
 
-    def _micro_batch_of(self, rows: int) -> int:
-        """The largest micro-batch of ``rows`` at most that leaves no rank idle, if there is one, cut to what as many
-        micro-batches of one size have."""
+    def _micro_batch_of(self, rows: int) -> str:
+        """Advice to set a micro-batch of ``rows`` at most: the largest that leaves no rank idle, if there is one, cut
+        to what as many micro-batches of one size have."""
         batch = self.run.training.batch_size
         size = next((size for size in range(rows, 0, -1) if math.ceil(batch / size) % self.ranks == 0), rows)
-        return math.ceil(batch / math.ceil(batch / size))
+        terms = get_method(self.run.method).batch_terms
+        another = f" (another run: {', '.join(terms)} depends on it)" if terms else ""
+        return f"micro_batch to {math.ceil(batch / math.ceil(batch / size))}{another}"
 
 
 def plan(study: Study, results: Path) -> list[RunPlan]:
@@ -164,24 +157,26 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.length)
     budget = budget_for(run.training, lengths.rows, lengths.tokens, lengths.chains)
     stages = whole.stages(budget)
+    examples = sorted(lengths.examples, key=total_length)
     flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    by_length = sorted(map(total_length, lengths.examples))
-    sizes = *(by_length[place] for place in spread_over(len(by_length), SIZES)), max(map(total_length, lengths.longest))
-    engine, batch = run.engine, run.training.batch_size
-    micro = min(batch, rows_per_pass(batch, engine.ranks, engine.micro_batch))
-    rows = rows_per_pass(batch, engine.ranks, micro, engine.micro_tokens, sizes[-1])
+    micro, passes = _largest_passes(run, lengths)
+    kept = [
+        max(_activations(run, stage, lengths, whole, dimensions, longest) for stage in _extremes(stages)) * rows
+        for rows, longest in passes
+    ]
     mixed = run.engine.precision == "bfloat16"
-    kept = max(_activations(run, stage, lengths, whole, dimensions, rows) for stage in _extremes(stages))
     weights, copy, gradients = FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained
-    memory = Memory(weights, copy, gradients, 2 * gradients, kept)
+    memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
+    row = kept[0] / passes[0][0]
     # checkpoints that are kept and the one being written; selected weights of each stage, and the final ones; features
     selected = sum(bool(stage.select_on) for stage in stages)
     disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
     disk += FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
-    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, micro, lengths.basis, sizes)
+    sizes = [total_length(examples[place]) for place in spread_over(len(examples), SIZES)]
+    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, micro, row, lengths.basis, sizes)
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
@@ -217,26 +212,34 @@ def _costs(
     return flops, layers, most
 
 
+def _largest_passes(run: RunSpec, lengths: Lengths) -> tuple[int, list[tuple[int, list[Example]]]]:
+    """Rows of a pass at most, and the passes of which one takes most memory: number of rows, and examples like them.
+    These are the longest; and, where those have to be fewer (``micro_tokens``), the longest that need not."""
+    engine, batch = run.engine, run.training.batch_size
+    micro = min(batch, rows_per_pass(batch, engine.ranks, engine.micro_batch))
+    longest = _longest(lengths.longest, micro)
+    rows = rows_per_pass(batch, engine.ranks, micro, engine.micro_tokens, total_length(longest[-1]))
+    passes = [(rows, longest)]
+    if rows < micro and engine.micro_tokens:
+        fitting = [one for one in lengths.examples if total_length(one) <= engine.micro_tokens // micro]
+        passes += [(micro, _longest(fitting, micro))] if fitting else []
+    return micro, passes
+
+
 def _activations(
-    run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, dimensions: Dimensions, micro: int
+    run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, dimensions: Dimensions, examples: Sequence[Example]
 ) -> float:
-    """Bytes that a micro-batch of the longest examples takes at most: what is kept, and logits with their gradient."""
-    rows = min(micro, ROWS)
-    kept = kept_bytes(run, stage, _longest(lengths, rows), dimensions, run.engine.precision, lengths.length)
-    return kept * micro / rows + _logits(run, stage, lengths, whole, micro)
+    """Bytes that a training pass over such examples takes per row: what is kept, and twice the widest output in
+    float32. That is the logits, and either their gradient, which is there while they still are, or their logarithms of
+    softmax."""
+    kept = kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.length)
+    passed, *_ = passed_in_stage(small_method(run, length=lengths.length), stage, [examples])
+    return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
 
 
-def _logits(run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, rows: int) -> float:
-    """Bytes of twice the widest output of a pass over the longest examples, in float32: that is the logits, and either
-    their gradient, which is there while they still are, or their logarithms of softmax."""
-    counted = min(rows, ROWS)
-    small = small_method(run, length=lengths.length)
-    passed, *_ = passed_in_stage(small, stage, [_longest(lengths, counted)])
-    return 2 * FLOAT32 * passed.widest(whole) * rows / counted
-
-
-def _longest(lengths: Lengths, count: int) -> list[Example]:
-    return sorted(lengths.longest, key=total_length)[-count:]
+def _longest(examples: Sequence[Example], rows: int) -> list[Example]:
+    """The longest examples, as many as are counted of so many rows."""
+    return sorted(examples, key=total_length)[-min(rows, ROWS) :]
 
 
 def _extremes(stages: Sequence[Stage]) -> list[Stage]:

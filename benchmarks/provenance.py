@@ -89,7 +89,7 @@ def _engine(engine: EngineSpec) -> str:
     ranks = f"{engine.ranks} ranks of DeepSpeed, ZeRO {engine.zero_stage}"
     on = "one process" if engine.kind == "process" else ranks
     parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
-    parts += f", {engine.micro_tokens:,} tokens per pass at most" if engine.micro_tokens else ""
+    parts += f", cut to {engine.micro_tokens:,} tokens by the longest row" if engine.micro_tokens else ""
     again = ", activations computed again" if engine.activation_checkpointing else ""
     return f"{on}, {engine.precision}{parts}{again}"
 

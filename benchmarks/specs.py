@@ -206,8 +206,8 @@ class EngineSpec(Strict):
         default=None,
         ge=1,
         exclude_if=lambda tokens: tokens is None,  # younger than recorded runs, whose digests it leaves as they are
-        description="examples per training pass times the tokens of the batch's longest one (question, steps and "
-        "answer), at most: batches of long examples are cut into more parts",
+        description="examples per pass of training and validation times the tokens of the batch's longest one "
+        "(question, steps and answer), at most: batches of long examples are cut into more parts",
     )
     activation_checkpointing: bool = Field(
         default=False, description="recompute activations in the backward pass instead of keeping them"
@@ -283,3 +283,12 @@ def rows_per_pass(
     is set; fewer, where ``micro_tokens`` has no room for as many of the ``longest``."""
     rows = micro_batch or math.ceil(batch / ranks)
     return rows if micro_tokens is None else max(1, min(rows, micro_tokens // longest))
+
+
+def parts_of(batch: int, ranks: int, engine: EngineSpec, longest: int) -> int:
+    """Micro-batches of a batch whose longest example has so many tokens. Where their number is free, none of the ranks
+    waits for others."""
+    parts = math.ceil(batch / rows_per_pass(batch, ranks, engine.micro_batch, engine.micro_tokens, longest))
+    if engine.micro_batch or not engine.micro_tokens:
+        return parts
+    return min(batch, math.ceil(parts / ranks) * ranks)

@@ -32,8 +32,8 @@ class StageData:
         return Context(self.stage, epoch, step, self.seed, training)
 
     def longest(self, indices: np.ndarray) -> int:
-        """Tokens of the longest example (question, steps and answer)."""
-        return int(self.corpus.lengths[indices].max())
+        """Tokens of the longest example (question, steps and answer). Features are of one length."""
+        return 1 if self.features is not None else int(self.corpus.lengths[indices].max())
 
     def batch(self, indices: np.ndarray, context: Context) -> Batch:
         """On the method's device."""

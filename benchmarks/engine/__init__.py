@@ -1,10 +1,11 @@
 """What runs an optimizer step: one process, or the ranks of DeepSpeed. Training asks an :class:`Engine`, and need not
 know which kind it is.
 
-One update is the same whatever runs it. A global batch is cut into micro-batches by the specification alone; they are
-dealt to the ranks; each loss term is divided by its denominator over the *global* batch; gradients are summed. So the
-number of ranks changes nothing, nor does accumulation, except for terms that a method declares to be statistics of a
-micro-batch (:attr:`Method.batch_terms`): those are the same at the same micro-batch.
+One update is the same whatever runs it. A global batch is cut into micro-batches by the specification and the lengths
+of its examples; they are dealt to the ranks; each loss term is divided by its denominator over the *global* batch;
+gradients are summed. So the number of ranks changes nothing, nor does accumulation, except for terms that a method
+declares to be statistics of a micro-batch (:attr:`Method.batch_terms`): those are the same at the same ``micro_batch``
+and ``micro_tokens``.
 """
 
 from __future__ import annotations

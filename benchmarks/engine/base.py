@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmarks.engine.ranks import Ranks
-from benchmarks.specs import EngineSpec, TrainingSpec, rows_per_pass
+from benchmarks.specs import EngineSpec, TrainingSpec, parts_of
 from methods.base import Batch, Context, Method, Output, Stage
 
 PROGRAMS = 64  # of all modules that are compiled in this process, at most
@@ -70,9 +70,7 @@ class Engine(ABC):
         """The micro-batches of a global batch, whose longest example has so many tokens. Without a ``micro_batch`` in
         the settings, there is one for each rank, or as many as ``micro_tokens`` makes of it; with one, they are the
         same at any number of ranks."""
-        micro_batch, micro_tokens = self.spec.micro_batch, self.spec.micro_tokens
-        size = rows_per_pass(len(indices), self.ranks.world, micro_batch, micro_tokens, longest)
-        count = math.ceil(len(indices) / size)
+        count = parts_of(len(indices), self.ranks.world, self.spec, longest)
         return [indices[start::count] for start in range(count)]
 
     def deal(self, parts: Sequence[np.ndarray]) -> Share:

@@ -72,10 +72,11 @@ LEGEND = (
     f"""Verdict on ours: the same reading on our records. One row is better than another only where a paired test
     separates the two (p < {ALPHA}, Holm's correction); where there can be none, as test sets or studies differ,
     only where their 95 % intervals lie apart. Over different test sets, models that are not built alike are not
-    comparable. Training is compared in GPU time. A ratio of times counts only where it is {TIMES_DIFFER:g} times beyond what the sentence asks:
-    measured again, times may differ by as much; "not worse" asks for no test. A size that the paper prints is
-    reached if ours is at least as large. In a setting that is not the paper's, a sentence that names a size is not
-    comparable; any other is judged, for that setting. Numbers from an analysis of R have their run in brackets.""",
+    comparable. Training is compared in GPU time. A ratio of times counts only where it is {TIMES_DIFFER:g} times beyond
+    what the sentence asks: measured again, times may differ by as much; "not worse" asks for no test. A size that
+    the paper prints is reached if ours is at least as large. In a setting that is not the paper's, a sentence that
+    names a size is not comparable; any other is judged, for that setting. Numbers from an analysis of R have their run
+    in brackets.""",
 )
 
 

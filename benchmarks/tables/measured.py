@@ -127,7 +127,7 @@ def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
 
 def _kind(engine: dict[str, Any]) -> str:
     sharded = f" ({engine['kind']}, ZeRO {engine['zero_stage']})" if engine["kind"] != "process" else ""
-    tokens = f" of {engine['micro_tokens']:,} tokens at most" if engine.get("micro_tokens") else ""
+    tokens = f", cut to {engine['micro_tokens']:,} tokens by the longest row" if engine.get("micro_tokens") else ""
     return f"{tokens}, {engine['precision']}{', compiled' if engine.get('compile') else ''}{sharded}"
 
 
