@@ -76,7 +76,8 @@ class Stage:
     ``epochs`` may be fractional. Stages with the same ``phase`` count as one phase of training in the Train column.
     ``trainable`` lists prefixes of parameter names. ``select_on`` names the loss terms whose sum on validation data
     chooses the weights the stage ends with; when empty the last weights stay. A ``cached`` stage trains on
-    :meth:`Method.features`, computed once from the weights it starts with. ``settings`` is for the method's own use.
+    :meth:`Method.features`, computed once from the weights it starts with. ``learning_rate`` takes the place of the
+    training's. ``settings`` is for the method's own use.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Stage:
     keep_optimizer: bool = False
     select_on: tuple[str, ...] = ()
     cached: bool = False
+    learning_rate: float | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
 
     def trains(self, name: str) -> bool:

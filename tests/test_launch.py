@@ -137,6 +137,20 @@ def test_a_row_may_have_settings_of_its_own() -> None:
     assert [(run.engine.gpus, run.engine.micro_batch) for run in runs] == [(2, None), (2, 2)]
 
 
+def test_a_stage_may_have_a_learning_rate_of_its_own() -> None:
+    """On the training's schedule: MarCos's predictor."""
+    method = make("marcos", {**MARCOS, "second_rate": 1e-5})
+    training = TrainingSpec(
+        epochs=1, learning_rate=1e-3, schedule="cosine", warmup_steps=2, final_learning_rate_share=0
+    )
+    rates = []
+    for stage in method.stages(Budget(1.0, 10, (9,))):
+        engine = build_engine(method, stage, training, EngineSpec(), Phase(0, 10), Ranks())
+        rates.append([engine.learning_rate(step) for step in range(10)])
+    assert max(rates[0]) == 1e-3 and max(rates[1]) == 1e-5
+    assert rates[1] == pytest.approx([rate / 100 for rate in rates[0]])
+
+
 @pytest.mark.parametrize("name", ["cot_sft", "marcos"])
 def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
     gradients = []

@@ -50,6 +50,7 @@ class Engine(ABC):
         self, method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: Phase, ranks: Ranks
     ) -> None:
         self.method, self.training, self.spec, self.phase, self.ranks = method, training, spec, phase, ranks
+        self.rate = stage.learning_rate or training.learning_rate  # at its highest
         self.updates = 0  # since the optimizer's states were zero
         for name, parameter in method.named_parameters():
             parameter.requires_grad_(stage.trains(name))
@@ -83,12 +84,12 @@ class Engine(ABC):
         """At a ``step`` of the stage: linear warm-up, then constant or cosine, over the whole phase."""
         training, step = self.training, self.phase.before + step
         if step < training.warmup_steps:
-            return training.learning_rate * (step + 1) / training.warmup_steps
+            return self.rate * (step + 1) / training.warmup_steps
         if training.schedule == "constant":
-            return training.learning_rate
+            return self.rate
         done = (step - training.warmup_steps) / max(self.phase.steps - training.warmup_steps, 1)
         floor = training.final_learning_rate_share
-        return training.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
+        return self.rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
 
     @abstractmethod
     def forward(self, batch: Batch, context: Context) -> Output:

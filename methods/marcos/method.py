@@ -73,7 +73,15 @@ class MarCos(Method):
         second = budget.epochs * self.options.second_phase
         return [
             Stage("phase 1", first, phase="phase 1", trainable=learned, select_on=("reconstruction",)),
-            Stage("phase 2", second, phase="phase 2", trainable=("prior",), select_on=("kl",), cached=True),
+            Stage(
+                "phase 2",
+                second,
+                phase="phase 2",
+                trainable=("prior",),
+                select_on=("kl",),
+                cached=True,
+                learning_rate=self.options.second_rate,
+            ),
         ]
 
     # -- training

@@ -60,6 +60,13 @@ class MarCosOptions(MethodOptions):
     sparsity: SparsityOptions = Field(default=SparsityOptions(), description="the L1 term on R and its weight lambda")
     first_phase: float = Field(default=0.5, gt=0, description="share of the epochs for phase 1 (10 of the paper's 20)")
     second_phase: float = Field(default=0.5, gt=0, description="the same for phase 2, which trains the predictor alone")
+    second_rate: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda rate: rate is None,  # younger than recorded runs, whose digests it leaves as they are
+        description="learning rate of phase 2; default: that of phase 1, as in the paper. The published code goes from "
+        "1e-5 to 1e-6",
+    )
     speaking: Literal["autoregressive", "one_shot"] = Field(
         default="autoregressive", description="one_shot: all tokens of a step from one pass, each blind to the others"
     )
