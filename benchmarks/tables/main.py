@@ -188,7 +188,9 @@ class MainTable(Maker):
             interval = "of the t distribution, over questions and training seeds"
         yield """Train: time of one epoch of each training phase, warm starts included: the steps of an epoch times the
         median step, measured with no other job of the workflow beside it, on the devices that the run trains on, plus
-        what a phase computes once. Training FLOPs: of the whole budget, warm starts included."""
+        what a phase computes once. Training FLOPs: of the whole budget, warm starts included. Training as it ran: what
+        a phase computes once counts as steps, validation and checkpoints do not; Tokens/s is that of the row's own run,
+        without its warm start."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
         interval in the details does ({interval})."""
