@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
+log = logging.getLogger(__name__)
 EXIT_CODE = os.EX_TEMPFAIL  # 75: nothing is wrong, try again (as the workflow does)
 
 
@@ -38,7 +40,7 @@ class Notice:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.given = True
         if self._at_once:
-            raise Preempted
+            self._leave()
 
     @contextmanager
     def obeyed(self) -> Iterator[None]:
@@ -46,7 +48,11 @@ class Notice:
         self._at_once = True
         try:
             if self.given:
-                raise Preempted
+                self._leave()
             yield
         finally:
             self._at_once = False
+
+    def _leave(self) -> NoReturn:
+        log.warning("told to go; the run goes on from its last checkpoint")
+        raise Preempted
