@@ -201,7 +201,7 @@ def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("paper_0.5b_text", ["cot_sft", "marcos"]), ("paper_sweeps_text", ["shallow_500"]), ("paper_3b", ["codi"])],
+    [("paper_0.5b_text", ["cot_sft", "marcos"]), ("paper_3b", ["codi"])],
 )
 def test_the_largest_of_the_paper_s_runs_fit_the_gpu_that_they_are_for(
     name: str, rows: list[str], without_files: None
