@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -53,6 +54,11 @@ class Lengths:
     vocabulary: int
     basis: str
     length: TokenCounter = usual_length
+
+    @cached_property
+    def by_length(self) -> list[Example]:
+        """The examples, the shortest first."""
+        return sorted(self.examples, key=total_length)
 
     @property
     def chains(self) -> list[int]:

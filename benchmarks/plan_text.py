@@ -30,7 +30,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
         f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
-        "ZeRO 0 to 3: GB on each GPU, activations of the longest micro-batch included; * the stage that the study asks "
+        "ZeRO 0 to 3: GB on each GPU, activations of the largest micro-batch included; * the stage that the study asks "
         "for: columns from this stage on leave out what the study offloads to the CPU. Hours: training alone; a warm "
         "start has its own line.",
         f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
@@ -60,14 +60,14 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
 
 def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]:
     """A note on the runs whose hours are their hosts'."""
-    waiting = [made.run.id for made in plans if made.waits_for_host(gpu, utilisation)]
+    waiting = [made for made in plans if made.waits_for_host(gpu, utilisation)]
     if not waiting:
         return []
-    several = [made.run.id for made in plans if made.run.id in waiting and made.passes > 1 + TOLD]
+    several = [made.run.id for made in waiting if made.passes > 1 + TOLD]
     fewer = f" Larger micro-batches, where they fit, take less ({', '.join(several)})." if several else ""
     return [
-        f"Hours of {', '.join(waiting)}: not the GPU's, but what a host takes to launch their layers, {LAUNCH * 1e3:g} "
-        f"ms each, forward and backward, as it did beside an H200.{fewer}"
+        f"Hours of {', '.join(made.run.id for made in waiting)}: not the GPU's, but what a host takes to launch their "
+        f"layers, {LAUNCH * 1e3:g} ms each, forward and backward, as it did beside an H200.{fewer}"
     ]
 
 

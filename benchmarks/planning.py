@@ -43,9 +43,8 @@ MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the te
 @dataclass(frozen=True)
 class RunPlan:
     """What one run takes. ``layers``: those that one micro-batch of each step goes through, one after the other, over
-    all steps. ``disk``: bytes at once while it trains; ``basis``: where the lengths come from; ``micro_batch``: rows of
-    a pass, where ``micro_tokens`` has room for them; ``row``: bytes that one of the longest rows takes in a pass;
-    ``lengths``: of examples as they are, in tokens."""
+    all steps. ``disk``: bytes at once while it trains; ``row``: bytes that one of the longest rows takes in a pass;
+    ``basis``: where the lengths come from; ``lengths``: of examples as they are, in tokens."""
 
     run: RunSpec
     parameters: int
@@ -55,7 +54,6 @@ class RunPlan:
     layers: float
     memory: Memory
     disk: float
-    micro_batch: int
     row: float
     basis: str
     lengths: Sequence[int]
@@ -89,10 +87,8 @@ class RunPlan:
     @property
     def _parts(self) -> list[int]:
         """Micro-batches of a step over examples of each length."""
-        engine, batch = self.run.engine, self.run.training.batch_size
-        if engine.micro_tokens:
-            return [parts_of(batch, self.ranks, engine, length) for length in self.lengths]
-        return [math.ceil(batch / self.micro_batch)]
+        run = self.run
+        return [parts_of(run.training.batch_size, self.ranks, run.engine, length) for length in self.lengths]
 
     @property
     def occupancy(self) -> float:
@@ -157,11 +153,10 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.length)
     budget = budget_for(run.training, lengths.rows, lengths.tokens, lengths.chains)
     stages = whole.stages(budget)
-    examples = sorted(lengths.examples, key=total_length)
     flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
-    micro, passes = _largest_passes(run, lengths)
+    passes = _largest_passes(run, lengths)
     kept = [
         max(_activations(run, stage, lengths, whole, dimensions, longest) for stage in _extremes(stages)) * rows
         for rows, longest in passes
@@ -175,8 +170,8 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
     disk += FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
-    sizes = [total_length(examples[place]) for place in spread_over(len(examples), SIZES)]
-    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, micro, row, lengths.basis, sizes)
+    sizes = [total_length(lengths.by_length[place]) for place in spread_over(len(lengths.examples), SIZES)]
+    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, row, lengths.basis, sizes)
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
@@ -197,7 +192,7 @@ def _costs(
     """FLOPs of all stages, the layers of :class:`RunPlan` (as much as a third of one to run forward again), and the
     most numbers of features per example that a stage stores."""
     small = small_method(run, length=lengths.length)
-    by_length = sorted(lengths.examples, key=total_length)
+    by_length = lengths.by_length
     flops = layers = most = 0.0
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
@@ -212,18 +207,18 @@ def _costs(
     return flops, layers, most
 
 
-def _largest_passes(run: RunSpec, lengths: Lengths) -> tuple[int, list[tuple[int, list[Example]]]]:
-    """Rows of a pass at most, and the passes of which one takes most memory: number of rows, and examples like them.
-    These are the longest; and, where those have to be fewer (``micro_tokens``), the longest that need not."""
+def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Example]]]:
+    """The passes of which one takes most memory: number of rows, and examples like them. These are the longest; and,
+    where those have to be fewer (``micro_tokens``), the longest that need not."""
     engine, batch = run.engine, run.training.batch_size
-    micro = min(batch, rows_per_pass(batch, engine.ranks, engine.micro_batch))
-    longest = _longest(lengths.longest, micro)
-    rows = rows_per_pass(batch, engine.ranks, micro, engine.micro_tokens, total_length(longest[-1]))
+    most = min(batch, rows_per_pass(batch, engine.ranks, engine.micro_batch))
+    longest = sorted(lengths.longest, key=total_length)[-min(most, ROWS) :]
+    rows = rows_per_pass(batch, engine.ranks, most, engine.micro_tokens, total_length(longest[-1]))
     passes = [(rows, longest)]
-    if rows < micro and engine.micro_tokens:
-        fitting = [one for one in lengths.examples if total_length(one) <= engine.micro_tokens // micro]
-        passes += [(micro, _longest(fitting, micro))] if fitting else []
-    return micro, passes
+    if rows < most and engine.micro_tokens:
+        fitting = [one for one in lengths.by_length if total_length(one) <= engine.micro_tokens // most]
+        passes += [(most, fitting[-min(most, ROWS) :])] if fitting else []
+    return passes
 
 
 def _activations(
@@ -235,11 +230,6 @@ def _activations(
     kept = kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.length)
     passed, *_ = passed_in_stage(small_method(run, length=lengths.length), stage, [examples])
     return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
-
-
-def _longest(examples: Sequence[Example], rows: int) -> list[Example]:
-    """The longest examples, as many as are counted of so many rows."""
-    return sorted(examples, key=total_length)[-min(rows, ROWS) :]
 
 
 def _extremes(stages: Sequence[Stage]) -> list[Stage]:

@@ -1,7 +1,7 @@
 """Memory that training takes on one GPU, at each stage of DeepSpeed's ZeRO.
 
 Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
-the longest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
+the largest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
 stages 1 and 2 the weights that a rank updates a second time, at stage 3 those that are gathered. With the same number
 of rows, training takes more than validation, and the features of a cached stage, which need no logits, take less.
 """
@@ -19,7 +19,7 @@ Offload = Literal["none", "optimizer", "weights"]
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU that shares nothing with others. ``activations``: of a training pass."""
+    """Bytes on one GPU that shares nothing with others. ``activations``: of its largest pass."""
 
     weights: float
     copy: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine import Ranks
 from benchmarks.study import Study, parse_study
 
 MARCOS = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
@@ -49,3 +50,10 @@ def fresh(prepared: Path, folder: Path) -> Path:
     (folder / "small").mkdir(parents=True)
     (folder / "small" / "data").symlink_to(prepared / "small" / "data")
     return folder
+
+
+class OneOf(Ranks):
+    """A rank of some, as the engine deals micro-batches to it."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world

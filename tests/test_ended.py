@@ -16,7 +16,7 @@ import torch
 
 from benchmarks import checkpoints, features, launch
 from benchmarks.paths import Paths
-from benchmarks.preemption import EXIT_CODE
+from benchmarks.preemption import EXIT_CODE, Notice, Preempted
 from benchmarks.runs import RunSpec
 from copies import copy_suite, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
@@ -143,6 +143,17 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
     assert exit_code(told_to_go_while_features_are_computed, 1, spec, results) == EXIT_CODE
     assert saved(spec, results) == [10]
     assert launch.train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Told to go before such work or while it is done."""
+    with Notice() as notice, pytest.raises(Preempted):
+        if before:
+            os.kill(os.getpid(), signal.SIGTERM)
+        with notice.obeyed():
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert "told to go; the run goes on from its last checkpoint" in caplog.text
 
 
 TERMINATED_ONCE = """

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import results
 from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed
-from benchmarks.claims import judge, load_claims
+from benchmarks.claims import Cell, judge, load_claims
 from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.markup import DASH
 from benchmarks.results import load_collected
@@ -51,6 +51,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     fabricate(made(), folder, SHARES)
     results.collect(made(), folder)
     return contents(made(), folder, Table.claims)
+
+
+def test_training_is_compared_in_gpu_time(tmp_path: Path) -> None:
+    """Of rows that train on more GPUs than others."""
+    both = []
+    for engine in ({}, {"kind": "deepspeed", "gpus": 4}):
+        ours, folder = made(rows=[*ROWS[:2], ROWS[2] | {"engine": engine}]), tmp_path / str(len(both))
+        fabricate(ours, folder, SHARES)
+        results.collect(ours, folder)
+        records = Records([(ours, summarise(ours, load_collected(ours, folder), folder, ["default"]))], folder)
+        cell = Cell("main_0.5b", "equation", "marcos", "gsm8k")
+        both.append((records.value(cell, "train"), records.value(cell, "accuracy")))
+    (seconds, accuracy), (gpu_seconds, same) = both
+    assert gpu_seconds == 4 * (seconds or 0) > 0 and same == accuracy
 
 
 def test_ours_stands_beside_with_a_verdict_of_its_own(files: dict[str, str]) -> None:

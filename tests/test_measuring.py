@@ -38,7 +38,7 @@ CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}}
 
 
 def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None:
-    study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "precision": "bfloat16"})
+    study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
     path, results = tmp_path / "small.yaml", tmp_path / "results"
     path.write_text(study.model_dump_json(exclude_unset=True))
     options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", "--micro-batch", "8"]
@@ -62,7 +62,7 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     assert "extrapolated" in table and "gold" in table and table in run.output
     record = json.loads((folder / "runs/small/equation/marcos.json").read_text())
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
-    assert record["engine"]["micro_batch"] == 8
+    assert record["engine"]["micro_batch"] == 8 and "micro_tokens" not in record["engine"]
     assert not list(results.rglob("*.safetensors"))
     larger = tmp_path / "larger.yaml"  # with rows of the same names
     larger.write_text(study.model_copy(update={"name": "larger"}).model_dump_json(exclude_unset=True))

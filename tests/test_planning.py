@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import warnings
@@ -31,7 +30,7 @@ from benchmarks.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.study import Study, load_study
 from benchmarks.zero import Memory
 from methods.base import Budget
-from small import PLANNED, small_study
+from small import PLANNED, OneOf, small_study
 from tiny import make
 
 MEASURED = Path(__file__).parents[1] / "results/reference/h200"
@@ -73,9 +72,19 @@ def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activat
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": stage, "offload": offload}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
-    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 16, activations * 1e9 / 16, "made up", (1,))
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, activations * 1e9 / 16, "made up", (1,))
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and made.advice(gpu).endswith(advice)
+
+
+def test_advice_to_split_weights_leaves_compilation_out() -> None:
+    """Which needs layers whose weights are whole."""
+    engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "compile": True}
+    run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, Memory(80e9, 0.0, 80e9, 160e9, 1e9), 1.0, 1e9, "made up", (1,))
+    advice = made.advice(GPU("made up", 100e9 / USABLE, 1.0, 1.0))
+    assert advice == "DOES NOT FIT: set zero_stage to 3 and compile to false"
+    EngineSpec.model_validate({**engine, "zero_stage": 3, "compile": False})
 
 
 @pytest.mark.parametrize(
@@ -95,9 +104,10 @@ def test_advice_leaves_no_rank_idle_and_says_where_it_makes_another_run(
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": 3}
     study = small_study(PLANNED, engine=engine, training={"batch_size": batch})
     memory = Memory(0.0, 0.0, 0.0, 0.0, 32e9)
-    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 32, 1e9, "made up", (1,))
+    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1e9, "made up", (1,))
     assert made.advice(GPU("made up", 22.5e9 / USABLE, 1.0, 1.0)) == f"DOES NOT FIT: {advice}"
-    taken = replace(made, micro_batch=int(advice.split()[3]))
+    engine = made.run.engine.model_copy(update={"micro_batch": int(advice.split()[3])})
+    taken = replace(made, run=made.run.model_copy(update={"engine": engine}))
     assert taken.occupancy == 1 or batch == 9
 
 
@@ -118,13 +128,6 @@ def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """No published file is at hand."""
     for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
         monkeypatch.delenv(variable, raising=False)
-
-
-class OneOf(Ranks):
-    """A rank of some, as the engine deals micro-batches to it."""
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
 
 
 @pytest.mark.parametrize(
@@ -183,22 +186,6 @@ def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path
     assert made.advice(left) == "DOES NOT FIT: set micro_batch to 8"
 
 
-@pytest.mark.parametrize(("ranks", "tokens"), [(1, 900), (4, 900), (4, 256), (3, 700)])
-def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -> None:
-    """Of batches of any length; together they have each row once."""
-    method = make("cot_sft")
-    (stage,) = method.stages(Budget(1.0, 1, (9,)))
-    training, spec = small_study(PLANNED).runs["equation/cot_sft/s0"].training, EngineSpec(micro_tokens=tokens)
-    for batch, longest in itertools.product((32, 31, 5), (9, 40, 100)):
-        engines = [ProcessEngine(method, stage, training, spec, Phase(0, 1), OneOf(r, ranks)) for r in range(ranks)]
-        shares = [engine.deal(engine.cut(np.arange(batch), longest)) for engine in engines]
-        assert len({len(share.rows) for share in shares}) == 1
-        counted = [rows for share in shares for rows, counts in share if counts]
-        assert sorted(np.concatenate(counted)) == list(range(batch))
-        assert all(len(rows) * longest <= tokens for rows in counted)
-        assert batch == 5 or not any(share.idle for share in shares)
-
-
 @pytest.mark.parametrize(
     ("name", "rows"),
     [("paper_0.5b_text", ["cot_sft", "marcos"]), ("paper_3b", ["codi"])],
@@ -238,7 +225,7 @@ def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
     shares = {}
     for row, made in _plans("paper_0.5b", *records).items():
         run = made.run.model_copy(update={"engine": EngineSpec(**records[row]["engine"])})
-        hours = replace(made, run=run, micro_batch=256).hours(GPUS["H200"], 0.4)
+        hours = replace(made, run=run).hours(GPUS["H200"], 0.4)
         shares[row] = records[row]["train"]["epoch_seconds"] / (3600 * hours / made.epochs)
     assert len(shares) == 5 and all(1.0 < share < 1.5 for share in shares.values()), shares
 

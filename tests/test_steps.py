@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from benchmarks.data import open_corpus, prepare
 from benchmarks.engine import Engine, Phase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.specs import TrainingSpec
+from benchmarks.specs import EngineSpec, TrainingSpec
 from benchmarks.steps import StageData, Steps, Sums, batches_of, optimizer_step
 from methods.base import Budget, Output
-from small import small_study
+from small import OneOf, small_study
+from tiny import make
 
 
 class _Reads(TorchDispatchMode):
@@ -104,3 +106,19 @@ def test_steps_go_on_from_any_place_of_any_epoch(stage: tuple[Engine, StageData]
     rest = list(batches_of(data, training, per_epoch, range(per_epoch - 1, 2 * per_epoch)))
     for (rows, context), (wanted, place) in zip(rest, whole[per_epoch - 1 :], strict=True):
         assert np.array_equal(rows, wanted) and context == place
+
+
+@pytest.mark.parametrize(("ranks", "tokens"), [(1, 900), (4, 900), (4, 256), (3, 700)])
+def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -> None:
+    """Of batches of any length; together they have each row once."""
+    method = make("cot_sft")
+    (stage,) = method.stages(Budget(1.0, 1, (9,)))
+    training, spec = TrainingSpec(epochs=1), EngineSpec(micro_tokens=tokens)
+    for batch, longest in itertools.product((32, 31, 5), (9, 40, 100)):
+        engines = [build_engine(method, stage, training, spec, Phase(0, 1), OneOf(r, ranks)) for r in range(ranks)]
+        shares = [engine.deal(engine.cut(np.arange(batch), longest)) for engine in engines]
+        assert len({len(share.rows) for share in shares}) == 1
+        counted = [rows for share in shares for rows, counts in share if counts]
+        assert sorted(np.concatenate(counted)) == list(range(batch))
+        assert all(len(rows) * longest <= tokens for rows in counted)
+        assert batch == 5 or not any(share.idle for share in shares)

@@ -262,7 +262,7 @@ def test_several_training_seeds(tmp_path: Path) -> None:
     rendered = contents(made, tmp_path)
     text = rendered["md"]
     assert {test["kind"] for test in json.loads(rendered["json"])["paired_tests"]} == {"trainings"}
-    assert "generalise to other questions and to other training seeds; 2 trainings of a row" in text
+    assert "generalise to other questions and to other training seeds" in text and "(here 2)" in text
     assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, two trainings
     lacking = cells(text, "CoT-SFT", "Training data: text")[1]
     assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text
@@ -287,11 +287,13 @@ def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
 
 def test_the_foot_says_what_steps_were_computed_on(tmp_path: Path) -> None:
     engine = {"kind": "deepspeed", "gpus": 4, "zero_stage": 2, "precision": "bfloat16", "micro_batch": 8}
-    rows = [{"id": "cot", "method": "cot_sft", "engine": engine}, {"id": "codi", "method": "codi"}]
+    cut = {"micro_tokens": 2000, "activation_checkpointing": True}
+    rows = [{"id": "cot", "method": "cot_sft", "engine": engine}, {"id": "marcos", "method": "marcos", "engine": cut}]
     nothing = Collected(study="fake", runs={}, data={})
     assert provenance(study(), nothing)["Engine"] == "one process, float32"
     assert provenance(study(rows=rows), nothing)["Engine"] == (
-        "cot: 4 ranks of DeepSpeed, ZeRO 2, bfloat16, micro-batches of 8; codi: one process, float32"
+        "cot: 4 ranks of DeepSpeed, ZeRO 2, bfloat16, micro-batches of 8; "
+        "marcos: one process, float32, cut to 2,000 tokens by the longest row, activations computed again"
     )
 
 

@@ -136,6 +136,7 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
     store = FeatureStore(tmp_path / "features", "test")
     store.fill(trainer.method, "float32", trainer.train, np.arange(len(trainer.train)), context, 32)
     rows = np.array([5, 300, 17, 2])
+    assert steps.StageData(trainer.method, trainer.train, second, 0, store).longest(rows) == 1 < data.longest(rows)
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)
     for batch in (store.batch(trainer.method, rows), trainer.method.collate_features(fresh_features)):

@@ -70,8 +70,8 @@ class Maker(ABC):
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
         return f"""The tests (t tests of the mean difference, whose variance over questions and over the trainings of
-            either row adds up) generalise to other questions and to other training seeds; {count} trainings of a row
-            separate large differences only."""
+            either row adds up) generalise to other questions and to other training seeds. The fewer trainings a row has
+            (here {count}), the larger a difference has to be."""
 
     @cached_property
     def paper(self) -> PaperTable | None:
