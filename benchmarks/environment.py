@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+CODE = ("methods", "benchmarks")  # where a file that git does not know of is a change too, such as a new method
 
 
 def now() -> str:
@@ -23,7 +24,7 @@ def environment(started: str) -> dict[str, Any]:
     """Commit, versions and hardware of this process; ``started`` is an ISO time."""
     return {
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no") or _git("status", "--porcelain", *CODE)),
         "python": platform.python_version(),
         **{package: version(package) for package in ("torch", "transformers", "datasets", "tokenizers", "deepspeed")},
         "platform": platform.platform(),

@@ -34,6 +34,9 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
     """The run's method with the weights that its training ended with, in evaluation mode."""
     paths = Paths(results, spec)
     weights = read_weights(paths.weights)
+    if read_json(paths.record("train")).get("digest") != spec.digest("train"):
+        raise BrokenRecord(f"{paths.weights} was trained with other settings than {spec.id} has now: run "
+                           f"`marcos-bench train {spec.study} {spec.id}`")  # fmt: skip
     if weights.metadata[DIGEST] != trained_weights(paths):
         raise BrokenRecord(f"{paths.weights} is not what {paths.record('train')} recorded: train this run again")
     return _filled(spec, _setup(spec, paths.data), weights)

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 from pydantic import Field, model_validator
+from yaml.composer import ComposerError
 
 from benchmarks.figures import Figure
 from benchmarks.reasons import checked
@@ -83,9 +84,11 @@ class Study(Strict):
     def _consistent(self) -> Study:
         if self.shares == self.name:
             raise ValueError("a study cannot share its own runs: name another one")
-        for kind, ids in (("block", [b.id for b in self.blocks]), ("row", [r.id for r in self.rows])):
-            if len(set(ids)) != len(ids):
-                raise ValueError(f"two {kind}s have the same id: {ids}")
+        named = {"block": [b.id for b in self.blocks], "row": [r.id for r in self.rows]}
+        named |= {"training seed": [str(seed) for seed in self.seeds], "test": [*self.evaluation.tests]}
+        for kind, ids in named.items():
+            if twice := sorted({id for id in ids if ids.count(id) > 1}):
+                raise ValueError(f"two {kind}s are the same: {', '.join(twice)}")
         known = {block.id for block in self.blocks}
         for row in self.rows:
             if unknown := set(row.blocks or ()) - known:
@@ -258,11 +261,23 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML's readers take the last without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
+        return node
+
+
 def load_study(name: str) -> Study:
     """Read and validate a study, given its name or the path of its YAML file."""
     path = study_path(str(name))
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), _Loader)
     except yaml.YAMLError as error:
         raise StudyError(f"{path} is no YAML: {error}") from error
     study = parse_study(content, str(path))

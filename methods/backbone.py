@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -161,6 +162,11 @@ def load_backbone(
         return Backbone(config, pretrained, revision)
     if name not in CONFIGURATIONS:
         raise ValueError(f"no backbone is named {name!r} (available: {', '.join(CONFIGURATIONS)})")
+    known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim"}
+    if unknown := [key for key in overrides or {} if key not in known]:
+        near = get_close_matches(unknown[0], known, n=1)
+        raise ValueError(f"the configuration of backbone {name} has no field `{unknown[0]}`"
+                         + (f"; did you mean `{near[0]}`?" if near else ""))  # fmt: skip
     fields = CONFIGURATIONS[name] | dict(overrides or {})
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
     return Backbone(AutoConfig.for_model(fields.pop("model_type"), **fields))

@@ -54,7 +54,7 @@ def study() -> Study:
 def with_weights(spec: RunSpec, paths: Paths) -> None:
     """Untrained ones, as those of a trained run lie there."""
     own = save_weights(paths.weights, dict(whole_weights(build_method(spec, paths.data))))
-    write_json(paths.run / "train.json", {"weights_sha256": own})
+    write_json(paths.run / "train.json", {"digest": spec.digest("train"), "weights_sha256": own})
 
 
 @pytest.fixture(scope="module")

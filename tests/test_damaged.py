@@ -253,6 +253,16 @@ def test_a_state_that_is_no_text_is_damaged(tmp_path: Path, caplog: pytest.LogCa
 # -- final weights
 
 
+def test_weights_of_other_settings_are_refused(undisturbed_run: Callable[[RunSpec], Path]) -> None:
+    """As after an edit of the study that no training has followed."""
+    results = undisturbed_run(run_of("cot_sft"))
+    trained_method(run_of("cot_sft"), results)
+    with pytest.raises(
+        files.BrokenRecord, match=r"other settings .*: run `marcos-bench train small equation/cot_sft/s0`"
+    ):
+        trained_method(run_of("cot_sft", learning_rate=3e-3), results)
+
+
 @pytest.mark.parametrize("damage", ["bit", "cut", "other"])
 def test_final_weights_that_are_not_those_of_training_are_refused(
     damage: str, undisturbed_run: Callable[[RunSpec], Path], tmp_path: Path

@@ -183,3 +183,20 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal(
     explaining.explain(smoke, tmp_path, 1, None)
     lines = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert "".join(lines) == run
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (
+            "hiden_size",
+            "the configuration of backbone qwen2-tiny has no field `hiden_size`; did you mean `hidden_size`?",
+        ),
+        ("num_layers", "has no field `num_layers`"),
+    ],
+)
+def test_a_field_that_no_configuration_has_is_refused(field: str, message: str, tmp_path: Path) -> None:
+    """It would be kept, and another model trained than its name says."""
+    (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}: 32}}}}\n")
+    done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
+    assert done.exit_code == 2 and message in " ".join(done.output.split()), done.output

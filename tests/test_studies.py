@@ -184,7 +184,12 @@ def test_schema_is_up_to_date() -> None:
     [
         ({"seed": [0]}, "place.yaml is no valid study:\n  no key `seed`; did you mean `seeds`"),
         ({"rows": [{"id": "cot", "method": "cot_stf"}]}, "did you mean 'cot_sft'"),
-        ({"rows": [MINIMAL["rows"][0], MINIMAL["rows"][0]]}, "two rows have the same id"),
+        ({"rows": [MINIMAL["rows"][0], MINIMAL["rows"][0]]}, "two rows are the same: cot"),
+        ({"seeds": [0, 1, 0]}, "two training seeds are the same: 0"),
+        (
+            {"evaluation": {"tests": ["embedded_in_domain", "embedded_in_domain"]}},
+            "two tests are the same: embedded_in",
+        ),
         ({"rows": [{"id": "cot", "method": "cot_sft", "blocks": ["text"]}]}, r"unknown blocks \['text'\]"),
         ({"tokenizer": {}}, "exactly one tokenizer"),
         ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
@@ -213,6 +218,16 @@ def test_unknown_study_lists_the_known_ones() -> None:
 def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
     study = load_study(name)
     assert study.shares in {source.study for source in study.sources.values()}
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """With its line; one that a merge brings along is not there twice."""
+    text = (STUDIES / "smoke.yaml").read_text().replace("name: smoke", "name: mine")
+    (path := tmp_path / "mine.yaml").write_text(text)
+    assert load_study(str(path)).name == "mine"
+    path.write_text(f"{text}\ntitle: Another\n")
+    with pytest.raises(StudyError, match=rf"key .title. is there twice\n.*line {text.count(chr(10)) + 2}"):
+        load_study(str(path))
 
 
 def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
