@@ -139,6 +139,29 @@ def test_second_call_does_nothing_however_the_study_is_named(finished: Path) -> 
     assert "Nothing to be done" in snakemake(finished, "--configfile", "workflows/config/smoke.yaml", "--", TARGET)
 
 
+@pytest.mark.parametrize(
+    ("removed", "made"),
+    [
+        ("runs/equation/cot_sft", {f"{stage} equation/cot_sft/s0" for stage in ("train", "evaluate", "time")}),
+        ("runs/equation/cot_sft/s0/time.json", {"time equation/cot_sft/s0"}),
+        ("", {"data", *(f"{stage} {run}" for stage in ("train", "evaluate", "time") for run in SMOKE)}),
+    ],
+    ids=["run", "record", "all"],
+)
+def test_what_was_removed_is_made_again_though_its_table_is_there(
+    removed: str, made: set[str], finished: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    path = folder / "results/smoke" / removed
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    asked = ("--config", "study=smoke", "--", TARGET)
+    jobs = planned(snakemake(folder, *asked))
+    assert jobs.keys() == made | {"collect", "track", "table", "latest_table"}
+    assert path.exists()
+    assert planned(snakemake(folder, *asked)).keys() <= {"collect", "track", "table", "latest_table"}
+    assert "Nothing to be done" in snakemake(folder, *asked)
+
+
 def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
     """By the same command, and alone: tables do not wait for it, nor are they rendered again."""
     asked = ("--config", "study=smoke", "--", TARGET)

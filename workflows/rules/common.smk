@@ -143,6 +143,21 @@ def records_of(stage):
     ]
 
 
+def collected(wildcards):
+    """The mark of a study's gathered records."""
+    return [f"results/{wildcards.study}/collect.json"]
+
+
+def table_at_home(wildcards):
+    return [f"results/{home(wildcards.table)}/table_{wildcards.table}.md"]
+
+
+def gone(*inputs):
+    """The files of input functions that are not there. As a parameter it has Snakemake make them anew though what was
+    made from them is there. It is kept as it was at first, so the call after that gathers and renders once more."""
+    return lambda wildcards: [str(file) for files in inputs for file in files(wildcards) if not Path(file).exists()]
+
+
 def data_of_study(wildcards):
     """The prepared data of all blocks that a study's runs come from."""
     folders = {Paths(Path("results"), source).data for source in study(wildcards.study).sources.values()}

@@ -23,13 +23,14 @@ rule analyse:
 rule figure:
     """Draw a figure from records: a picture for the screen, one for print, their numbers, and a caption."""
     input:
-        "results/{study}/collect.json",
+        collected,
         needs=files_of_figure,
     output:
         multiext("results/{study}/figures/{figure}", ".png", ".pdf", ".csv", ".md"),
     params:
         study=file_of,
         code=stage_code("figure"),
+        gone=gone(collected, files_of_figure),
     log:
         "results/{study}/logs/figure_{figure}.log",
     localrule: True

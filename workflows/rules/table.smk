@@ -12,6 +12,7 @@ rule collect:
         study=file_of,
         settings=lambda wildcards: digest(study(wildcards.study).model_dump_json()),
         code=stage_code("collect"),
+        gone=gone(records_of("train"), records_of("evaluate"), records_of("time")),
     log:
         "results/{study}/logs/collect.log",
     localrule: True
@@ -48,7 +49,7 @@ rule track:
 rule table:
     """Render a table in four formats. The command also prints the Markdown, so the log keeps only its notes."""
     input:
-        "results/{study}/collect.json",
+        collected,
         "results/{study}/frame.csv",
         ancient("results/{study}/track.json"),  # only for order: a late import takes in the tables that are there
         beside=beside,
@@ -57,6 +58,7 @@ rule table:
     params:
         study=file_of,
         code=stage_code("table"),
+        gone=gone(collected),
     log:
         "results/{study}/logs/table_{table}.log",
     localrule: True
@@ -71,11 +73,12 @@ rule table:
 rule latest_table:
     """A table of the study at hand, or of its home study. Studies never overwrite each other's tables."""
     input:
-        lambda wildcards: f"results/{home(wildcards.table)}/table_{wildcards.table}.md",
+        table_at_home,
     output:
         "results/table_{table}.md",
     params:
         study=lambda wildcards: home(wildcards.table),
+        gone=gone(table_at_home),
     log:
         "results/logs/latest_table_{table}.log",
     localrule: True
