@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from methods.registry import code_digest
+
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("methods", "benchmarks")  # where a file that git does not know of is a change too, such as a new method
 
@@ -20,9 +22,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def environment(started: str) -> dict[str, Any]:
-    """Commit, versions and hardware of this process; ``started`` is an ISO time."""
+def environment(method: str | None = None) -> dict[str, Any]:
+    """Commit, versions and hardware of this process, and the digest of a method's code. To be asked when work begins,
+    since the code of a process is that of its beginning; what :func:`ended` makes of it belongs in a record."""
     return {
+        **({"code": code_digest(method)} if method else {}),
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no") or _git("status", "--porcelain", *CODE)),
         "python": platform.python_version(),
@@ -33,9 +37,12 @@ def environment(started: str) -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "started": started,
-        "finished": now(),
+        "started": now(),
     }
+
+
+def ended(environment: dict[str, Any]) -> dict[str, Any]:
+    return environment | {"finished": now()}
 
 
 def _git(*arguments: str) -> str | None:

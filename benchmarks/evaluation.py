@@ -22,7 +22,7 @@ from benchmarks.casting import answer_for_good
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.diversity import draw_statistics
 from benchmarks.engine import autocast, pick_device
-from benchmarks.environment import environment, now
+from benchmarks.environment import ended, environment
 from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
@@ -121,7 +121,7 @@ def answer(
 def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Evaluate a trained run; returns its record."""
     torch.set_num_threads(spec.threads)
-    started, clock, paths = now(), time.perf_counter(), Paths(results, spec)
+    made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)
     with RunLock(paths.run):
         method = answering_method(spec, results)
         tokenizer = load_tokenizer(paths.data)
@@ -137,7 +137,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             "decodings": decodings,
             "predictions": digests,
             "seconds": time.perf_counter() - clock,
-            "environment": environment(started),
+            "environment": ended(made),
         }
         write_json(paths.record("evaluate"), record)
     return record

@@ -22,7 +22,7 @@ from benchmarks.casting import answering
 from benchmarks.data import load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
-from benchmarks.environment import environment, now
+from benchmarks.environment import ended, environment
 from benchmarks.files import write_json
 from benchmarks.launch import free_port
 from benchmarks.lengths import rows_by_card, spread_over
@@ -109,7 +109,7 @@ def _measure_run(
     spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, rows: int | None, steps: int
 ) -> dict[str, Any]:
     torch.set_num_threads(spec.timing_threads)
-    started, paths = now(), Paths(results, spec)
+    made, paths = environment(spec.method), Paths(results, spec)
     with ranks.device:  # where weights are drawn fast; which ones they are is all the same
         method = build_method(spec, paths.data).to(ranks.device).eval()
     tests = {}
@@ -144,7 +144,7 @@ def _measure_run(
         "train": train,
         "tests": tests,
         "learning": learned,
-        "environment": environment(started),
+        "environment": ended(made),
     }
     del method
     torch.compiler.reset()  # the next one's programs are others

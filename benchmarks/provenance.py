@@ -43,6 +43,7 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
+        **_other_code(collected),
         "Engine": "; ".join(_grouped(study, lambda spec: _engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
@@ -142,6 +143,16 @@ def _versions(environment: dict[str, Any]) -> str:
 
 def _commit(environment: dict[str, Any]) -> str:
     return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")
+
+
+def _other_code(collected: Collected) -> dict[str, str]:
+    """Runs whose method was edited between their stages; records of old do not say what code they were made by."""
+    edited = []
+    for id, run in collected.runs.items():
+        codes = {stage.environment.get("code") for stage in (run.train, run.evaluate, run.time) if stage}
+        if len(codes - {None}) > 1:
+            edited.append(id)
+    return {"Edited between stages": f"the method of {', '.join(edited)}: run them again"} if edited else {}
 
 
 def _distinct(texts: Any) -> list[str]:

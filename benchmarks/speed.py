@@ -18,7 +18,7 @@ from tabulate import tabulate
 
 from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
 from benchmarks.engine import pick_device, synchronize
-from benchmarks.environment import environment, now
+from benchmarks.environment import ended, environment
 from benchmarks.evaluation import batches_by_length
 from benchmarks.progress import Progress
 from benchmarks.specs import Block
@@ -36,7 +36,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
     """Rates of all registered methods with the study's backbone and tokenizer, on its block with the most runs, over
     the first ``questions`` of its training set, or all where there are fewer."""
     torch.set_num_threads(study.timing_threads)
-    started, runs = now(), list(study.runs.values())
+    made, runs = environment(), list(study.runs.values())
     block = max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
     data = prepare(study, block, results)
     words = vocabulary(load_tokenizer(data))
@@ -61,7 +61,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
         "answers": answers,
         "training_step": {**STEP, "layers": of_step.config.num_hidden_layers},
         "training": training,
-        "environment": environment(started),
+        "environment": ended(made),
     }
 
 

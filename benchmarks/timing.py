@@ -23,7 +23,7 @@ from benchmarks import launch
 from benchmarks.casting import answering
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
 from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, pick_device, synchronize
-from benchmarks.environment import environment, now
+from benchmarks.environment import ended, environment
 from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
@@ -53,7 +53,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Time a trained run; returns its record."""
     timing = timing_of(spec)
     torch.set_num_threads(spec.timing_threads)
-    started, paths, device = now(), Paths(results, spec), pick_device()
+    made, paths, device = environment(spec.method), Paths(results, spec), pick_device()
     with RunLock(paths.run):
         load = OtherLoad()
         if several := spec.engine.kind == "deepspeed":
@@ -85,7 +85,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "other_load": others,
             "tests": tests,
             "train": train,
-            "environment": environment(started),
+            "environment": ended(made),
         }
         write_json(paths.record("time"), record)
     return record

@@ -25,7 +25,7 @@ from benchmarks.code import CODE
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
-from benchmarks.environment import environment, now
+from benchmarks.environment import ended, environment
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.models import build_method, export
@@ -99,7 +99,7 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train to the end, from the last checkpoint if there is one; returns the record of the run."""
-        started = now()
+        made = environment(self.spec.method)
         if self.ranks.first:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         self._resume()
@@ -108,7 +108,7 @@ class Trainer:
                 self._run_stage(self.stages[self.position.stage])
                 self._end_stage()
         self.log.flush()
-        return self._record(started)
+        return self._record(made)
 
     def _resume(self) -> None:
         found = checkpoints.load_latest(self.paths.checkpoints, self.key, self.ranks)
@@ -254,7 +254,7 @@ class Trainer:
         place = {"kind": kind, "step": at.step, "stage": self.stages[at.stage].name}
         self.log.add({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
 
-    def _record(self, started: str) -> dict[str, Any]:
+    def _record(self, made: dict[str, Any]) -> dict[str, Any]:
         at, spec = self.position, self.spec
         for half_written in self.paths.model.glob(".*.*") if self.ranks.first else ():
             if half_written.is_file():  # left by a try that was killed
@@ -279,5 +279,5 @@ class Trainer:
             "warnings": at.warnings,
             "weights_sha256": weights_digest,
             "data": read_json(self.paths.data / DONE),
-            "environment": environment(started),
+            "environment": ended(made),
         }

@@ -285,6 +285,18 @@ def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
     assert "Training, text" not in provenance(made, collected)
 
 
+def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_path: Path) -> None:
+    fabricate(study(), tmp_path)
+    paths = [tmp_path / f"fake/runs/text/{row}/s0" for row in ("cot", "marcos")]
+    for path, codes in zip(paths, (("old", "new", None), ("old", "old", None)), strict=True):
+        for stage, code in zip(("train", "evaluate", "time"), codes, strict=True):
+            record = json.loads((path / f"{stage}.json").read_text())
+            record["environment"] |= {"code": code} if code else {}
+            (path / f"{stage}.json").write_text(json.dumps(record))
+    results.collect(study(), tmp_path)
+    assert "* **Edited between stages:** the method of text/cot/s0: run them again\n" in contents(study(), tmp_path)["md"]
+
+
 def test_the_foot_says_what_steps_were_computed_on(tmp_path: Path) -> None:
     engine = {"kind": "deepspeed", "gpus": 4, "zero_stage": 2, "precision": "bfloat16", "micro_batch": 8}
     cut = {"micro_tokens": 2000, "activation_checkpointing": True}

@@ -19,7 +19,7 @@ from benchmarks.analysis.saying import Said, Speaker, evenly
 from benchmarks.analysis.steering import described, outputs
 from benchmarks.analysis.votes import MEAN
 from benchmarks.data import TestSet, decode, open_corpus
-from benchmarks.environment import environment, now
+from benchmarks.environment import ended, environment
 from benchmarks.evaluation import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
@@ -42,7 +42,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     name = steered(spec)
     if name is None:
         raise NoLatents(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
-    started, clock, paths = now(), time.perf_counter(), Paths(results, spec)
+    made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)
     with RunLock(paths.run):
         speaker = Speaker.load(spec, results)
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
@@ -72,7 +72,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             **extra,
             "files": files,
             "seconds": time.perf_counter() - clock,
-            "environment": environment(started),
+            "environment": ended(made),
         }
         write_json(path, record)
     return record
