@@ -16,8 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +24,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.heartbeat import DONE, STARTUP, Beat, RankFailure, first_to_go, laggards, read_beat, stop, tell_to_go
 from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
-from benchmarks.preemption import EXIT_CODE
+from benchmarks.preemption import EXIT_CODE, noting
 from benchmarks.rank import ENVIRONMENT
 from benchmarks.runs import RunSpec
 from benchmarks.specs import EngineSpec
@@ -76,7 +74,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
         )
     watch = Watch(launcher, folder, spec.engine)
     try:
-        with watch.passing_on_sigterm():
+        with noting(watch.pass_on):
             watch.until_done()
     finally:
         watch.kill()
@@ -219,19 +217,10 @@ class Watch:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
         return RankFailure(f"{who}: ended {cause}; all others are stopped. The end of {log}:\n{tail}", code)
 
-    @contextmanager
-    def passing_on_sigterm(self) -> Iterator[None]:
-        """Instead of dying of SIGTERM, hand it to the ranks, which save themselves and end."""
-
-        def pass_on(*_: object) -> None:
-            self.told_to_go = True
-            tell_to_go(self.folder)
-
-        before = signal.signal(signal.SIGTERM, pass_on)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    def pass_on(self) -> None:
+        """Tell the ranks to go, which save themselves and end."""
+        self.told_to_go = True
+        tell_to_go(self.folder)
 
     def _signal(self, number: signal.Signals) -> None:
         for beat in self._local().values():

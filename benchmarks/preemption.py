@@ -1,16 +1,17 @@
-"""Being told to go: by SIGTERM, which a scheduler sends some seconds before it kills."""
+"""Being told to go: by SIGTERM, which a scheduler sends some seconds before it kills, or by Ctrl-C (SIGINT)."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn
 
 log = logging.getLogger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXIT_CODE = os.EX_TEMPFAIL  # 75: nothing is wrong, try again (as the workflow does)
 
 
@@ -21,30 +22,47 @@ class Preempted(SystemExit):
         super().__init__(EXIT_CODE)
 
 
+@contextmanager
+def noting(told: Callable[[], None]) -> Iterator[None]:
+    """Inside, ``told`` is called instead of obeying SIGTERM or Ctrl-C. A second Ctrl-C is obeyed; one that this process
+    was started to ignore (as in the background of a shell) still is."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
+        told()
+
+    before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    noted = [number for number in SIGNALS if before[number] != signal.SIG_IGN]
+    for number in noted:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number in noted:
+            signal.signal(number, before[number])
+
+
 class Notice:
-    """Inside, SIGTERM is noted instead of obeyed; whoever works looks at ``given`` between two steps."""
+    """While it is ``taken``, being told to go is noted instead of obeyed; whoever works looks at ``given`` between two
+    steps."""
 
     def __init__(self) -> None:
         self.given = self._at_once = False
-        self._before: Any = signal.SIG_DFL
 
-    def __enter__(self) -> Notice:
-        self._before = signal.signal(signal.SIGTERM, self._note)
-        return self
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        with noting(self._note):
+            yield
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self) -> None:
         self.given = True
         if self._at_once:
             self._leave()
 
     @contextmanager
     def obeyed(self) -> Iterator[None]:
-        """For long work that would be done again in any case: inside, SIGTERM ends the process at once."""
+        """For long work that would be done again in any case: inside, it ends the process at once."""
         self._at_once = True
         try:
             if self.given:

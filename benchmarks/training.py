@@ -103,7 +103,7 @@ class Trainer:
         if self.ranks.first:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         self._resume()
-        with self.notice:
+        with self.notice.taken():
             while self.position.stage < len(self.stages):
                 self._run_stage(self.stages[self.position.stage])
                 self._end_stage()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import torch
 
 from benchmarks import checkpoints, features, launch
 from benchmarks.paths import Paths
-from benchmarks.preemption import EXIT_CODE, Notice, Preempted
+from benchmarks.preemption import EXIT_CODE, Notice, Preempted, noting
 from benchmarks.runs import RunSpec
-from copies import copy_suite, snakemake
+from copies import copy_suite, printed, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
 from test_locks import HOLD_WORKFLOW, process
 
@@ -148,7 +149,8 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
 @pytest.mark.parametrize("before", [True, False])
 def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Told to go before such work or while it is done."""
-    with Notice() as notice, pytest.raises(Preempted):
+    notice = Notice()
+    with notice.taken(), pytest.raises(Preempted):
         if before:
             os.kill(os.getpid(), signal.SIGTERM)
         with notice.obeyed():
@@ -191,6 +193,60 @@ def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
     log = folder / "results/smoke/logs/train/equation/cot_sft/s0.log"
     assert "going on from" in log.read_text() and "told to go" in Path(f"{log}.1").read_text()
     assert (folder / "results/smoke/runs/equation/cot_sft/s0/train.json").exists()
+
+
+# -- Ctrl-C
+
+INTERRUPTED_ONCE = """
+import os, signal
+import torch
+real = torch.optim.AdamW.step
+
+def step(*arguments, **settings):
+    if not os.path.exists("told"):
+        open("told", "w").close()
+        os.killpg(0, signal.SIGINT)  # as a terminal does: all that the command has started
+    return real(*arguments, **settings)
+
+torch.optim.AdamW.step = step
+"""
+# In a process group of its own, which obeys Ctrl-C wherever these tests run: the background of a shell does not
+IN_A_TERMINAL = """
+import os, signal, sys
+from snakemake.cli import main
+
+os.setpgid(0, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main(sys.argv[1:])
+"""
+
+
+def test_a_workflow_that_is_interrupted_saves_what_it_trains(tmp_path: Path) -> None:
+    folder = copy_suite(tmp_path)
+    path = folder / "benchmarks/cli/__main__.py"
+    path.write_text(path.read_text().replace("app(", f"{INTERRUPTED_ONCE}\napp("))
+    record = "results/smoke/runs/equation/cot_sft/s0/train.json"
+    arguments = ["--cores", "2", "--config", "study=smoke", "--", record]
+    output = printed(folder, [sys.executable, "-c", IN_A_TERMINAL, *arguments], fails=True)
+    assert re.search(r"told to go; step 1 is saved", output) and "Trying to restart job" not in output
+    assert "going on from step 1" in snakemake(folder, *arguments)
+    assert (folder / record).exists()
+
+
+def test_a_second_ctrl_c_is_obeyed_and_one_of_the_background_is_not_noted() -> None:
+    before, told = signal.getsignal(signal.SIGINT), []
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt), noting(lambda: told.append("once")):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert told == ["once"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with noting(lambda: told.append("again")):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert told == ["once"] and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # -- two workflows

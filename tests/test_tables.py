@@ -294,7 +294,9 @@ def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_pa
             record["environment"] |= {"code": code} if code else {}
             (path / f"{stage}.json").write_text(json.dumps(record))
     results.collect(study(), tmp_path)
-    assert "* **Edited between stages:** the method of text/cot/s0: run them again\n" in contents(study(), tmp_path)["md"]
+    assert (
+        "* **Edited between stages:** the method of text/cot/s0: run them again\n" in contents(study(), tmp_path)["md"]
+    )
 
 
 def test_the_foot_says_what_steps_were_computed_on(tmp_path: Path) -> None:

@@ -23,6 +23,6 @@ rule train:
         cpus_per_task=across_nodes(lambda run: run.threads),
         attempt=lambda wildcards, attempt: attempt,
     priority: later_rows_first
-    retries: 3  # a run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
+    retries: 3  # a run that is told to go (SIGTERM, Ctrl-C) saves itself and ends with code 75; the next try goes on
     shell:  # a scheduler tells all processes of a job to go: this shell, too, waits for the one that saves
-        "trap : TERM; {params.script:q} {resources.attempt} {log} {params.study:q} {wildcards.run}"
+        "trap : TERM INT; {params.script:q} {resources.attempt} {log} {params.study:q} {wildcards.run}"

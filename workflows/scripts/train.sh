@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One try to train a run:  train.sh ATTEMPT LOG STUDY RUN
 #
-# ATTEMPT counts from 1. A run that is told to go (SIGTERM) saves itself and ends with code 75; the next try goes on
+# ATTEMPT counts from 1. A run that is told to go (SIGTERM, Ctrl-C) saves itself and ends with code 75; the next try goes on
 # from there. An error in what it was given (code 2) would only come again: further tries are refused, until somebody
 # starts the job anew, with ATTEMPT 1.
 #
@@ -17,8 +17,8 @@ elif [ -e "$log.error" ]; then
     exit 2
 fi
 
-trap : TERM # this shell and tee wait for the process that saves
-python -m benchmarks.cli train "$study" "$run" 2>&1 | (trap '' TERM; exec tee "$log") || {
+trap : TERM INT # this shell and tee wait for the process that saves
+python -m benchmarks.cli train "$study" "$run" 2>&1 | (trap '' TERM INT; exec tee "$log") || {
     code=$?
     kept=$attempt
     [ "$code" -ne 2 ] || kept=error
