@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.mlflow_store import connect, experiment_id, find_runs
+from benchmarks.mlflow_store import Outage, experiment_id, find_runs, session
 from benchmarks.statistics import accuracy, correctness, holm, paired_test
 from benchmarks.tracking import KINDS
 
@@ -44,10 +44,14 @@ class Comparison:
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
     """Compare two runs, each given as MLflow run id, run name (as equation/marcos/s0) or STUDY:RUN; on one test set, or
     where ``test`` is None on all that both have."""
-    client = connect(results)
-    experiment = experiment_id(client, results)
-    runs = [_find(client, experiment, name) for name in (a, b)]
-    found = [_predictions(client, run, decoding) for run in runs]
+    try:
+        with session(results) as client:
+            experiment = experiment_id(client, results)
+            runs = [_find(client, experiment, name) for name in (a, b)]
+            found = [_predictions(client, run, decoding) for run in runs]
+    except Outage as outage:
+        raise ComparisonError(f"MLflow cannot be asked ({outage}): start the server that MLFLOW_TRACKING_URI names, or "
+                              "unset it to use the file in the results folder") from outage  # fmt: skip
     shared = [name for name in found[0] if name in found[1]]
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:
@@ -119,8 +123,10 @@ def _known(client: MlflowClient, experiment: str, study: str) -> str:
     """The runs that there are, of the study where it has any, and how others get there."""
     names = [(run.data.tags["study"], run.data.tags["run"]) for run in _imported(client, experiment, {"kind": "run"})]
     own = [pair for pair in names if pair[0] == study] or names
+    if not own:
+        return "it has no run at all: `marcos-bench track STUDY` brings those of a study"
     known = ", ".join(f"{of}:{run}" for of, run in sorted(set(own)))
-    return f"it has {known or 'none'}. Those of another study come with `marcos-bench track STUDY`"
+    return f"it has {known}. Those of another study come with `marcos-bench track STUDY`"
 
 
 def _by_id(client: MlflowClient, id: str) -> Run:

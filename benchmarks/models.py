@@ -44,7 +44,11 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
 
 def trained_weights(paths: Paths) -> str:
     """The digest of a run's final weights, as its training recorded it."""
-    return read_json(paths.record("train"))["weights_sha256"]
+    path = paths.record("train")
+    try:
+        return read_json(path)["weights_sha256"]
+    except KeyError as error:
+        raise BrokenRecord(f"{path} has no {error}: train this run again") from error
 
 
 def export(spec: RunSpec, paths: Paths) -> None:

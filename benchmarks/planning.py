@@ -20,6 +20,7 @@ from torch import nn
 
 from benchmarks.checkpoints import KEPT
 from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, small_method, whole_method
+from benchmarks.data.store import require_known
 from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
 from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
@@ -143,6 +144,7 @@ class RunPlan:
 
 def plan(study: Study, results: Path) -> list[RunPlan]:
     """A plan of every run that the study trains itself."""
+    require_known(study)
     own = [run for id, run in study.runs.items() if study.sources[id] is run]
     lengths = {block.id: lengths_of(study, block, results) for block in study.blocks}
     return [plan_run(run, lengths[run.block]) for run in own]

@@ -47,8 +47,9 @@ class MyMethod(Method):
     # - `length`: how much it says for an example (the marked answer). `marcos-bench measure` times that much.
     # - `stochastic`: whether the decoding seed changes its answers (if tokens are sampled); else no spread is shown.
     # - `batch_terms`: losses that are statistics of a micro-batch, not sums over rows (none).
+    # - `caches_in_training`: whether `forward` reads a cache, so that no layer may be run again (no).
     # - `even_passes`: whether all micro-batches call the same modules in the same order (yes). Training on several
-    #   ranks relies on these two.
+    #   ranks relies on it and on `batch_terms`.
 
     def __init__(self, options: MyMethodOptions, setup: Setup) -> None:
         super().__init__(options, setup)
@@ -79,7 +80,7 @@ class MyMethod(Method):
         return Batch(
             {"ids": ids[:, :-1], "labels": labels, "labelled": labelled(labels)},
             {"cross_entropy": sum(map(len, targets))},  # what the sum of this loss is divided by
-            tokens=int(real.sum()) - len(examples),
+            tokens=int(real.sum()) - len(examples),  # that `forward` reads, padding apart, over all its passes
         )
 
     def forward(self, batch: Batch, context: Context) -> Output:
@@ -95,4 +96,5 @@ class MyMethod(Method):
         ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
         prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        # CHANGE: a method that thinks in vectors adds what they took: cost + Cost(forward_passes=1, latent_steps=1)
         return Generation(answer, cost)

@@ -36,10 +36,10 @@ WORDS = ("legend", "notes")  # of a table: its rendered text is compared
 @dataclass(frozen=True)
 class Finding:
     """``drift``: all numbers are the same, but today's code or study puts them differently or has more to say.
-    ``not trained``: a run that left nothing here, neither right nor wrong."""
+    ``not made``: a run or table that left nothing here, neither right nor wrong."""
 
     place: str
-    kind: Literal["ok", "drift", "differs", "not trained"]
+    kind: Literal["ok", "drift", "differs", "not made"]
     text: str = ""
 
 
@@ -74,7 +74,7 @@ def report(findings: list[Finding]) -> str:
 def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     """The specification of a run against the study, each record against its specification, scores against answers."""
     if not any(paths.record(stage).exists() for stage in spec.stages):  # in a collection that has some, they differ
-        yield Finding(spec.id, "not trained")
+        yield Finding(spec.id, "not made")
         return
     try:
         recorded = read_json(paths.run / SPEC)
@@ -142,7 +142,7 @@ def _made(study: Study, folder: Path) -> Iterator[Finding]:
         if (folder / f"table_{table}.json").is_file():
             yield from _table(study, collected, folder, table)
         elif table in study.tables:
-            yield Finding(f"table_{table}", "drift", "is not there")
+            yield Finding(f"table_{table}", "not made")
     for figure in Figure:
         if (folder / f"figures/{figure}.csv").is_file():
             yield _figure(study, collected, folder, figure)

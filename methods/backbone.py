@@ -82,6 +82,11 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     },
 }
 
+SIZES = (
+    *("hidden_size", "intermediate_size", "head_dim"),
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+)
+
 
 @dataclass(frozen=True)
 class Backbone:
@@ -167,6 +172,9 @@ def load_backbone(
         near = get_close_matches(unknown[0], known, n=1)
         raise ValueError(f"the configuration of backbone {name} has no field `{unknown[0]}`"
                          + (f"; did you mean `{near[0]}`?" if near else ""))  # fmt: skip
+    for field, value in (overrides or {}).items():
+        if field in SIZES and not (isinstance(value, int) and value > 0):
+            raise ValueError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
     fields = CONFIGURATIONS[name] | dict(overrides or {})
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
     return Backbone(AutoConfig.for_model(fields.pop("model_type"), **fields))

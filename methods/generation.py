@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Literal
 
 from torch import Tensor
@@ -22,6 +23,10 @@ class Intervention:
     dims: tuple[int, ...]
     value: float
     step: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.value):
+            raise InterventionError(f"latents cannot be set to {self.value}: give a finite value")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ ENTRY_POINT_GROUP = "marcos_bench.methods"
 
 
 log = logging.getLogger(__name__)
-_broken: dict[str, Exception] = {}  # by module or entry point
+_left_out: dict[str, str] = {}  # why, by module, entry point or class
 
 
 class UnknownMethod(ValueError):
@@ -33,18 +33,18 @@ def available() -> dict[str, type[Method]]:
     """All methods by name: the modules of this package, but those whose names begin with an underscore (they hold no
     method, and take seconds to import), then the entry points of other packages.
 
-    What cannot be imported is named in the log and left out: somebody may be writing it, and other methods' runs go on.
+    What cannot be imported or built is named in the log and left out: somebody may be writing it, and other methods'
+    runs go on.
     """
     import methods
 
-    _broken.clear()
+    _left_out.clear()
     names = [info.name for info in pkgutil.iter_modules(methods.__path__) if not info.name.startswith("_")]
     modules = [_loaded(f"methods.{name}", partial(importlib.import_module, f"methods.{name}")) for name in names]
-    found = [value for module in modules if module for value in vars(module).values() if _is_method(value)]
-    points = [_loaded(point.value, point.load) for point in entry_points(group=ENTRY_POINT_GROUP)]
-    found += [cls for cls in points if cls]
+    found = [value for module in modules if module for value in vars(module).values()]
+    found += [_loaded(point.value, point.load) for point in entry_points(group=ENTRY_POINT_GROUP)]
     registry: dict[str, type[Method]] = {}
-    for cls in found:
+    for cls in filter(_is_method, found):
         if registry.setdefault(cls.name, cls) is not cls:
             other = registry[cls.name].__module__
             raise ValueError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
@@ -56,12 +56,24 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:  # whatever a module does when it is imported
-        log.warning("%s is left out: it cannot be imported (%s: %s)", name, type(error).__name__, error)
-        _broken[name] = error
+        _leave_out(name, f"it cannot be imported ({type(error).__name__}: {error})")
+
+
+def _leave_out(name: str, why: str) -> None:
+    if name not in _left_out:
+        log.warning("%s is left out: %s", name, why)
+        _left_out[name] = why
 
 
 def _is_method(value: object) -> bool:
-    return inspect.isclass(value) and issubclass(value, Method) and not inspect.isabstract(value)
+    """Whether this is a method that can be built. A class that lacks both a name and what a method must define is one
+    that others are derived from."""
+    if not inspect.isclass(value) or not issubclass(value, Method):
+        return False
+    lacking, nameless = sorted(value.__abstractmethods__), not hasattr(value, "name")
+    if bool(lacking) != nameless:
+        _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking) or '`name`'}")
+    return not lacking and not nameless
 
 
 def get_method(name: str) -> type[Method]:
@@ -71,7 +83,7 @@ def get_method(name: str) -> type[Method]:
         return registry[name]
     near = difflib.get_close_matches(name, registry, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    left_out = "".join(f"; {module} cannot be imported: {error}" for module, error in _broken.items())
+    left_out = "".join(f"; {place} is left out: {why}" for place, why in _left_out.items())
     raise UnknownMethod(f"no method is named {name!r}{hint} (available: {', '.join(registry)}){left_out}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +34,7 @@ from benchmarks.runs import RunSpec
 from benchmarks.study import Study, parse_study
 from fabricate import train_record
 from methods.base import Context, Example, Stage
-from methods.generation import InterventionError
+from methods.generation import Intervention, InterventionError
 from small import MARCOS, small_study
 from test_synthetic import small
 
@@ -264,6 +265,8 @@ def test_explain_shows_all_runs_with_weights(results: Path) -> None:
 
 def test_dimensions_are_numbers() -> None:
     assert parse_dims("3, 7") == (3, 7)
+    with pytest.raises(InterventionError, match="latents cannot be set to nan: give a finite value"):
+        Intervention((3,), math.nan)
     with pytest.raises(InterventionError, match="'3;7' names no dimensions"):
         parse_dims("3;7")
 

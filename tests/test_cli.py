@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from benchmarks import results
 from benchmarks.cli import app
 from benchmarks.cli.catalogue import described
-from benchmarks.study import study_path
+from benchmarks.study import STUDIES, study_path
 from fabricate import fabricate, study
 from methods import registry
 from methods.registry import available, get_method
@@ -66,6 +66,21 @@ def test_two_methods_of_one_name_are_a_clear_error(monkeypatch: pytest.MonkeyPat
     for arguments in ([], ["codi"]):
         done = CliRunner().invoke(app, ["methods", *arguments])
         assert done.exit_code == 2 and "error: two methods are named 'codi'" in done.output
+
+
+def test_a_shared_run_is_asked_for_where_it_is() -> None:
+    """Or the other study's would be trained a second time."""
+    done = CliRunner().invoke(app, ["train", "quick_seeds", "equation/cot_sft/s0"])
+    assert done.exit_code == 2 and "ask for `quick equation/cot_sft/s0`" in done.output, done.output
+
+
+def test_a_plan_of_tests_that_there_are_none_of_is_refused(tmp_path: Path) -> None:
+    text = (
+        (STUDIES / "smoke.yaml").read_text().replace("name: smoke", "name: mine").replace("tests: [", "tests: [svmp, ")
+    )
+    (path := tmp_path / "mine.yaml").write_text(text)
+    done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
+    assert done.exit_code == 2 and "no data set is named 'svmp'; did you mean 'svamp'?" in done.output, done.output
 
 
 def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,16 @@ def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch:
 
 
 def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ComparisonError, match=r"it has none. .* come with `marcos-bench track STUDY`"):
+    with pytest.raises(ComparisonError, match=r"it has no run at all: `marcos-bench track STUDY`"):
         compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
+
+
+def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(ComparisonError, match="start the server that MLFLOW_TRACKING_URI names, or unset it") as raised:
+        compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
+    assert "secret" not in str(raised.value)
 
 
 def test_the_help_says_how_runs_are_named() -> None:

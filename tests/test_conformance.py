@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from transformers import PreTrainedModel
 
 from benchmarks import launch, steps, training
 from benchmarks.data import prepare
+from benchmarks.engine.base import checkpoint_activations
 from benchmarks.paths import Paths
 from benchmarks.study import Study
 from conftest import bibtex_fields
@@ -198,6 +200,54 @@ def test_draws_depend_on_the_seed_only_if_declared(method: Method) -> None:
             assert equal is not stochastic
 
 
+def backbone_calls(method: Method) -> list[int]:
+    """Filled with the positions, padding included, of every call of a backbone from now on."""
+    calls: list[int] = []
+
+    def count(module: PreTrainedModel, arguments: Any, inputs: dict[str, Any]) -> None:
+        embedded = inputs.get("inputs_embeds")
+        ids = inputs["input_ids"] if embedded is None else embedded[..., 0]
+        calls.append(ids.numel())
+
+    for module in method.modules():
+        if isinstance(module, PreTrainedModel) and module.base_model is module:
+            module.register_forward_pre_hook(count, with_kwargs=True)
+    return calls
+
+
+def test_tokens_are_counted_right(method: Method) -> None:
+    """No padding: no more than the backbones read for an example alone, and for a batch those of its rows together."""
+    calls, some = backbone_calls(method), [example for example in examples() if example.steps]
+    for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
+        if context.stage.cached:
+            continue
+        alone = [method.collate([example], context) for example in some]
+        for example, batch in zip(some, alone, strict=True):
+            calls.clear()
+            with torch.no_grad():
+                method(batch, context)
+            assert len(example.question) + len(example.answer) <= batch.tokens <= sum(calls)
+        assert method.collate(some, context).tokens == sum(batch.tokens for batch in alone)
+
+
+def test_activations_computed_again_change_no_gradient(method: Method) -> None:
+    """Unless a method says that its training reads a cache: it is refused then."""
+    context = contexts(method)[0]
+    gradients = []
+    for again in (False, True):
+        if again and method.caches_in_training:
+            with pytest.raises(ValueError, match="reads a cache while it trains"):
+                checkpoint_activations(method)
+            return
+        if again:
+            checkpoint_activations(method.train())
+        output = method(method.collate(examples(), context), context)
+        torch.stack(list(output.losses.values())).sum().backward()
+        gradients.append({name: p.grad for name, p in method.named_parameters() if p.grad is not None})
+        method.zero_grad()
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 def test_padding_and_batch_mates_change_no_loss(method: Method) -> None:
     """A batch's loss sums are those of its rows alone."""
     for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
@@ -213,18 +263,14 @@ def test_padding_and_batch_mates_change_no_loss(method: Method) -> None:
 
 
 def test_forward_passes_are_counted_right(method: Method) -> None:
-    from transformers import PreTrainedModel
-
-    calls = []
-    for module in method.modules():
-        if isinstance(module, PreTrainedModel) and module.base_model is module:
-            module.register_forward_hook(lambda *_: calls.append(1))
+    calls = backbone_calls(method)
     for answer_only in (True, False):
         calls.clear()
         with torch.no_grad():
             cost = method.generate(questions(), Decoding(max_new_tokens=6, answer_only=answer_only)).cost
         assert cost.forward_passes == len(calls) > 0
         assert cost.tokens > 0
+        assert (cost.latent_steps > 0) is method.has_latents
 
 
 def test_latents_are_traced_and_controlled(method: Method) -> None:

@@ -4,6 +4,7 @@ on from it to the result that an undisturbed run has."""
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -16,8 +17,9 @@ import torch
 from safetensors import SafetensorError
 
 from benchmarks import checkpoints, files, launch, training
+from benchmarks.data import DataError
 from benchmarks.engine import Ranks
-from benchmarks.models import exported_method, trained_method
+from benchmarks.models import build_method, exported_method, trained_method
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
 from benchmarks.steps import NonFiniteLoss, Steps
@@ -261,6 +263,20 @@ def test_weights_of_other_settings_are_refused(undisturbed_run: Callable[[RunSpe
         files.BrokenRecord, match=r"other settings .*: run `marcos-bench train small equation/cot_sft/s0`"
     ):
         trained_method(run_of("cot_sft", learning_rate=3e-3), results)
+
+
+def test_a_training_s_record_that_lacks_its_weights_is_named(
+    undisturbed_run: Callable[[RunSpec], Path], tmp_path: Path
+) -> None:
+    spec = run_of("cot_sft")
+    results = shutil.copytree(undisturbed_run(spec), tmp_path / "copy")
+    record = Paths(results, spec).record("train")
+    record.write_text(json.dumps({"digest": spec.digest("train")}))
+    with pytest.raises(files.BrokenRecord, match=r"train.json has no 'weights_sha256': train this run again"):
+        trained_method(spec, results)
+    shutil.rmtree(Paths(results, spec).data / "tokenizer")
+    with pytest.raises(DataError, match=r"tokenizer is not there: remove .*equation, and run `marcos-bench data`"):
+        build_method(spec, Paths(results, spec).data)
 
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "other"])

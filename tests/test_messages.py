@@ -188,15 +188,17 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal(
 @pytest.mark.parametrize(
     ("field", "message"),
     [
+        ("num_attention_heads: 0", "`num_attention_heads` of backbone qwen2-tiny is 0: it must be a positive"),
+        ("hidden_size: 1.5", "`hidden_size` of backbone qwen2-tiny is 1.5: it must be a positive whole number"),
         (
-            "hiden_size",
+            "hiden_size: 32",
             "the configuration of backbone qwen2-tiny has no field `hiden_size`; did you mean `hidden_size`?",
         ),
-        ("num_layers", "has no field `num_layers`"),
+        ("num_layers: 2", "has no field `num_layers`"),
     ],
 )
-def test_a_field_that_no_configuration_has_is_refused(field: str, message: str, tmp_path: Path) -> None:
-    """It would be kept, and another model trained than its name says."""
-    (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}: 32}}}}\n")
+def test_fields_of_no_model_are_refused(field: str, message: str, tmp_path: Path) -> None:
+    """What no configuration has would be kept, and another model trained than is meant."""
+    (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}}}}}\n")
     done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
     assert done.exit_code == 2 and message in " ".join(done.output.split()), done.output

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.scaffold import new_method
+from methods.base import Method
 from methods.registry import UnknownMethod, available, code_digest, get_method
 from methods.sources import builds_on, source_files
 from plugins import install
@@ -45,8 +47,39 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
     available.cache_clear()
     assert get_method("cot_sft").title == "CoT-SFT"
     assert "unfinished:Unfinished is left out: it cannot be imported (SyntaxError: invalid syntax" in caplog.text
-    with pytest.raises(UnknownMethod, match=r"no method is named 'unfinished'.*:Unfinished cannot be imported"):
+    with pytest.raises(
+        UnknownMethod, match=r"no method is named 'unfinished'.*:Unfinished is left out: it cannot be imported"
+    ):
         get_method("unfinished")
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes", "lacks"),
+    [
+        ("    def generate(self", "    def generates(self", "it lacks generate"),
+        ('    name = "unfinished"', '    named = "unfinished"', "it lacks `name`"),
+    ],
+)
+def test_a_method_that_lacks_something_is_named(
+    line: str,
+    becomes: str,
+    lacks: str,
+    site: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = new_method("unfinished", site)
+    install(site, "unfinished", "Unfinished")
+    monkeypatch.delitem(sys.modules, "unfinished", raising=False)
+    assert line in path.read_text()
+    path.write_text(path.read_text().replace(line, becomes))
+    available.cache_clear()
+    with pytest.raises(
+        UnknownMethod, match=f"no method is named 'unfinished'.*unfinished.Unfinished is left .*{lacks}"
+    ):
+        get_method("unfinished")
+    assert f"unfinished.Unfinished is left out: {lacks}" in caplog.text
+    assert Method.__name__ not in available() and "methods.base" not in caplog.text
 
 
 @pytest.mark.parametrize("name", available())

@@ -184,11 +184,23 @@ def test_missing_records_differ(folder: Path) -> None:
 def test_runs_that_were_never_trained_do_not_differ(tmp_path: Path) -> None:
     results.collect(study(), tmp_path)
     found = verify(study(), tmp_path / "fake")
-    assert [finding.place for finding in found if finding.kind == "not trained"] == list(study().runs)
+    never = [*study().runs, *(f"table_{table}" for table in study().tables)]
+    assert [finding.place for finding in found if finding.kind == "not made"] == never
     assert not [finding for finding in found if finding.kind == "differs"]
     lines = report(found).splitlines()
-    assert "not trained  equation/cot/s0" in lines and "ok           collect.json" in lines
-    assert lines[-1].startswith("8 not trained, ")
+    assert "not made  equation/cot/s0" in lines and "ok        collect.json" in lines
+    assert lines[-1].startswith("11 not made, ")
+
+
+def test_a_table_that_was_never_rendered_does_not_differ(folder: Path) -> None:
+    for path in folder.glob("table_main.*"):
+        path.unlink()
+    assert [(f.kind, f.text) for f in verify(study(), folder) if f.place == "table_main"] == [("not made", "")]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "quick")])
+    assert done.exit_code == 2 and f"there is no folder {tmp_path / 'quick'}" in done.output
 
 
 def test_a_run_whose_records_are_collected_and_gone_differs(folder: Path) -> None:

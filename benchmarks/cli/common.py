@@ -32,12 +32,16 @@ def clear_errors() -> Iterator[None]:
 
 
 def ready_run(study: str, run: str, results: Path) -> RunSpec:
-    """The run of a study, or an error that lists them, or says that its data are not those that the study asks for."""
+    """The run of a study, or an error that lists them, or names the study that it is shared with, or says that its data
+    are not those that the study asks for."""
     loaded = load_study(study)
     if run not in loaded.runs:
         raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(loaded.runs)}")
+    spec = loaded.sources[run]
+    if spec.study != loaded.name:
+        raise StudyError(f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
+                         f"`{spec.study} {spec.id}`")  # fmt: skip
     from benchmarks.data.store import require_prepared
 
-    spec = loaded.runs[run]
     require_prepared(loaded, loaded.block(spec.block), results, study)
     return spec

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
-from benchmarks.study import load_study
+from benchmarks.study import StudyError, load_study
 
 app = typer.Typer()
 NAMED = "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; or an MLflow run id."
@@ -76,9 +76,11 @@ def verify(
 ) -> None:
     """Recompute digests, scores and tables from the predictions; exit code 1 if anything differs."""
     with clear_errors():
-        loaded = load_study(study or folder.resolve().name)
         from benchmarks import verification
 
+        if not folder.is_dir():
+            raise StudyError(f"there is no folder {folder}: name that of a study's results")
+        loaded = load_study(study or folder.resolve().name)
         findings = verification.verify(loaded, folder)
     typer.echo(verification.report(findings))
     raise typer.Exit(any(finding.kind == "differs" for finding in findings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from benchmarks.data.records import (
     DataError,
@@ -22,9 +23,11 @@ STEPS = {"equation": equations, "text": sentences, "lines": lines}
 
 
 def get_dataset(name: str) -> DataSet | Generated:
-    """A registered data set, or an error that lists them."""
+    """A registered data set, or an error that suggests the nearest name and lists them."""
     if name not in DATASETS:
-        raise DataError(f"no data set is named {name!r}; known: {', '.join(sorted(DATASETS))}")
+        near = get_close_matches(name, DATASETS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise DataError(f"no data set is named {name!r}{hint} (known: {', '.join(sorted(DATASETS))})")
     return DATASETS[name]
 
 

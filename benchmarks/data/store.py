@@ -133,6 +133,13 @@ def is_prepared(study: Study, block: Block, results: Path) -> bool:
         return False
 
 
+def require_known(study: Study) -> None:
+    """Refuse names of data sets that there are none of."""
+    for block in study.blocks:
+        for name in (block.data.train, *study.tests_of(block)):
+            get_dataset(name)
+
+
 def require_prepared(study: Study, block: Block, results: Path, file: str) -> None:
     """Refuse data that are missing, or that were prepared from other settings; ``file`` is the study as commands name
     it."""
@@ -154,7 +161,10 @@ def open_test(directory: Path, name: str) -> TestSet:
 def load_tokenizer(directory: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(directory / "tokenizer")
+    path = directory / "tokenizer"
+    if not path.is_dir():  # transformers would look for it on the hub
+        raise DataError(f"{path} is not there: remove {directory}, and run `marcos-bench data` for the study")
+    return AutoTokenizer.from_pretrained(path)
 
 
 def _open(directory: Path, path: Path) -> Dataset:

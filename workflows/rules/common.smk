@@ -12,7 +12,8 @@ from snakemake.logging import logger
 from snakemake.utils import validate
 
 from benchmarks.code import CODE
-from benchmarks.data import get_dataset
+from benchmarks.data import DataError, get_dataset
+from benchmarks.data.store import require_known
 from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paths import Paths
@@ -48,7 +49,8 @@ def read_study(path):
     """The validated study. The JSON schema that Snakemake checks it against too is made from the same models."""
     try:
         study = load_study(str(path))
-    except StudyError as error:
+        require_known(study)
+    except (StudyError, DataError) as error:
         raise WorkflowError(str(error)) from None
     validate(yaml.safe_load(path.read_text()), str(SCHEMA), set_default=False)
     return study
