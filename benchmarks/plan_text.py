@@ -46,15 +46,16 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
 
 
 def _idle(plans: Sequence[RunPlan]) -> list[str]:
-    """Warnings of ranks that wait for others, one for all runs with the same number of micro-batches and ranks."""
-    waiting: dict[tuple[float, int], list[RunPlan]] = {}
+    """Warnings of ranks that wait for others, one for all runs whose batches are dealt alike."""
+    waiting: dict[tuple[int, float, int], list[RunPlan]] = {}
     for made in plans:
         if made.occupancy < 1 - TOLD:
-            waiting.setdefault((made.parts, made.ranks), []).append(made)
+            waiting.setdefault((made.run.training.batch_size, made.parts, made.ranks), []).append(made)
     return [
-        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {parts:.3g} micro-batches of a step on "
-        f"{ranks} ranks ({', '.join(made.run.id for made in alike)}): set another micro_batch, or fewer ranks."
-        for (parts, ranks), alike in waiting.items()
+        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {batch} examples of a step in "
+        f"{parts:.3g} micro-batches on {ranks} ranks ({', '.join(made.run.id for made in alike)}): set another "
+        "micro_batch, or fewer ranks."
+        for (batch, parts, ranks), alike in waiting.items()
     ]
 
 

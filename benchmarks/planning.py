@@ -93,8 +93,13 @@ class RunPlan:
 
     @property
     def occupancy(self) -> float:
-        """Share of the ranks' passes that do work: a rank that has one part fewer than others waits for them."""
-        return self.parts / (self.passes * self.ranks)
+        """Share of the ranks' time that is work: a rank that has fewer examples of a step than the first, which has
+        most, waits for it."""
+        batch = self.run.training.batch_size
+        most = fmean(
+            sum(math.ceil((batch - part) / parts) for part in range(0, parts, self.ranks)) for parts in self._parts
+        )
+        return batch / (most * self.ranks)
 
     def hours(self, gpu: GPU, utilisation: float) -> float:
         return max(self._computing(gpu, utilisation), self._launching()) / 3600

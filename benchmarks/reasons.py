@@ -11,8 +11,10 @@ from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from yaml.composer import ComposerError
 
 from benchmarks.specs import NAME
 from methods.base import MethodOptions
@@ -55,6 +57,18 @@ def checked(model: type[Settings], content: Any, place: str = "") -> Settings:
 
 def _refuse(value: Any) -> Any:
     raise SettingsError(f"YAML reads {value} as a {type(value).__name__}: put quotes around it")
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML's readers take the last without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
+        return node
 
 
 @dataclass

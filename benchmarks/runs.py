@@ -113,11 +113,12 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
 
 
 def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:
-    """What decides the examples of a micro-batch, where they can be fewer than a batch and a loss term is a statistic
-    of them."""
+    """What decides the examples of a micro-batch, where a batch is cut and a loss term is a statistic of its parts."""
+    engine, batch = run["engine"], run["training"]["batch_size"]
+    if not (engine.get("micro_batch") or engine.get("micro_tokens")):
+        return {}
     if run["method"] not in available() or not get_method(run["method"]).batch_terms:
         return {}
-    engine, batch = run["engine"], run["training"]["batch_size"]
     rows = rows_per_pass(batch, engine.get("gpus", 1) * engine.get("nodes", 1), engine.get("micro_batch"))
     tokens = {"micro_tokens": engine["micro_tokens"]} if engine.get("micro_tokens") else {}
     return {"micro_batch": rows, **tokens} if rows < batch else tokens

@@ -242,6 +242,11 @@ class EngineSpec(Strict):
     def ranks(self) -> int:
         return self.gpus * self.nodes
 
+    @property
+    def cuts(self) -> bool:
+        """Whether a batch may be cut into more parts than there are ranks."""
+        return bool(self.micro_batch or self.micro_tokens)
+
 
 class Row(Strict):
     """One row of the tables: a method with options, in the blocks named (default: all)."""
@@ -289,6 +294,6 @@ def parts_of(batch: int, ranks: int, engine: EngineSpec, longest: int) -> int:
     """Micro-batches of a batch whose longest example has so many tokens. Where their number is free, none of the ranks
     waits for others."""
     parts = math.ceil(batch / rows_per_pass(batch, ranks, engine.micro_batch, engine.micro_tokens, longest))
-    if engine.micro_batch or not engine.micro_tokens:
+    if engine.micro_batch:
         return parts
     return min(batch, math.ceil(parts / ranks) * ranks)

@@ -127,7 +127,7 @@ def optimizer_step(steps: Steps, number: int) -> Sums:
         sums.expect(batch, counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
     for place, (batch, counts) in enumerate(step.batches, 1):
-        output = engine.forward(batch, step.context)
+        output = engine.forward(batch, step.context, counts)
         losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
         engine.backward(torch.stack(losses).sum() * counts, last=place == len(step.batches))
         sums.add(output, counts)
@@ -173,7 +173,7 @@ def validation_terms(engine: Engine, data: StageData, context: Context, batch_si
     for rows, counts in engine.deal([part for batch in batches for part in engine.cut(batch, data.longest(batch))]):
         batch = data.batch(rows, context)
         sums.expect(batch, counts)
-        sums.add(engine.forward(batch, context), counts)
+        sums.add(engine.forward(batch, context, counts), counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
     reduce_sums(sums, engine.ranks)
     if bad := _not_finite(sums.terms()):

@@ -15,10 +15,9 @@ from typing import Any
 
 import yaml
 from pydantic import Field, model_validator
-from yaml.composer import ComposerError
 
 from benchmarks.figures import Figure
-from benchmarks.reasons import checked
+from benchmarks.reasons import UniqueKeys, checked
 from benchmarks.runs import RunSpec, run_id
 from benchmarks.specs import (
     AnalysisSpec,
@@ -261,23 +260,11 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML's readers take the last without a word."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        keys = [key.value for key, _ in node.value]
-        for number, (key, _) in enumerate(node.value):
-            if key.value in keys[:number]:
-                raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
-        return node
-
-
 def load_study(name: str) -> Study:
     """Read and validate a study, given its name or the path of its YAML file."""
     path = study_path(str(name))
     try:
-        content = yaml.load(path.read_text(), _Loader)
+        content = yaml.load(path.read_text(), UniqueKeys)
     except yaml.YAMLError as error:
         raise StudyError(f"{path} is no YAML: {error}") from error
     study = parse_study(content, str(path))

@@ -46,7 +46,7 @@ class MyMethod(Method):
     # CHANGE: override these hooks of `Method` where their defaults (in brackets) are not true of your method:
     # - `length`: how much it says for an example (the marked answer). `marcos-bench measure` times that much.
     # - `stochastic`: whether the decoding seed changes its answers (if tokens are sampled); else no spread is shown.
-    # - `batch_terms`: losses that are statistics of a micro-batch, not sums over rows (none).
+    # - `batch_terms`: losses that are statistics of a micro-batch, not sums over rows (none); see `Context.over_ranks`.
     # - `caches_in_training`: whether `forward` reads a cache, so that no layer may be run again (no).
     # - `even_passes`: whether all micro-batches call the same modules in the same order (yes). Training on several
     #   ranks relies on it and on `batch_terms`.

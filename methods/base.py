@@ -116,6 +116,8 @@ class Context:
     step: int  # optimizer steps of the whole run
     seed: int
     training: bool = True
+    # Sums a tensor over the ranks that each hold a part of the batch at hand; None where one process holds all of it
+    over_ranks: Callable[[Tensor], Tensor] | None = None
 
     @property
     def moment(self) -> tuple[int, int] | tuple[None, None]:
@@ -171,7 +173,8 @@ class Method(nn.Module, ABC):
     citation: ClassVar[str]  # BibTeX
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     has_latents: ClassVar[bool] = False  # whether Decoding.thoughts makes a difference
-    batch_terms: ClassVar[tuple[str, ...]] = ()  # loss terms that are statistics of the micro-batch, not sums over rows
+    # Loss terms that are statistics of the micro-batch (with `Context.over_ranks`, of all of it), not sums over rows
+    batch_terms: ClassVar[tuple[str, ...]] = ()
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
     caches_in_training: ClassVar[bool] = False  # whether forward reads a cache, so that no layer may run twice
 

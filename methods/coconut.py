@@ -193,9 +193,9 @@ class Coconut(Method):
         return [*asked, self.begin, *[self.latent] * thoughts], self.end
 
     def forward(self, batch: Batch, context: Context) -> Output:
-        return self.losses_and_latents(batch)[0]
+        return self.losses_and_latents(batch, context)[0]
 
-    def losses_and_latents(self, batch: Batch) -> tuple[Output, Tensor]:
+    def losses_and_latents(self, batch: Batch, context: Context) -> tuple[Output, Tensor]:
         """Loss sums, and (B, m, d) thoughts; a row with fewer than m of them has them last."""
         text = batch["text"]
         reading = self.read(batch["prompt"], batch.get("real"), batch["thinking"], text)

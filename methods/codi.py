@@ -3,7 +3,7 @@ hidden states with the written chain (Shen et al., 2025)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -120,9 +120,9 @@ class CODI(Method):
         return lines(steps, self.vocabulary)
 
     def forward(self, batch: Batch, context: Context) -> Output:
-        return self.losses_and_latents(batch)[0]
+        return self.losses_and_latents(batch, context)[0]
 
-    def losses_and_latents(self, batch: Batch) -> tuple[Output, Tensor]:
+    def losses_and_latents(self, batch: Batch, context: Context) -> tuple[Output, Tensor]:
         """Loss sums, and (B, num_latents + 1, d) projected states: the latents, and the one that is not fed back.
 
         Three passes that hold whole texts and one for each latent. The teacher's one pass gives both its own loss, with
@@ -135,7 +135,7 @@ class CODI(Method):
         rows = torch.arange(len(batch["distilled"]), device=self.device)
         wanted = torch.stack([states[rows, batch["distilled"]] for states in teacher.hidden_states]).detach()
         reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])
-        distance = layer_distance(reached, wanted, self.options.divide_by_std)
+        distance = layer_distance(reached, wanted, self.options.divide_by_std, context.over_ranks)
         taught, said = (
             label_loss(head, output.last_hidden_state, batch[f"{what}_labels"], batch[f"{what}_labelled"])
             for what, output in (("taught", teacher), ("said", student))
@@ -171,13 +171,25 @@ class CODI(Method):
         return Generation(answer, cost, trace={"latents": latents} if decoding.trace else {})
 
 
-def layer_distance(student: Tensor, teacher: Tensor, divide_by_std: bool) -> Tensor:
+def layer_distance(
+    student: Tensor, teacher: Tensor, divide_by_std: bool, over_ranks: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
     """Smooth L1 distance of (layers, B, d) states, mean over d and layers, sum over B.
 
     The deviation is that of all the teacher's numbers in a layer, so it depends on the other rows of a *micro-batch*:
-    accumulation changes it a little. It is taken in float32, whatever the states' precision.
+    accumulation changes it a little.
     """
     distance = F.smooth_l1_loss(student, teacher, reduction="none").mean(-1)
     if divide_by_std:
-        distance = distance / teacher.float().std(dim=(1, 2))[:, None]
+        distance = distance / deviations(teacher, over_ranks)[:, None]
     return distance.mean(0).sum()
+
+
+def deviations(states: Tensor, over_ranks: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """(layers,) of (layers, B, d) states, in float32 whatever their precision; over the rows of all ranks."""
+    if over_ranks is None:
+        return states.float().std(dim=(1, 2))
+    numbers = states.double().flatten(1)
+    count = numbers.new_full((len(states),), numbers.shape[1])
+    count, total, squares = over_ranks(torch.stack([count, numbers.sum(1), numbers.square().sum(1)]))
+    return ((squares - total.square() / count) / (count - 1)).sqrt().float()

@@ -67,7 +67,8 @@ class SimCoT(Method):
 
     @abstractmethod
     def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """The weight of the cross entropy of each text's tokens, in a sum that is divided by the number of examples."""
+        """The weight of the cross entropy of each text's tokens, in a sum that is divided by the number of examples; it
+        is 0 for no text."""
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """The base's batch and R texts: ``explained`` (R, L), ``explained_labels`` and ``weights`` (R, L + 1), and the
@@ -98,19 +99,24 @@ class SimCoT(Method):
         return Batch(batch.tensors | tensors, denominators, tokens, batch.keys)
 
     def forward(self, batch: Batch, context: Context) -> Output:
-        output, latents = self.base.losses_and_latents(batch)
-        explained = self.explain(batch, latents) if len(batch["latents"]) else self._nothing()
+        output, latents = self.base.losses_and_latents(batch, context)
+        weights = self.weights(batch, context)
+        explained = self.explain(batch, latents, weights) if len(batch["latents"]) else self._nothing()
         output.losses["explanation"] = self.options.weight * explained
         return output
 
-    def explain(self, batch: Batch, latents: Tensor) -> Tensor:
+    def weights(self, batch: Batch, context: Context) -> Tensor:
+        """(R, L + 1) of the texts' tokens."""
+        return batch["weights"]
+
+    def explain(self, batch: Batch, latents: Tensor, weights: Tensor) -> Tensor:
         """The weighted cross entropy of all texts, each read after its group of the (B, m, d) latents."""
         groups = latents.flatten(0, 1)[batch["latents"]]
         words = self.base.lm.get_input_embeddings()(batch["explained"])
         output = self.decoder.base_model(inputs_embeds=torch.cat([groups, words], dim=1), use_cache=False)
         hidden = output.last_hidden_state[:, self.group - 1 :]
         labels, at = batch["explained_labels"], batch["explained_labelled"]
-        return label_loss(self.decoder.get_output_embeddings(), hidden, labels, at, batch["weights"])
+        return label_loss(self.decoder.get_output_embeddings(), hidden, labels, at, weights)
 
     def length(self, example: Example) -> Length:
         return self.base.length(example)
@@ -201,11 +207,20 @@ class SimCoTCODI(SimCoT):
         return [*lines, *[[]] * (states - len(lines))]
 
     def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """The loss of the n-th texts of a micro-batch is the mean over all their tokens; every n that has texts counts
-        the same."""
-        tokens = [sum(len(text) + 1 for text in nth if text) for nth in zip(*texts, strict=True)]
-        used = sum(count > 0 for count in tokens)
-        return [[len(texts) / (count * used) if count else 0.0 for count in tokens]] * len(texts)
+        """Alike, but for what :meth:`weights` makes of them."""
+        return [[1.0] * len(own) for own in texts]
+
+    def weights(self, batch: Batch, context: Context) -> Tensor:
+        """The loss of the n-th texts of a batch is the mean over all their tokens; every n that has texts counts the
+        same. The weights make a sum of it that is divided by the number of examples."""
+        nth = batch["latents"][:, 0] % (self.base.options.num_latents + 1)
+        written = (batch["explained_labels"] != IGNORE) * batch["weights"].double()  # a text of weight 0 is none
+        count = written.new_zeros(self.base.options.num_latents + 1).index_add(0, nth, written.sum(1))
+        rows = written.new_full((1,), len(batch["asked"]))
+        if context.over_ranks:
+            count, rows = context.over_ranks(torch.cat([count, rows])).split([len(count), 1])
+        share = rows / (count * (count > 0).sum()).clamp(min=1)
+        return batch["weights"] * share.float()[nth, None]
 
 
 def merge(steps: Sequence[Sequence[int]], count: int, separator: Sequence[int]) -> list[list[int]]:

@@ -24,7 +24,7 @@ from benchmarks.engine import Phase, Ranks, build_engine
 from benchmarks.features import FeatureStore
 from benchmarks.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Budget, Context, Example, Method, Output, Stage
-from methods.registry import available
+from methods.registry import available, get_method
 from small import MARCOS
 from tiny import ids, make
 
@@ -63,7 +63,10 @@ def cases() -> list[Case]:
     """Every method with whole and with split weights; some with all stages of ZeRO, accumulated too, offloaded, and in
     bfloat16, as the paper's studies train."""
     grid = [Case(name, stage, micro) for name in FULL_GRID for stage in (0, 1, 2, 3) for micro in (None, 2)]
-    grid += [Case(name, stage, 2) for name in available() if name not in FULL_GRID for stage in (0, 3)]
+    others = [name for name in available() if name not in FULL_GRID]
+    grid += [Case(name, stage, 2) for name in others for stage in (0, 3)]
+    shared = [name for name in others if get_method(name).batch_terms]  # statistics over both ranks
+    grid += [Case(name, stage, None) for name in shared for stage in (0, 3)]
     grid += [Case(name, stage, 2, "bfloat16") for name in FULL_GRID for stage in (0, 2, 3)]
     grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
     return grid + [Case(name, 3, 2, offload="weights") for name in FULL_GRID]
@@ -136,14 +139,14 @@ def said_of_no_number(ranks: Ranks) -> str:
     stage = method.stages(BUDGET)[0]
     data = steps.StageData(method, problems, stage, 0, None)
     engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, Phase(1, 8), ranks)
-    forward = engine.forward
+    output_of = engine.output
 
     def spoiled(batch: Batch, context: Context) -> Output:
-        output = forward(batch, context)
+        output = output_of(batch, context)
         return Output({name: loss * float("nan") for name, loss in output.losses.items()}, output.statistics)
 
     if ranks.rank == ranks.world - 1:
-        engine.forward = spoiled  # type: ignore[method-assign]
+        engine.output = spoiled  # type: ignore[method-assign]
     try:
         steps.optimizer_step(steps.Steps(engine, data, [(BATCHES[0], data.context(0, 5))]), 0)
     except steps.NonFiniteLoss as error:

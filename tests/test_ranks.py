@@ -62,7 +62,7 @@ def of_precision(precision: Precision) -> Any:
 
 @of_precision("float32")
 def test_two_ranks_train_as_one_process(case: Case, group: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    # a term that is a statistic of its micro-batch is the same at the same micro-batch
+    # a term that is a statistic of a part is the same for the same parts, or where a batch is not cut at all
     micro = case.micro if get_method(case.method).batch_terms else None
     expected = alone(case.method, micro, tmp_path_factory.getbasetemp())
     found = load_file(group / f"{case.name}.safetensors")

@@ -59,7 +59,7 @@ def test_worked_examples_on_codi() -> None:
 
 def direct(method: SimCoT, batch: Batch, rows: list[Example], stage: int) -> list[list[tuple[float, int]]]:
     """Cross entropy and number of tokens of each group's text, one at a time."""
-    _, latents = method.base.losses_and_latents(batch)
+    _, latents = method.base.losses_and_latents(batch, context(stage=stage))
     found = []
     for row, example in enumerate(rows):
         own = method.explanations(example, context(stage=stage))

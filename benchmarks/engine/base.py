@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -91,9 +92,16 @@ class Engine(ABC):
         floor = training.final_learning_rate_share
         return self.rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
 
+    def forward(self, batch: Batch, context: Context, counts: bool = True) -> Output:
+        """The method's loss sums of one micro-batch. Where that is this rank's part of a batch that is not cut further,
+        statistics are of the whole batch, of all parts that count."""
+        if self.ranks.world > 1 and not self.spec.cuts:
+            context = replace(context, over_ranks=partial(self.ranks.total, counts=counts))
+        return self.output(batch, context)
+
     @abstractmethod
-    def forward(self, batch: Batch, context: Context) -> Output:
-        """The method's loss sums of one micro-batch."""
+    def output(self, batch: Batch, context: Context) -> Output:
+        """What the method's forward pass gives on this engine."""
 
     @abstractmethod
     def backward(self, loss: Tensor, last: bool) -> None:

@@ -16,7 +16,7 @@ from methods.base import Batch, Context, Output
 class ProcessEngine(Engine):
     """Weights, gradients and optimizer states are whole."""
 
-    def forward(self, batch: Batch, context: Context) -> Output:
+    def output(self, batch: Batch, context: Context) -> Output:
         with autocast(self.method.device, self.spec.precision):
             return self.method(batch, context)
 

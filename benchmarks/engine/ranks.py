@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from benchmarks.engine.device import pick_device
 from benchmarks.heartbeat import STARTUP, Heartbeat
@@ -37,6 +38,10 @@ class Ranks:
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums over all ranks; all give the same names."""
         return dict(values)
+
+    def total(self, own: Tensor, counts: bool = True) -> Tensor:
+        """The sum of a tensor over all ranks for which it ``counts``, on the device: nobody waits for numbers."""
+        return own
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is up on any rank."""
@@ -80,6 +85,12 @@ class ProcessGroup(Ranks):
         total = torch.tensor([values[name] for name in names], dtype=torch.float64, device=self.device)
         self._group.all_reduce(total)
         return dict(zip(names, total.tolist(), strict=True))
+
+    def total(self, own: Tensor, counts: bool = True) -> Tensor:
+        self.beat("a statistic over ranks")
+        total = own.clone() if counts else torch.zeros_like(own)
+        self._group.all_reduce(total)
+        return total
 
     def any(self, flag: bool) -> bool:
         return self.sum({"flag": float(flag)})["flag"] > 0

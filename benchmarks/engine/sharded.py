@@ -106,7 +106,7 @@ class DeepSpeedEngine(Engine):
 
     # -- steps
 
-    def forward(self, batch: Batch, context: Context) -> Output:
+    def output(self, batch: Batch, context: Context) -> Output:
         self.ranks.beat(f"forward pass, step {context.step}")
         losses = self.engine(batch, context)
         return Output(losses, self.losses.statistics)
