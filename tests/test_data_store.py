@@ -135,6 +135,18 @@ def test_a_test_question_seen_in_training_is_flagged(tmp_path: Path, monkeypatch
     assert flagged <= {normalise(record.question) for record in leaked}
 
 
+def test_few_rows_without_steps_are_all_taken_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    few = make_study(limit=5000)
+    rows = [Record(f"row-{i}", f"How many are {i}?", (), str(i)) for i in range(50)]
+    monkeypatch.setattr(store, "load_rows", lambda *_: [])
+    monkeypatch.setattr(store, "to_records", lambda *_: rows)
+    corpus = open_corpus(prepare(few, few.blocks[0], tmp_path), "train")
+    assert len(corpus) == 30 and not any(example.steps for example in corpus.examples(range(30)))
+    assert "block equation: a limit of 5,000 rows, and embedded has 30: all are taken" in caplog.text
+
+
 def test_no_question_short_enough_is_an_error(tmp_path: Path):
     study = make_study(max_question_tokens=3)
     with pytest.raises(DataError, match="max_question_tokens"):

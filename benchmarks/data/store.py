@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from methods.base import Example
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
 
+log = logging.getLogger(__name__)
 LAYOUT = "1"  # change it when prepared data of an older suite must not be used any more
 
 IDS = List(Value("int32"))
@@ -193,6 +195,9 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     rows |= {f"{name}/test": load_rows(name, data.form, "test") for name in study.tests_of(block)}
     usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
     train, validation = split_validation(usable, data.validation)
+    if data.limit and data.limit > len(train):
+        log.warning("block %s: a limit of %s rows, and %s has %s: all are taken",
+                    block.id, f"{data.limit:,}", data.train, f"{len(train):,}")  # fmt: skip
     train = train[: data.limit]
     named = study.tokenizer_of(block)
     tokenizer = make_tokenizer(named, train)
@@ -266,4 +271,6 @@ def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: T
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    if not texts:  # as where no example of a batch has steps, which tokenizers cannot take
+        return []
     return tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
