@@ -13,7 +13,7 @@ OWN = __name__.partition(".")[0] + "."
 
 def source_digest(*modules: str) -> str:
     """A digest of the source of modules and packages (dotted), short enough to be read in a reason. Comments,
-    docstrings and layout do not count: a run of days is not begun anew for a better word."""
+    docstrings, layout, titles and citations do not count: a run of days is not begun anew for a better word."""
     whole = hashlib.sha256()
     for module in modules:
         for path in source_files(module):
@@ -30,7 +30,16 @@ def _substance(path: Path, changed: int) -> bytes:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
             node.body[0] = ast.Pass()
+        if isinstance(node, ast.ClassDef):
+            node.body = [ast.Pass() if _is_words(part) else part for part in node.body]
     return ast.unparse(tree).encode()
+
+
+def _is_words(part: ast.stmt) -> bool:
+    """Whether a line of a class gives it a title or a citation."""
+    if not isinstance(part, ast.Assign) or not isinstance(part.value, ast.Constant):
+        return False
+    return [target.id for target in part.targets if isinstance(target, ast.Name)] in (["title"], ["citation"])
 
 
 def source_files(module: str) -> list[Path]:

@@ -32,7 +32,8 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
     assert (cls.__module__, cls.__name__, cls.title) == ("outsider", "Outsider", "Outsider")
     before = code_digest("outsider")
     path = site / "outsider.py"
-    path.write_text(path.read_text().replace('"""My method', '"""Our method') + "# edited\n")
+    text = path.read_text().replace('"""My method', '"""Our method').replace("title={Think", "title={Do think")
+    path.write_text(text.replace('title = "Outsider"', 'title = "One from outside"') + "# edited\n")
     assert code_digest("outsider") == before  # no run is begun anew for words
     path.write_text(path.read_text() + "EDITED = True\n")
     assert code_digest("outsider") != before  # its runs are run again

@@ -226,6 +226,14 @@ def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[
     assert "data" not in jobs
 
 
+def test_another_title_renders_tables_alone(finished: Path, edit: Callable[[str, str], None]) -> None:
+    edit("methods/cot_sft.py", "")  # put back when the test ends
+    path = finished / "methods/cot_sft.py"
+    path.write_text(path.read_text().replace('title = "CoT-SFT"', 'title = "CoT"'))
+    jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
+    assert jobs == {"collect": 1, "track": 1, "table": 1, "latest_table": 1}
+
+
 def test_edited_part_of_a_package_reruns_its_method(finished: Path, edit: Callable[[str, str], None]) -> None:
     edit("methods/marcos/randomness.py", "\nEDITED = True\n")
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))

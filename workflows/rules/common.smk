@@ -19,7 +19,7 @@ from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paths import Paths
 from benchmarks.study import STUDIES, StudyError, load_study, study_path
 from benchmarks.tables import Table
-from methods.registry import code_digest
+from methods.registry import code_digest, get_method
 from methods.sources import source_digest
 
 
@@ -238,6 +238,12 @@ def run_code(stage):
 def stage_code(stage):
     """The digest of the modules that decide the result of a stage that is not a run's."""
     return source_digest(*CODE[stage])
+
+
+def study_settings(wildcards):
+    """What a study asks for, and how its tables name the methods, whose titles are no code."""
+    asked = study(wildcards.study)
+    return digest(asked.model_dump_json(), *(get_method(row.method).title for row in asked.rows))
 
 
 def digest(*texts):

@@ -10,7 +10,7 @@ rule collect:
         "results/{study}/frame.csv",
     params:
         study=file_of,
-        settings=lambda wildcards: digest(study(wildcards.study).model_dump_json()),
+        settings=study_settings,
         code=stage_code("collect"),
         gone=gone(records_of("train"), records_of("evaluate"), records_of("time")),
     log:
