@@ -23,26 +23,29 @@ def now() -> str:
 
 
 def environment(method: str | None = None) -> dict[str, Any]:
-    """Commit, versions and hardware of this process, and the digest of a method's code. To be asked when work begins,
-    since the code of a process is that of its beginning; what :func:`ended` makes of it belongs in a record."""
+    """Commit and versions of this process, and the digest of a method's code. To be asked when work begins, since the
+    code of a process is that of its beginning; what :func:`ended` makes of it belongs in a record."""
     return {
         **({"code": code_digest(method)} if method else {}),
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no") or _git("status", "--porcelain", *CODE)),
         "python": platform.python_version(),
         **{package: version(package) for package in ("torch", "transformers", "datasets", "tokenizers", "deepspeed")},
+        "started": now(),
+    }
+
+
+def ended(environment: dict[str, Any]) -> dict[str, Any]:
+    """In addition the hardware and threads of this process, which may not take a GPU before its work does."""
+    return environment | {
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "device_count": torch.cuda.device_count(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "started": now(),
+        "finished": now(),
     }
-
-
-def ended(environment: dict[str, Any]) -> dict[str, Any]:
-    return environment | {"finished": now()}
 
 
 def _git(*arguments: str) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPERIMENT = "marcos-bench"
+DATABASE = "mlflow.db"  # in the results folder
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -26,7 +27,7 @@ SETTINGS = {
 
 
 def tracking_uri(results: Path) -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(results / 'mlflow.db').resolve()}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(results / DATABASE).resolve()}"
 
 
 def connect(results: Path) -> MlflowClient:

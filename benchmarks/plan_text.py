@@ -54,7 +54,7 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
     return [
         f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {batch} examples of a step in "
         f"{parts:.3g} micro-batches on {ranks} ranks ({', '.join(made.run.id for made in alike)}): set another "
-        "micro_batch, or fewer ranks."
+        f"{'micro_batch' if alike[0].run.engine.micro_batch else 'batch_size'}, or fewer ranks."
         for (batch, parts, ranks), alike in waiting.items()
     ]
 

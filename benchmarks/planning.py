@@ -2,9 +2,10 @@
 
 FLOPs are 2 per weight of a linear layer and row, and 4 per pair of positions and dimension of attention, padding
 included; the backward pass takes twice as many as the forward pass for the former, 2.5 times as many for the latter.
-Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), over the GPUs that have a micro-batch to compute; the
-utilisation is given, since nothing here can know it. Or, where that is more, what the host needs to launch the layers,
-:data:`LAUNCH` for each: it is as long for few tokens as for many, whatever the GPU. Memory: see :mod:`benchmarks.zero`.
+Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), over the GPUs as far as they have examples to compute
+(:attr:`RunPlan.occupancy`); the utilisation is given, since nothing here can know it. Or, where that is more, what the
+host needs to launch the layers, :data:`LAUNCH` for each: it is as long for few tokens as for many, whatever the GPU.
+Memory: see :mod:`benchmarks.zero`.
 """
 
 from __future__ import annotations

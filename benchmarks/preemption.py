@@ -29,6 +29,7 @@ def noting(told: Callable[[], None]) -> Iterator[None]:
 
     def note(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
+            log.warning("told to go: what is under way is saved first; Ctrl-C again ends it at once")
             signal.signal(number, signal.default_int_handler)
         told()
 

@@ -64,9 +64,9 @@ class UniqueKeys(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        keys = [key.value for key, _ in node.value]
+        keys = [(key.tag, key.value) for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):
-            if key.value in keys[:number]:
+            if keys[number] in keys[:number] and key.value != "<<":
                 raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
         return node
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
-from benchmarks.environment import environment
+from benchmarks.environment import ended, environment
 from benchmarks.figures import Figure
 from benchmarks.files import BrokenRecord, sha256, write_text
 from benchmarks.markup import MADE
@@ -50,12 +50,12 @@ def report(folder: Path) -> Path:
     sections = sorted(found, key=lambda section: -len(section.tables))  # the study with most tables comes first
     if not sections:
         raise BrokenRecord(f"{folder} holds no table and no figure: render some first (marcos-bench table, figure)")
-    made = environment()
+    made = ended(environment())
     loader = FileSystemLoader(Path(__file__).parent)
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(TEMPLATE)
     facts = {name: made[name] for name in FACTS if made.get(name)}
     path = folder / "report.html"
-    write_text(path, template.render(sections=sections, facts=facts, date=made["started"], made=MADE))
+    write_text(path, template.render(sections=sections, facts=facts, date=made["finished"], made=MADE))
     return path
 
 

@@ -119,6 +119,9 @@ def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:
         return {}
     if run["method"] not in available() or not get_method(run["method"]).batch_terms:
         return {}
-    rows = rows_per_pass(batch, engine.get("gpus", 1) * engine.get("nodes", 1), engine.get("micro_batch"))
+    ranks = engine.get("gpus", 1) * engine.get("nodes", 1)
     tokens = {"micro_tokens": engine["micro_tokens"]} if engine.get("micro_tokens") else {}
+    if not engine.get("micro_batch"):  # the number of parts is then a multiple of that of ranks
+        return tokens | ({"ranks": ranks} if ranks > 1 else {})
+    rows = rows_per_pass(batch, ranks, engine["micro_batch"])
     return {"micro_batch": rows, **tokens} if rows < batch else tokens

@@ -181,9 +181,9 @@ class AnalysisSpec(Strict):
 
 
 class EngineSpec(Strict):
-    """What the steps of a run are computed on. Of all this only ``precision`` affects the results (and ``micro_batch``
-    and ``micro_tokens``, with a method that has ``batch_terms``): a run that was started on one number of GPUs may be
-    resumed on another."""
+    """What the steps of a run are computed on. Of all this only ``precision`` affects the results (and with a method
+    that has ``batch_terms``, ``micro_batch``, or ``micro_tokens`` and the number of GPUs): a run that was started on
+    one number of GPUs may be resumed on another."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import torch
@@ -169,8 +170,11 @@ def validation_terms(engine: Engine, data: StageData, context: Context, batch_si
     :class:`NonFiniteLoss`."""
     order = np.argsort(data.corpus.lengths, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    parts = [engine.cut(batch, data.longest(batch)) for batch in batches]
+    if engine.spec.cuts:  # dealt together, so that fewer ranks are idle; else each pass is over one batch alone
+        parts = [[part for own in parts for part in own]]
     sums = Sums()
-    for rows, counts in engine.deal([part for batch in batches for part in engine.cut(batch, data.longest(batch))]):
+    for rows, counts in chain.from_iterable(map(engine.deal, parts)):
         batch = data.batch(rows, context)
         sums.expect(batch, counts)
         sums.add(engine.forward(batch, context, counts), counts)

@@ -167,7 +167,7 @@ def load_backbone(
         return Backbone(config, pretrained, revision)
     if name not in CONFIGURATIONS:
         raise ValueError(f"no backbone is named {name!r} (available: {', '.join(CONFIGURATIONS)})")
-    known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim"}
+    known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim", "rope_theta"}
     if unknown := [key for key in overrides or {} if key not in known]:
         near = get_close_matches(unknown[0], known, n=1)
         raise ValueError(f"the configuration of backbone {name} has no field `{unknown[0]}`"

@@ -116,7 +116,8 @@ class Context:
     step: int  # optimizer steps of the whole run
     seed: int
     training: bool = True
-    # Sums a tensor over the ranks that each hold a part of the batch at hand; None where one process holds all of it
+    # Sums a tensor over the ranks, where each takes its part of a batch in one pass; None where a process is alone, or
+    # where a batch is cut further
     over_ranks: Callable[[Tensor], Tensor] | None = None
 
     @property
@@ -173,7 +174,7 @@ class Method(nn.Module, ABC):
     citation: ClassVar[str]  # BibTeX
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     has_latents: ClassVar[bool] = False  # whether Decoding.thoughts makes a difference
-    # Loss terms that are statistics of the micro-batch (with `Context.over_ranks`, of all of it), not sums over rows
+    # Loss terms that are statistics of a pass, not sums over rows (of all ranks' passes, by `Context.over_ranks`)
     batch_terms: ClassVar[tuple[str, ...]] = ()
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
     caches_in_training: ClassVar[bool] = False  # whether forward reads a cache, so that no layer may run twice
@@ -288,10 +289,8 @@ def _refusing(generate: Callable[..., Generation]) -> Callable[..., Generation]:
 
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Copy tensors into a module's own of the same names. Rows that only the module's table has (markers) stay.
-
-    Raises ValueError where the module lacks one of them.
-    """
+    """Copy tensors into a module's own of the same names, or raise ValueError where it lacks one of them. Rows that
+    only the module's table has (markers) stay."""
     own = module.state_dict()
     if lacking := sorted(weights.keys() - own.keys()):
         raise ValueError(f"the weights to start from have {lacking[0]!r} and {len(lacking) - 1} more tensors that "

@@ -32,7 +32,7 @@ class CODIOptions(MethodOptions):
     )
     teacher_weight: float = Field(default=1.0, description="of the cross entropy on the written chain")
     divide_by_std: bool = Field(
-        default=True, description="the distance of each layer, by the deviation of the teacher's states"
+        default=True, description="divide each layer's distance by the standard deviation of the teacher's states"
     )
     include_last_step: bool = Field(
         default=False, description="true lets the teacher read the result off the last step"

@@ -297,5 +297,4 @@ def draw_labels(ids: Tensor, place: Tensor, counts: Tensor, keys: Tensor) -> Ten
 
 def _visible(prefix: Prefix, rows: Tensor) -> Prefix:
     """A prefix whose last position only some rows see."""
-    real = torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1)
-    return replace(prefix, real=real, whole=False)
+    return replace(prefix, real=torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1), whole=False)

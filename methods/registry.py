@@ -42,7 +42,10 @@ def available() -> dict[str, type[Method]]:
     names = [info.name for info in pkgutil.iter_modules(methods.__path__) if not info.name.startswith("_")]
     modules = [_loaded(f"methods.{name}", partial(importlib.import_module, f"methods.{name}")) for name in names]
     found = [value for module in modules if module for value in vars(module).values()]
-    found += [_loaded(point.value, point.load) for point in entry_points(group=ENTRY_POINT_GROUP)]
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        found.append(_loaded(point.value, point.load))
+        if point.value not in _left_out and not (inspect.isclass(found[-1]) and issubclass(found[-1], Method)):
+            _leave_out(point.value, "it is no subclass of methods.base.Method")
     registry: dict[str, type[Method]] = {}
     for cls in filter(_is_method, found):
         if registry.setdefault(cls.name, cls) is not cls:
@@ -66,11 +69,11 @@ def _leave_out(name: str, why: str) -> None:
 
 
 def _is_method(value: object) -> bool:
-    """Whether this is a method that can be built. A class that lacks both a name and what a method must define is one
-    that others are derived from."""
-    if not inspect.isclass(value) or not issubclass(value, Method):
+    """Whether this is a method that can be built. A class that lacks both a name of its own and what a method must
+    define is one that others are derived from, and so is one that begins with an underscore."""
+    if not inspect.isclass(value) or not issubclass(value, Method) or value.__name__.startswith("_"):
         return False
-    lacking, nameless = sorted(value.__abstractmethods__), not hasattr(value, "name")
+    lacking, nameless = sorted(value.__abstractmethods__), "name" not in vars(value)
     if bool(lacking) != nameless:
         _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking) or '`name`'}")
     return not lacking and not nameless

@@ -12,8 +12,8 @@ OWN = __name__.partition(".")[0] + "."
 
 
 def source_digest(*modules: str) -> str:
-    """A digest of the source of modules and packages (dotted), short enough to be read in a reason. Comments,
-    docstrings, layout, titles and citations do not count: a run of days is not begun anew for a better word."""
+    """A digest of the source of modules and packages (dotted), short enough to be read in a reason. Comments, layout,
+    docstrings, titles, citations and descriptions do not count: a run of days is not begun anew for a better word."""
     whole = hashlib.sha256()
     for module in modules:
         for path in source_files(module):
@@ -30,6 +30,8 @@ def _substance(path: Path, changed: int) -> bytes:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
             node.body[0] = ast.Pass()
+        if isinstance(node, ast.Call):
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
         if isinstance(node, ast.ClassDef):
             node.body = [ast.Pass() if _is_words(part) else part for part in node.body]
     return ast.unparse(tree).encode()

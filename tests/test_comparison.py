@@ -136,6 +136,12 @@ def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: p
     assert "secret" not in str(raised.value)
 
 
+def test_a_damaged_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database " * 100)
+    with pytest.raises(ComparisonError, match=r"^MLflow cannot be asked \([^\n]*\): remove .*mlflow.db, and run"):
+        compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
+
+
 def test_the_help_says_how_runs_are_named() -> None:
     text = " ".join(CliRunner().invoke(app, ["compare", "--help"]).output.replace("│", "").split())
     assert "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several" in text

@@ -260,7 +260,7 @@ def test_weights_of_other_settings_are_refused(undisturbed_run: Callable[[RunSpe
     results = undisturbed_run(run_of("cot_sft"))
     trained_method(run_of("cot_sft"), results)
     with pytest.raises(
-        files.BrokenRecord, match=r"other settings .*: run `marcos-bench train small equation/cot_sft/s0`"
+        files.BrokenRecord, match=r"other settings than equation/cot_sft/s0 of study small has now: train"
     ):
         trained_method(run_of("cot_sft", learning_rate=3e-3), results)
 

@@ -128,8 +128,8 @@ def test_what_a_statistic_of_a_micro_batch_is_taken_of_makes_another_run() -> No
     """Or a run would go on with another loss. The number of GPUs alone changes none."""
     assert digest("codi", micro_batch=2) == digest("codi", kind="deepspeed", gpus=2, micro_batch=2)
     assert digest("codi") == digest("codi", kind="deepspeed", gpus=2)
-    ranks = digest("codi", kind="deepspeed", gpus=2, micro_tokens=100)  # whose parts are cut apart from each other
-    assert len({digest("codi"), digest("codi", micro_batch=2), digest("codi", micro_tokens=100), ranks}) == 4
+    ranks = [digest("codi", kind="deepspeed", gpus=count, micro_tokens=100) for count in (1, 2, 3)]
+    assert len({digest("codi"), digest("codi", micro_batch=2), digest("codi", micro_tokens=200), *ranks}) == 6
     assert len({digest("codi"), digest("codi", micro_tokens=100), digest("codi", micro_tokens=200)}) == 3
 
 

@@ -32,7 +32,12 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
     assert (cls.__module__, cls.__name__, cls.title) == ("outsider", "Outsider", "Outsider")
     before = code_digest("outsider")
     path = site / "outsider.py"
-    text = path.read_text().replace('"""My method', '"""Our method').replace("title={Think", "title={Do think")
+    text = (
+        path.read_text()
+        .replace('"""My method', '"""Our method')
+        .replace("title={Think", "title={Do think")
+        .replace("pause tokens between", "tokens between")
+    )
     path.write_text(text.replace('title = "Outsider"', 'title = "One from outside"') + "# edited\n")
     assert code_digest("outsider") == before  # no run is begun anew for words
     path.write_text(path.read_text() + "EDITED = True\n")
@@ -81,6 +86,23 @@ def test_a_method_that_lacks_something_is_named(
         get_method("unfinished")
     assert f"unfinished.Unfinished is left out: {lacks}" in caplog.text
     assert Method.__name__ not in available() and "methods.base" not in caplog.text
+
+
+def test_an_entry_point_that_is_no_method_is_named(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    install(site, "stray", "Stray")
+    (site / "stray.py").write_text("def Stray(): ...\n")
+    available.cache_clear()
+    with pytest.raises(UnknownMethod, match="stray:Stray is left out: it is no subclass of"):
+        get_method("stray")
+
+
+def test_classes_that_methods_are_derived_from_are_no_methods(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = new_method("family", site)
+    install(site, "family", "Family")
+    base = "class Base(Method):\n    pass\n\n\nclass Family(Base):"
+    path.write_text(path.read_text().replace("class Family(Method):", base))
+    available.cache_clear()
+    assert get_method("family").__mro__[1].__name__ == "Base" and not caplog.messages
 
 
 @pytest.mark.parametrize("name", available())

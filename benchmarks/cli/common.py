@@ -40,7 +40,7 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
     spec = loaded.sources[run]
     if spec.study != loaded.name:
         raise StudyError(f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
-                         f"`{spec.study} {spec.id}`")  # fmt: skip
+                         f"`{loaded.shares} {spec.id}`")  # fmt: skip
     from benchmarks.data.store import require_prepared
 
     require_prepared(loaded, loaded.block(spec.block), results, study)

@@ -5,7 +5,8 @@ One update is the same whatever runs it. A global batch is cut into micro-batche
 of its examples; they are dealt to the ranks; each loss term is divided by its denominator over the *global* batch;
 gradients are summed. So the number of ranks changes nothing, nor does accumulation, except for terms that a method
 declares to be statistics of a micro-batch (:attr:`Method.batch_terms`). Where every rank takes its share of a batch in
-one pass, those are taken over all ranks; else they are the same at the same ``micro_batch`` and ``micro_tokens``.
+one pass, those are taken over all ranks; else they are the same for the same ``micro_batch`` (or, where only
+``micro_tokens`` is set, for the same ``micro_tokens`` and number of ranks).
 """
 
 from __future__ import annotations

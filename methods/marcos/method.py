@@ -266,8 +266,10 @@ class MarCos(Method):
         draws = question_keys(questions, decoding.seed, "R").to(self.device)
         shallow, drawn = [], []
         for step in range(self.options.steps):
-            randomness = self._draw(question, real, neurons, draws, step, decoding)
-            if randomness is not None:
+            randomness = None
+            if self.options.randomness:
+                pooled = pool(question, real, neurons)
+                randomness = self.prior.draw(pooled, draws, step, decoding.latents == "mean")
                 randomness = interventions.intervened(randomness, decoding.interventions, step + 1)
             neurons = controlled(self.think_once(question, real, neurons, randomness), decoding)
             shallow.append(neurons[:, self.options.deep :])
@@ -280,18 +282,6 @@ class MarCos(Method):
             if self.options.randomness:
                 generation.trace["R"] = torch.stack([r for r in drawn if r is not None], dim=1)
         return generation
-
-    def _draw(
-        self, question: Tensor, real: Tensor, neurons: Tensor, keys: Tensor, step: int, decoding: Decoding
-    ) -> Tensor | None:
-        """R of one step (B, tau d) from the predictor: a draw, or its mean."""
-        if not self.options.randomness:
-            return None
-        mean, log_deviation = self.prior(pool(question, real, neurons))
-        if decoding.latents == "mean":
-            return mean
-        noise = normal(keys, mean.shape[1], offset=step * mean.shape[1])
-        return mean + log_deviation.exp() * noise.to(mean)
 
     def _say(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Decode the last step alone, or all K steps together as K B rows."""

@@ -18,8 +18,8 @@ class SparsityOptions(MethodOptions):
     window: int = Field(
         default=1, ge=1, description="optimizer steps between updates; the published code has 500 micro-batches"
     )
-    minimum: float = Field(default=1e-6, description="of an adaptive lambda")
-    maximum: float = Field(default=0.1, description="of an adaptive lambda")
+    minimum: float = Field(default=1e-6, description="lower bound of an adaptive lambda")
+    maximum: float = Field(default=0.1, description="upper bound of an adaptive lambda")
 
 
 class MarCosOptions(MethodOptions):
@@ -58,8 +58,10 @@ class MarCosOptions(MethodOptions):
         description="of R's predictor; upstream: the published code's density, its wrong exponent included",
     )
     sparsity: SparsityOptions = Field(default=SparsityOptions(), description="the L1 term on R and its weight lambda")
-    first_phase: float = Field(default=0.5, gt=0, description="share of the epochs for phase 1 (10 of the paper's 20)")
-    second_phase: float = Field(default=0.5, gt=0, description="the same for phase 2, which trains the predictor alone")
+    first_phase: float = Field(
+        default=0.5, gt=0, description="phase 1's epochs, times those of the budget (0.5: 10 of the paper's 20)"
+    )
+    second_phase: float = Field(default=0.5, gt=0, description="those of phase 2, which trains the predictor alone")
     second_rate: float | None = Field(
         default=None,
         gt=0,

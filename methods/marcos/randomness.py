@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from methods.draws import normal
 from methods.marcos.options import SparsityOptions
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class RandomnessPredictor(nn.Module):
         gradient never dies there."""
         mean, raw = self.layers(pooled).chunk(2, -1)
         return mean, self.floor + F.softplus(raw - self.floor)
+
+    def draw(self, pooled: Tensor, keys: Tensor, step: int, at_mean: bool) -> Tensor:
+        """R of one thinking step (B, tau d) from (B, d): a draw by the rows' keys (B,), or its mean."""
+        mean, log_deviation = self(pooled)
+        if at_mean:
+            return mean
+        noise = normal(keys, mean.shape[1], offset=step * mean.shape[1])
+        return mean + log_deviation.exp() * noise.to(mean)
 
 
 def gaussian_kl(mean: Tensor, deviation: Tensor | float, prior_mean: Tensor, prior_log_deviation: Tensor) -> Tensor:

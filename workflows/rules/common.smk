@@ -146,12 +146,16 @@ def records_of(stage):
 
 
 def collected(wildcards):
-    """The mark of a study's gathered records."""
-    return [f"results/{wildcards.study}/collect.json"]
+    """A study's gathered records."""
+    return [f"results/{wildcards.study}/{name}" for name in ("collect.json", "frame.csv")]
 
 
 def table_at_home(wildcards):
     return [f"results/{home(wildcards.table)}/table_{wildcards.table}.md"]
+
+
+def table_named_first(wildcards):
+    return [f"results/table_{STUDY.tables[0]}.md"]
 
 
 def gone(*inputs):

@@ -50,7 +50,6 @@ rule table:
     """Render a table in four formats. The command also prints the Markdown, so the log keeps only its notes."""
     input:
         collected,
-        "results/{study}/frame.csv",
         ancient("results/{study}/track.json"),  # only for order: a late import takes in the tables that are there
         beside=beside,
     output:
@@ -58,7 +57,7 @@ rule table:
     params:
         study=file_of,
         code=stage_code("table"),
-        gone=gone(collected),
+        gone=gone(collected, beside),
     log:
         "results/{study}/logs/table_{table}.log",
     localrule: True
@@ -93,9 +92,11 @@ rule latest_table:
 rule first_table:
     """What `make table` prints for a study: the table that the study names first."""
     input:
-        lambda wildcards: f"results/table_{STUDY.tables[0]}.md",
+        table_named_first,
     output:
         "results/table.md",
+    params:
+        gone=gone(table_named_first),
     log:
         "results/logs/first_table.log",
     localrule: True

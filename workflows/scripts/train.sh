@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # One try to train a run:  train.sh ATTEMPT LOG STUDY RUN
 #
-# ATTEMPT counts from 1. A run that is told to go (SIGTERM, Ctrl-C) saves itself and ends with code 75; the next try goes on
-# from there. An error in what it was given (code 2) would only come again: further tries are refused, until somebody
+# ATTEMPT counts from 1. A run that is told to go (SIGTERM, Ctrl-C) saves itself and ends with code 75; the next try goes
+# on from there. An error in what it was given (code 2) would only come again: further tries are refused, until somebody
 # starts the job anew, with ATTEMPT 1.
 #
 # Each try's LOG is removed by the next. Of a try that fails a copy stays: LOG.ATTEMPT, or LOG.error after code 2.

@@ -1,0 +1,54 @@
+"""The foot of a table: what made its numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks.provenance import provenance
+from benchmarks.results import Collected, load_collected
+from fabricate import fabricate
+from test_tables import contents, study
+
+
+def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
+    rows = [{"id": "cot", "method": "cot_sft", "training": {"batch_size": 8}}, {"id": "coconut", "method": "coconut"}]
+    made = study(rows=rows)
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    collected = load_collected(made, tmp_path)
+    assert set(provenance(made, collected)["Training, text"].split("; ")) == {
+        "cot: 2.5 epochs in batches of 8, learning rate 0.0001",
+        "coconut: 2.5 epochs in batches of 256, learning rate 0.0001 after cot",
+    }
+    for run in collected.runs.values():
+        assert run.train
+        run.train.stages[0].epochs = None  # as in older records, which do not say
+    assert "Training, text" not in provenance(made, collected)
+
+
+def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_path: Path) -> None:
+    fabricate(study(), tmp_path)
+    paths = [tmp_path / f"fake/runs/text/{row}/s0" for row in ("cot", "marcos")]
+    for path, codes in zip(paths, (("old", "new", None), ("old", "old", None)), strict=True):
+        for stage, code in zip(("train", "evaluate", "time"), codes, strict=True):
+            record = json.loads((path / f"{stage}.json").read_text())
+            record["environment"] |= {"code": code} if code else {}
+            (path / f"{stage}.json").write_text(json.dumps(record))
+    results.collect(study(), tmp_path)
+    assert (
+        "* **Edited between stages:** the method of text/cot/s0: run them again\n" in contents(study(), tmp_path)["md"]
+    )
+
+
+def test_the_foot_says_what_steps_were_computed_on(tmp_path: Path) -> None:
+    engine = {"kind": "deepspeed", "gpus": 4, "zero_stage": 2, "precision": "bfloat16", "micro_batch": 8}
+    cut = {"micro_tokens": 2000, "activation_checkpointing": True}
+    rows = [{"id": "cot", "method": "cot_sft", "engine": engine}, {"id": "marcos", "method": "marcos", "engine": cut}]
+    nothing = Collected(study="fake", runs={}, data={})
+    assert provenance(study(), nothing)["Engine"] == "one process, float32"
+    assert provenance(study(rows=rows), nothing)["Engine"] == (
+        "cot: 4 ranks of DeepSpeed, ZeRO 2, bfloat16, micro-batches of 8; "
+        "marcos: one process, float32, cut to 2,000 tokens by the longest row, activations computed again"
+    )
