@@ -68,7 +68,7 @@ class Position:
     warnings: list[str] = field(default_factory=list)
     logged: dict[str, float] = field(default_factory=dict)  # what the method reported of the last step
     validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage has selected
-    final: dict[str, float] = field(default_factory=dict)
+    terms: dict[str, float] = field(default_factory=dict)  # of the last step's loss
 
 
 class Trainer:
@@ -141,7 +141,7 @@ class Trainer:
                 self._after_step(engine, sums, time.perf_counter() - began)
                 if stage.select_on and (at.stage_step % every == 0 or at.stage_step == steps):
                     self._validate(stage, engine, held_out)
-                progress.advance(note=f"loss {sum(self.position.final.values()):.3g}")
+                progress.advance(note=f"loss {sum(self.position.terms.values()):.3g}")
                 if at.stage_step < steps and self._checkpoint_is_due():
                     self._checkpoint(engine)
         if at.stage + 1 < len(self.stages) and self.stages[at.stage + 1].keep_optimizer:
@@ -170,10 +170,10 @@ class Trainer:
     def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
         at = self.position
         logged = self.method.after_step(sums.statistics)
-        at.final, at.logged = sums.terms(), logged
+        at.terms, at.logged = sums.terms(), logged
         at.step, at.stage_step, at.updates = at.step + 1, at.stage_step + 1, engine.updates
         at.examples, at.tokens, at.seconds = at.examples + sums.examples, at.tokens + sums.tokens, at.seconds + seconds
-        line = {"loss": sum(at.final.values()), **at.final, **logged, **sums.norms}
+        line = {"loss": sum(at.terms.values()), **at.terms, **logged, **sums.norms}
         for warning in self.method.warnings(logged):
             if warning not in at.warnings:
                 at.warnings.append(warning)
@@ -185,7 +185,7 @@ class Trainer:
 
     def _validate(self, stage: Stage, engine: Engine, data: StageData) -> None:
         at = self.position
-        context = data.context(self.position.step // self.budget.steps_per_epoch, at.step, training=False)
+        context = data.context(at.step // self.budget.steps_per_epoch, at.step, training=False)
         self.method.eval()
         terms = validation_terms(engine, data, context, self.training.batch_size)
         self.method.train()
@@ -272,7 +272,7 @@ class Trainer:
             "examples": at.examples,
             "tokens": at.tokens,
             "stages": at.stages,
-            "final": at.final,
+            "final": at.terms,
             "validation": at.stages[-1]["validation"],
             "wall_seconds": at.seconds,
             "tokens_per_second": at.tokens / max(at.seconds, 1e-9),
