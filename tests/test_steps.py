@@ -16,8 +16,8 @@ from benchmarks.engine import Engine, Phase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.specs import EngineSpec, TrainingSpec
-from benchmarks.steps import StageData, Steps, Sums, batches_of, optimizer_step
-from methods.base import Budget, Output
+from benchmarks.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_terms
+from methods.base import Budget, Context, Output
 from small import OneOf, small_study
 from tiny import make
 
@@ -122,3 +122,30 @@ def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -
         assert sorted(np.concatenate(counted)) == list(range(batch))
         assert all(len(rows) * longest <= tokens for rows in counted)
         assert batch == 5 or not any(share.idle for share in shares)
+
+
+@pytest.mark.parametrize(("batch", "micro", "mixed"), [(2, None, False), (6, None, False), (6, 2, True)])
+def test_ranks_validate_one_batch_at_a_time_where_statistics_are_over_all(
+    batch: int, micro: int | None, mixed: bool, stage: tuple[Engine, StageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a statistic would be of two batches. Micro-batches have their own, and leave fewer ranks idle."""
+    engine, data = stage
+    engine.spec = engine.spec.model_copy(update={"micro_batch": micro})
+    monkeypatch.setattr(data, "batch", lambda rows, context: rows)
+    monkeypatch.setattr(Sums, "expect", lambda *_: None)
+    order = np.argsort(data.corpus.lengths, kind="stable")
+    batch_of = {row: place // batch for place, row in enumerate(order)}
+    passes: list[list[set[int]]] = []
+    for rank in range(4):
+        engine.ranks, seen = OneOf(rank, 4), list[set[int]]()
+
+        def forward(rows: np.ndarray, context: Context, counts: bool, seen: list[set[int]] = seen) -> Output:
+            seen.append({batch_of[row] for row in rows})
+            return Output({})
+
+        monkeypatch.setattr(engine, "forward", forward)
+        validation_terms(engine, data, data.context(0, 0, training=False), batch)
+        passes.append(seen)
+    together = [set.union(*ranks) for ranks in zip(*passes, strict=True)]
+    assert set.union(*together) == set(batch_of.values())
+    assert any(len(batches) > 1 for batches in together) is mixed
