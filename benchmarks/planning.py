@@ -25,6 +25,7 @@ from benchmarks.data.store import require_known
 from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
 from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
+from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
 from benchmarks.specs import parts_of, rows_per_pass
 from benchmarks.steps import budget_for
@@ -152,8 +153,16 @@ def plan(study: Study, results: Path) -> list[RunPlan]:
     """A plan of every run that the study trains itself."""
     require_known(study)
     own = [run for id, run in study.runs.items() if study.sources[id] is run]
-    lengths = {block.id: lengths_of(study, block, results) for block in study.blocks}
-    return [plan_run(run, lengths[run.block]) for run in own]
+    with Progress(f"{study.name} plan", len(study.blocks) + len(own)) as progress:
+        lengths = {}
+        for block in study.blocks:
+            lengths[block.id] = lengths_of(study, block, results)
+            progress.advance()
+        plans = []
+        for run in own:
+            plans.append(plan_run(run, lengths[run.block]))
+            progress.advance()
+    return plans
 
 
 def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
