@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -18,6 +17,7 @@ from yaml.composer import ComposerError
 
 from benchmarks.specs import NAME
 from methods.base import MethodOptions
+from methods.nearest import suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
 POWER = re.compile(r"([-+]?\d*)(\.\d*)?[eE]([-+]?)(\d+)")  # 1e-3: a float only with a point and a sign in YAML 1.1
@@ -182,9 +182,7 @@ def _unknown(key: str, models: Sequence[type[BaseModel]]) -> str:
     """Of a key that is in none of the models' fields (there is one, or none to tell of)."""
     fields = [field for model in models for field in model.model_fields]
     kind = "option" if any(issubclass(model, MethodOptions) for model in models) else "key"
-    if near := get_close_matches(key, fields, n=1):
-        return f"no {kind} `{key}`; did you mean `{near[0]}`?"
-    return f"no {kind} `{key}`; known: {', '.join(fields) or 'none'}"
+    return f"no {kind} `{key}`" + (suggestion(key, fields) or f"; known: {', '.join(fields) or 'none'}")
 
 
 def _number(text: str, kind: str) -> str | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from methods.nearest import suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -166,13 +167,13 @@ def load_backbone(
                              f"{config.vocab_size}: name the checkpoint's own as `tokenizer`")  # fmt: skip
         return Backbone(config, pretrained, revision)
     if name not in CONFIGURATIONS:
-        raise ValueError(f"no backbone is named {name!r} (available: {', '.join(CONFIGURATIONS)})")
+        near = suggestion(name, CONFIGURATIONS)
+        raise ValueError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
     known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim", "rope_theta"}
-    if unknown := [key for key in overrides or {} if key not in known]:
-        near = get_close_matches(unknown[0], known, n=1)
-        raise ValueError(f"the configuration of backbone {name} has no field `{unknown[0]}`"
-                         + (f"; did you mean `{near[0]}`?" if near else ""))  # fmt: skip
     for field, value in (overrides or {}).items():
+        if field not in known:  # it would be kept, and mean nothing
+            near = suggestion(field, known)
+            raise ValueError(f"the configuration of backbone {name} has no field `{field}`{near}")
         if field in SIZES and not (isinstance(value, int) and value > 0):
             raise ValueError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
     fields = CONFIGURATIONS[name] | dict(overrides or {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import logging
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from methods.base import Method, Setup
+from methods.nearest import suggestion
 from methods.sources import builds_on, source_digest
 
 ENTRY_POINT_GROUP = "marcos_bench.methods"
@@ -84,10 +84,10 @@ def get_method(name: str) -> type[Method]:
     registry = available()
     if name in registry:
         return registry[name]
-    near = difflib.get_close_matches(name, registry, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     left_out = "".join(f"; {place} is left out: {why}" for place, why in _left_out.items())
-    raise UnknownMethod(f"no method is named {name!r}{hint} (available: {', '.join(registry)}){left_out}")
+    raise UnknownMethod(
+        f"no method is named {name!r}{suggestion(name, registry)} (available: {', '.join(registry)}){left_out}"
+    )
 
 
 def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Method:

@@ -53,7 +53,7 @@ def test_options_are_shown_with_default_and_description(name: str, shown: str) -
 
 def test_options_of_no_method_are_a_clear_error() -> None:
     done = CliRunner().invoke(app, ["methods", "coconat"])
-    assert done.exit_code == 2 and "no method is named 'coconat'; did you mean 'coconut'?" in done.output
+    assert done.exit_code == 2 and "no method is named 'coconat'; did you mean `coconut`?" in done.output
 
 
 def test_two_methods_of_one_name_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_plan_of_tests_that_there_are_none_of_is_refused(tmp_path: Path) -> No
     )
     (path := tmp_path / "mine.yaml").write_text(text)
     done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
-    assert done.exit_code == 2 and "no data set is named 'svmp'; did you mean 'svamp'?" in done.output, done.output
+    assert done.exit_code == 2 and "no data set is named 'svmp'; did you mean `svamp`?" in done.output, done.output
 
 
 def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,5 +132,5 @@ def test_two_methods_of_one_name_are_an_error(site: Path) -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UnknownMethod, match="did you mean 'cot_sft'"):
+    with pytest.raises(UnknownMethod, match="did you mean `cot_sft`"):
         get_method("cot_stf")

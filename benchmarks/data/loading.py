@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from benchmarks.data.records import (
     DataError,
@@ -18,6 +17,7 @@ from benchmarks.data.records import (
 )
 from benchmarks.data.sources import DATASETS, DataSet, Generated
 from benchmarks.specs import Form
+from methods.nearest import suggestion
 
 STEPS = {"equation": equations, "text": sentences, "lines": lines}
 
@@ -25,9 +25,8 @@ STEPS = {"equation": equations, "text": sentences, "lines": lines}
 def get_dataset(name: str) -> DataSet | Generated:
     """A registered data set, or an error that suggests the nearest name and lists them."""
     if name not in DATASETS:
-        near = get_close_matches(name, DATASETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise DataError(f"no data set is named {name!r}{hint} (known: {', '.join(sorted(DATASETS))})")
+        near = suggestion(name, DATASETS)
+        raise DataError(f"no data set is named {name!r}{near} (known: {', '.join(sorted(DATASETS))})")
     return DATASETS[name]
 
 
