@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.mlflow_store import DATABASE, Outage, experiment_id, find_runs, session
+from benchmarks.mlflow_store import Outage, experiment_id, find_runs, mend, session
 from benchmarks.statistics import accuracy, correctness, holm, paired_test
 from benchmarks.tracking import KINDS
 
@@ -51,10 +50,8 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
             runs = [_find(client, experiment, name) for name in (a, b)]
             found = [_predictions(client, run, decoding) for run in runs]
     except Outage as outage:
-        cause, mend = str(outage).partition("\n")[0], f"remove {results / DATABASE}, and run `marcos-bench track STUDY`"
-        if "MLFLOW_TRACKING_URI" in os.environ:
-            mend = "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
-        raise ComparisonError(f"MLflow cannot be asked ({cause}): {mend}") from outage
+        cause = str(outage).partition("\n")[0]
+        raise ComparisonError(f"MLflow cannot be asked ({cause}): {mend(results)}") from outage
     shared = [name for name in found[0] if name in found[1]]
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:

@@ -30,6 +30,13 @@ def tracking_uri(results: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(results / DATABASE).resolve()}"
 
 
+def mend(results: Path) -> str:
+    """What to do about a store that cannot be asked."""
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
+    return f"if {results / DATABASE} is damaged, move it away, and run `marcos-bench track STUDY`"
+
+
 def connect(results: Path) -> MlflowClient:
     """A client that gives up soon and says little. Imported late: MLflow takes seconds to load."""
     for name, value in SETTINGS.items():  # some are read when MLflow is imported

@@ -45,18 +45,12 @@ def noting(told: Callable[[], None]) -> Iterator[None]:
 
 
 class Notice:
-    """While it is ``taken``, being told to go is noted instead of obeyed; whoever works looks at ``given`` between two
-    steps."""
+    """Of being told to go, for whoever looks at ``given`` between two steps: :func:`noting` calls :meth:`note`."""
 
     def __init__(self) -> None:
         self.given = self._at_once = False
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        with noting(self._note):
-            yield
-
-    def _note(self) -> None:
+    def note(self) -> None:
         self.given = True
         if self._at_once:
             self._leave()

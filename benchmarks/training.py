@@ -30,7 +30,7 @@ from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.models import build_method, export
 from benchmarks.paths import DONE, Paths
-from benchmarks.preemption import Notice, Preempted
+from benchmarks.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.run_log import RunLog
 from benchmarks.runs import RunSpec
@@ -103,7 +103,7 @@ class Trainer:
         if self.ranks.first:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         self._resume()
-        with self.notice.taken():
+        with noting(self.notice.note):
             while self.position.stage < len(self.stages):
                 self._run_stage(self.stages[self.position.stage])
                 self._end_stage()

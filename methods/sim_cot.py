@@ -65,10 +65,10 @@ class SimCoT(Method):
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
         """The text that each group of an example's latents stands for, empty where it stands for none."""
 
-    @abstractmethod
     def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """The weight of the cross entropy of each text's tokens, in a sum that is divided by the number of examples; it
-        is 0 for no text."""
+        """The weight of the cross entropy of each text's tokens, in a sum that is divided by the number of examples, as
+        far as it depends on the example alone."""
+        return [[1.0] * len(own) for own in texts]
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """The base's batch and R texts: ``explained`` (R, L), ``explained_labels`` and ``weights`` (R, L + 1), and the
@@ -106,7 +106,7 @@ class SimCoT(Method):
         return output
 
     def weights(self, batch: Batch, context: Context) -> Tensor:
-        """(R, L + 1) of the texts' tokens."""
+        """(R, L + 1) of the texts' tokens; with what depends on other examples."""
         return batch["weights"]
 
     def explain(self, batch: Batch, latents: Tensor, weights: Tensor) -> Tensor:
@@ -205,10 +205,6 @@ class SimCoTCODI(SimCoT):
         states = self.base.options.num_latents + 1
         lines = merge(example.steps, states, self.vocabulary.newline)
         return [*lines, *[[]] * (states - len(lines))]
-
-    def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """Alike, but for what :meth:`weights` makes of them."""
-        return [[1.0] * len(own) for own in texts]
 
     def weights(self, batch: Batch, context: Context) -> Tensor:
         """The loss of the n-th texts of a batch is the mean over all their tokens; every n that has texts counts the

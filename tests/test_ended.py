@@ -150,7 +150,7 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
 def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Told to go before such work or while it is done."""
     notice = Notice()
-    with notice.taken(), pytest.raises(Preempted):
+    with noting(notice.note), pytest.raises(Preempted):
         if before:
             os.kill(os.getpid(), signal.SIGTERM)
         with notice.obeyed():

@@ -88,7 +88,7 @@ def test_a_method_that_lacks_something_is_named(
     assert Method.__name__ not in available() and "methods.base" not in caplog.text
 
 
-def test_an_entry_point_that_is_no_method_is_named(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_entry_point_that_is_no_method_is_named(site: Path) -> None:
     install(site, "stray", "Stray")
     (site / "stray.py").write_text("def Stray(): ...\n")
     available.cache_clear()
