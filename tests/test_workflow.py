@@ -264,6 +264,14 @@ def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments:
     assert re.search(message, output), output
 
 
+def test_a_test_set_that_there_is_none_of_is_refused_before_anything_runs(finished: Path) -> None:
+    text = (finished / "workflows/config/smoke.yaml").read_text()
+    text = text.replace("name: smoke", "name: mine").replace("tests: [", "tests: [svmp, ")
+    (finished / "mine.yaml").write_text(text)
+    output = snakemake(finished, "--dry-run", "--configfile", "mine.yaml", "--", TARGET, fails=True)
+    assert "no data set is named 'svmp'; did you mean `svamp`?" in output and "Traceback" not in output
+
+
 def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
     """Other than one that was told to go or was killed, which tests/test_ended.py tries."""
     folder = copy_suite(tmp_path)

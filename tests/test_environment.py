@@ -1,0 +1,56 @@
+"""What a record says of the code that made it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import environment, evaluation
+from inflict import run_of
+from methods.registry import code_digest
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clean one, of one method."""
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods/mine.py").write_text("")
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for arguments in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "first")):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "dirty"), [("methods/mine.py", True), ("methods/new.py", True), ("results/table.md", False)]
+)
+def test_a_method_that_git_does_not_know_is_a_local_change(path: str, dirty: bool, checkout: Path) -> None:
+    """As an edit of one that it knows; what lies elsewhere is no code."""
+    assert environment.environment()["dirty"] is False
+    (checkout / path).parent.mkdir(exist_ok=True)
+    (checkout / path).write_text("EDITED = True\n")
+    assert environment.environment()["dirty"] is dirty
+
+
+def test_the_code_is_that_of_when_work_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is edited while a process works is not what it works with."""
+    calls: list[str] = []
+
+    class Begun(Exception):
+        pass
+
+    def begin(*_: object) -> None:
+        calls.append("work")
+        raise Begun
+
+    monkeypatch.setattr(evaluation, "environment", lambda method: calls.append(method))
+    monkeypatch.setattr(evaluation, "answering_method", begin)
+    with pytest.raises(Begun):
+        evaluation.evaluate(run_of("cot_sft"), tmp_path)
+    assert calls == ["cot_sft", "work"]
+    made = environment.environment("cot_sft")
+    assert made["code"] == code_digest("cot_sft") and "code" not in environment.environment()
+    assert environment.ended(made).keys() >= {"code", "commit", "device", "threads", "started", "finished"}
