@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,14 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
     text = render_measured(study, tmp_path)[0].read_text()
     shown = [line for line in text.splitlines() if line.startswith("| MarCos")]
     assert len(shown) == len(study.blocks) and all(line.count("2.00") == 2 for line in shown)  # GPU-h, its own test
+
+
+def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
+    """Its study has a test set more by now; the table has those that were measured."""
+    committed = Path(__file__).parents[1] / "results/reference/h200"
+    shutil.copytree(committed / "runs", tmp_path / "runs")
+    for path in render_measured(load_study("paper_0.5b"), tmp_path):
+        assert path.read_text() == (committed / path.name).read_text(), path.name
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_paper_study_has_rows_of_the_paper_and_says_where_it_departs(name: str) 
     assert study.deviations
     of_tasks = set(table.blocks) == {"all"}  # the paper has a column for each task where a study has a block
     columns = {block.id for block in study.blocks} if of_tasks else set(study.evaluation.tests)
-    assert columns == set(table.tests)
+    assert columns == set(table.tests) | (set() if of_tasks else {"svamp"})  # the official 1,000, which others report
     for block in study.blocks:
         printed = table.blocks["all" if of_tasks else block.id]
         assert {row.id for row in study.rows if not row.control} <= {row.row for row in printed.rows}

@@ -100,7 +100,7 @@ def _ratio(theirs: float | None, ours: float | None) -> float | None:
 
 
 def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str, Any]]) -> Document:
-    tests = study.evaluation.tests
+    tests = [name for name in study.evaluation.tests if any(name in record["tests"] for record in records)]
     columns = [
         Column(name) for name in ("Params", "Step (s)", "Tokens/s", "MFU (%)", "Peak (GB)", "Epoch (s)", "GPU-h")
     ]
