@@ -20,6 +20,7 @@ from conftest import ROOT
 from copies import copy_suite, environment, printed, snakemake, stand_in
 
 SMOKE = list(load_study("smoke").runs)
+STAGES = ("train", "evaluate", "time")
 TARGET = "results/table_main.md"
 # A stage that only writes the file it is asked for, at once
 STAND_IN = """
@@ -163,13 +164,13 @@ def test_what_was_removed_is_made_again_though_its_table_is_there(
 
 
 def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
-    """By the same command, and alone: tables do not wait for it, nor are they rendered again."""
+    """By the same command; tables are rendered after each try."""
     asked = ("--config", "study=smoke", "--", TARGET)
     record, down = finished / "results/smoke/track.json", finished / "server_is_down"
     record.write_text(json.dumps({"status": "pending", "tries": 1}))
     down.touch()
     for tries, status in ((2, "pending"), (3, "done")):
-        assert planned(snakemake(finished, *asked)) == {"track": 1}
+        assert planned(snakemake(finished, *asked)) == {"track": 1, "table": 1, "latest_table": 1}
         assert json.loads(record.read_text()) == {"status": status, "tries": tries}
         down.unlink(missing_ok=True)
     assert "Nothing to be done" in snakemake(finished, *asked)
@@ -220,8 +221,7 @@ def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[
     edit("methods/cot_sft.py", "\nEDITED = True\n")
     edit("methods/other.py", '"""A new method\'s file."""\n')
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
-    stages = ("train", "evaluate", "time")
-    expected = {f"{stage} {run}" for stage in stages for run in SMOKE if "/cot_sft/" in run}
+    expected = {f"{stage} {run}" for stage in STAGES for run in SMOKE if "/cot_sft/" in run}
     assert {job for job in jobs if " " in job} == expected
     assert "data" not in jobs
 
@@ -240,14 +240,27 @@ def test_edited_part_of_a_package_reruns_its_method(finished: Path, edit: Callab
     assert {job for job in jobs if job.startswith("train")} == {f"train {run}" for run in SMOKE if "/marcos" in run}
 
 
-def test_one_test_set_more_trains_nothing_anew(finished: Path, edit: Callable[[str, str], None]) -> None:
+def test_one_test_set_more_has_all_runs_look_again(finished: Path, edit: Callable[[str, str], None]) -> None:
+    """The train stage too, which ends at once where a run is trained already (``test_ended.py``)."""
     study = finished / "workflows/config/smoke.yaml"
     edit("workflows/config/smoke.yaml", "")  # put back when the test ends
     study.write_text(study.read_text().replace("tests: [", "tests: [multiarith, "))
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
-    assert not any(job.startswith("train") for job in jobs)
-    assert {job for job in jobs if job.startswith("evaluate")} == {f"evaluate {run}" for run in SMOKE}
+    assert {job for job in jobs if " " in job} == {f"{stage} {run}" for stage in STAGES for run in SMOKE}
     assert jobs["data"] == 2
+
+
+def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished: Path, tmp_path: Path) -> None:
+    """Snakemake looks at none of a job's own reasons to run while what it comes after is made anew."""
+    folder = tmp_path / "suite"
+    shutil.copytree(finished, folder, symlinks=True)
+    for name in ("methods/cot_sft.py", "benchmarks/data/store.py", "benchmarks/provenance.py"):
+        with (folder / name).open("a") as file:
+            file.write("\nEDITED = True\n")
+    asked = ("--config", "study=smoke", "--", TARGET)
+    jobs = planned(snakemake(folder, *asked))
+    assert {job for job in jobs if " " in job} == {f"{stage} {run}" for stage in STAGES for run in SMOKE}
+    assert "Nothing to be done" in snakemake(folder, *asked)
 
 
 @pytest.mark.parametrize(

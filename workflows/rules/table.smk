@@ -50,7 +50,7 @@ rule table:
     """Render a table in four formats. The command also prints the Markdown, so the log keeps only its notes."""
     input:
         collected,
-        ancient("results/{study}/track.json"),  # only for order: a late import takes in the tables that are there
+        "results/{study}/track.json",  # for order: a late import takes in the tables that are there
         beside=beside,
     output:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),

@@ -1,7 +1,9 @@
 rule train:
     """Train one run; it goes on from its last checkpoint when it was interrupted."""
     input:
-        data=ancient(data_of_run),  # only for order: `version` says when other data ask for new training
+        # Not ancient, though only `version` asks for new training: Snakemake would look at no other reason to train while
+        # data are prepared again. What is trained already ends at once
+        data=data_of_run,
         start=warm_start,
     output:
         "results/{study}/runs/{run}/train.json",
