@@ -75,6 +75,18 @@ def test_the_control_of_a_paper_study_is_trained_for_as_long_as_any_row_with_its
         assert epochs[True] == {max(epochs[False])}
 
 
+@pytest.mark.parametrize("name", ["quick", "quick_seeds"])
+def test_rows_beside_cot_sft_have_one_budget_their_starts_included(name: str) -> None:
+    study = load_study(name)
+    for block in study.blocks:
+        budgets = {}
+        for run in (run for run in study.runs.values() if run.block == block.id):
+            start = study.runs[run.starts_from].training.tokens if run.starts_from else 0
+            budgets[run.row] = (run.training.tokens or 0) + (start or 0)
+        budgets.pop("cot_sft")
+        assert len(set(budgets.values())) == 1, budgets
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_marcos_marks_a_part_of_the_answers_in_text(name: str) -> None:
     runs = load_study(name).runs.values()
