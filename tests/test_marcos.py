@@ -200,6 +200,21 @@ def test_empty_steps_carry_no_loss_but_are_thought() -> None:
     assert thoughts(method, batch).shape[0] == 3
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("steps", "counted"), [("said", 7), ("all", 9)])
+def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: int) -> None:
+    """Of three examples with three steps each, two of which are empty."""
+    method = make(sparsity={"weight": 0.5, "steps": steps})
+    batch = method.collate(EXAMPLES, CONTEXT)
+    mean = method._posterior(batch.tensors)[0].flatten(0, 1)
+    norms = mean.abs().sum(1) if steps == "all" else mean.abs().sum(1)[batch["active"]]
+    output = method(batch, CONTEXT)
+    assert len(norms) == counted == output.statistics["counted_steps"]
+    torch.testing.assert_close(output.losses["sparsity"], 0.5 * norms.sum())
+    logged = method.after_step({name: float(value) for name, value in output.statistics.items()})
+    assert logged["l1_per_step"] == pytest.approx(float(norms.mean()))
+
+
 VARIANTS = [
     {"deep": 0},
     {"randomness": False},
@@ -211,6 +226,7 @@ VARIANTS = [
     {"attention": "causal", "randomness": False},
     {"thinking_init": "xavier"},
     {"sparsity": {"weight": 0.0, "adaptive": False}},
+    {"sparsity": {"steps": "all"}},
     {"speaking": "one_shot", "max_step_tokens": 6},
     {"speaking": "one_shot", "max_step_tokens": 6, "refinements": 2},
     {"steps": 1},  # the answer alone

@@ -135,12 +135,12 @@ class MarCos(Method):
         loss = self._reconstruction(thoughts.flatten(0, 1)[active], batch)
         if mean is None:
             return Output({"reconstruction": loss})
-        said = mean.flatten(0, 1)[active]
-        l1 = said.abs().sum()
+        counted = mean.flatten(0, 1)[active if self.options.sparsity.steps == "said" else slice(None)]
+        l1 = counted.abs().sum()
         statistics = {
             "l1": l1.detach(),
-            "active_steps": l1.new_full((), len(active)),
-            "active_dimensions": (said > 0).sum().to(l1),
+            "counted_steps": l1.new_full((), len(counted)),
+            "active_dimensions": (counted > 0).sum().to(l1),
         }
         return Output({"reconstruction": loss, "sparsity": self.sparsity.weight.to(l1) * l1}, statistics)
 
@@ -207,8 +207,8 @@ class MarCos(Method):
     def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
         if "l1" not in statistics:
             return {}
-        self.sparsity.update(statistics["l1"], statistics["active_steps"])
-        count = max(statistics["active_steps"], 1.0)
+        self.sparsity.update(statistics["l1"], statistics["counted_steps"])
+        count = max(statistics["counted_steps"], 1.0)
         size = self.posterior.expand.out_features
         return {
             "lambda": float(self.sparsity.weight),
@@ -218,8 +218,8 @@ class MarCos(Method):
 
     def warnings(self, logged: dict[str, float]) -> list[str]:
         if logged.get("active_share") == 0.0:
-            return ["R is dead: no dimension is active in a step that is said, so R tells nothing of it; start from a "
-                    "smaller sparsity weight, lower the learning rate or raise the sparsity target"]  # fmt: skip
+            return ["R is dead: no dimension is active in a step that the L1 norm counts; start from a smaller "
+                    "sparsity weight, lower the learning rate or raise the sparsity target"]  # fmt: skip
         return []
 
     # -- phase 2: the predictor on the frozen model's features

@@ -15,6 +15,12 @@ class SparsityOptions(MethodOptions):
     weight: float = Field(default=1e-4, ge=0, description="lambda, or where it starts when adaptive")
     adaptive: bool = Field(default=True, description="lambda goes up and down with the L1 norm of R, to the target")
     target: float = Field(default=10 / 48, gt=0, description="L1 norm of R per sample and step that lambda steers to")
+    steps: Literal["said", "all"] = Field(
+        default="said",
+        exclude_if=lambda steps: steps == "said",  # younger than recorded runs, whose digests it leaves as they are
+        description="whose R counts: that of steps that say something, as in the published code, or of all, empty ones "
+        "too, as the paper writes the loss",
+    )
     window: int = Field(
         default=1, ge=1, description="optimizer steps between updates; the published code has 500 micro-batches"
     )
