@@ -28,7 +28,7 @@ class Record(BaseModel):
 class StageRecord(BaseModel):
     phase: str = ""
     epochs: float | None = None
-    warnings: list[str] = []  # that hold at its end
+    warnings: list[str] = []  # of the weights that it selected
 
 
 class TrainRecord(Record):

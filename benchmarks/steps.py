@@ -165,8 +165,8 @@ def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: 
 
 
 @torch.no_grad()
-def validation_terms(engine: Engine, data: StageData, context: Context, batch_size: int) -> dict[str, float]:
-    """Loss terms over the validation rows, in batches that are cut as those of training are, or
+def validation_sums(engine: Engine, data: StageData, context: Context, batch_size: int) -> Sums:
+    """Losses and statistics over the validation rows, in batches that are cut as those of training are, or
     :class:`NonFiniteLoss`."""
     order = np.argsort(data.corpus.lengths, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -182,7 +182,7 @@ def validation_terms(engine: Engine, data: StageData, context: Context, batch_si
     reduce_sums(sums, engine.ranks)
     if bad := _not_finite(sums.terms()):
         raise _stop(bad, " over the validation rows", sums, context, "")
-    return sums.terms()
+    return sums
 
 
 def batches_of(

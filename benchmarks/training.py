@@ -43,7 +43,7 @@ from benchmarks.steps import (
     optimizer_step,
     phase_of,
     steps_of,
-    validation_terms,
+    validation_sums,
 )
 from methods.base import Stage
 from methods.registry import code_digest
@@ -66,8 +66,8 @@ class Position:
     best_step: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    logged: dict[str, float] = field(default_factory=dict)  # what the method reported of the last step
     validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage has selected
+    standing: list[str] = field(default_factory=list)  # warnings, of these weights
     terms: dict[str, float] = field(default_factory=dict)  # of the last step's loss
 
 
@@ -169,17 +169,12 @@ class Trainer:
 
     def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
         at = self.position
-        logged = self.method.after_step(sums.statistics)
-        at.terms, at.logged = sums.terms(), logged
+        self.method.after_step(sums.statistics)
+        at.terms = sums.terms()
         at.step, at.stage_step, at.updates = at.step + 1, at.stage_step + 1, engine.updates
         at.examples, at.tokens, at.seconds = at.examples + sums.examples, at.tokens + sums.tokens, at.seconds + seconds
-        line = {"loss": sum(at.terms.values()), **at.terms, **logged, **sums.norms}
-        for warning in self.method.warnings(logged):
-            if warning not in at.warnings:
-                at.warnings.append(warning)
-                log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
-                self._log("warning", {"message": warning})
         if at.step % self.training.log_every == 0:
+            line = {"loss": sum(at.terms.values()), **at.terms, **self.method.observed(sums.statistics), **sums.norms}
             rate = engine.learning_rate(at.stage_step - 1)
             self._log("step", {**line, "learning_rate": rate, "tokens": at.tokens, "seconds": round(at.seconds, 3)})
 
@@ -187,13 +182,19 @@ class Trainer:
         at = self.position
         context = data.context(at.step // self.budget.steps_per_epoch, at.step, training=False)
         self.method.eval()
-        terms = validation_terms(engine, data, context, self.training.batch_size)
+        sums = validation_sums(engine, data, context, self.training.batch_size)
         self.method.train()
+        terms, observed = sums.terms(), self.method.observed(sums.statistics)
+        warnings = self.method.warnings(observed)
+        for warning in (warning for warning in warnings if warning not in at.warnings):
+            at.warnings.append(warning)
+            log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
+            self._log("warning", {"message": warning})
         score = sum(terms[name] for name in stage.select_on)
         if at.best is None or score < at.best:
-            at.best, at.best_step, at.validation = score, at.step, terms
+            at.best, at.best_step, at.validation, at.standing = score, at.step, terms, warnings
             self._save_weights(checkpoints.best(self.paths.checkpoints, at.stage), engine.weights())
-        self._log("validation", {**terms, "selected_step": at.best_step})
+        self._log("validation", {**terms, **observed, "selected_step": at.best_step})
 
     def _end_stage(self) -> None:
         """Load the selected weights, record the stage, and go to the next one."""
@@ -216,11 +217,12 @@ class Trainer:
                 "end_tokens": at.tokens,
                 "selected_step": at.best_step,
                 "validation": at.validation,
-                "warnings": self.method.warnings(at.logged),  # that hold at its end
+                "warnings": at.standing,
             }
         )
         self._log("stage", at.stages[-1])
-        at.stage, at.stage_step, at.best, at.best_step, at.validation = at.stage + 1, 0, None, None, {}
+        at.stage, at.stage_step = at.stage + 1, 0
+        at.best, at.best_step, at.validation, at.standing = None, None, {}, []
         if self._checkpoint_is_due() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
             self._checkpoint(None)
 

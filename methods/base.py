@@ -1,16 +1,15 @@
 """What a method is: the interface that every compared method implements.
 
 A method owns everything that differs between methods (token layout, forward pass, curriculum, decoding) and nothing
-that does not (data, optimizer, batching, scoring, timing). Adding a method is adding one file to this package, or one
-entry point in the group ``marcos_bench.methods`` of another installed package. What answering takes and returns is in
-:mod:`methods.generation`.
+that does not (data, optimizer, batching, scoring, timing). Adding one is adding a file to this package, or an entry
+point in the group ``marcos_bench.methods`` of another. :mod:`methods.generation` has what answering takes and returns.
 """
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,8 +21,6 @@ from torch import Tensor, nn
 from methods.generation import Decoding, Generation, InterventionError, Length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from methods.backbone import Backbone
 
 
@@ -160,7 +157,8 @@ class Batch:
 @dataclass
 class Output:
     """``losses``: *sums* of each term over the micro-batch, weights included (their total, each divided by its global
-    denominator, is minimised). ``statistics``: sums that are all-reduced and handed to :meth:`Method.after_step`."""
+    denominator, is minimised). ``statistics``: sums that are all-reduced, for the method's ``after_step`` and
+    ``observed``."""
 
     losses: dict[str, Tensor]
     statistics: dict[str, Tensor] = field(default_factory=dict)
@@ -255,13 +253,15 @@ class Method(nn.Module, ABC):
         """Rows of :meth:`features` to a micro-batch that :meth:`forward` takes in the cached stage."""
         raise NotImplementedError(f"{self.name} has no cached stage")
 
-    def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
-        """Update controllers (as buffers, so that checkpoints hold them) from all-reduced statistics of one optimizer
-        step; returns what is logged."""
+    def after_step(self, statistics: dict[str, float]) -> None:
+        """Update controllers (buffers, so that checkpoints hold them) from statistics of one optimizer step."""
+
+    def observed(self, statistics: dict[str, float]) -> dict[str, float]:
+        """What is logged of statistics, of one optimizer step or of all validation rows."""
         return {}
 
-    def warnings(self, logged: dict[str, float]) -> list[str]:
-        """Signs of a run gone wrong in one logged line, each a sentence for the log."""
+    def warnings(self, observed: dict[str, float]) -> list[str]:
+        """Signs of a run gone wrong in what was :meth:`observed` over all validation rows, each a sentence."""
         return []
 
     def length(self, example: Example) -> Length:

@@ -201,7 +201,7 @@ class CoLaR(Method):
             mean = mean + log_deviation.exp() * draws.to(mean)
         return F.mse_loss(mean, wanted, reduction="none").mean(-1).sum()
 
-    def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
+    def observed(self, statistics: dict[str, float]) -> dict[str, float]:
         if "entropy" not in statistics:
             return {}
         return {"latent_entropy": statistics["entropy"] / max(statistics["vectors"], 1.0)}

@@ -123,7 +123,7 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
         values = {**sums.terms(), "tokens": float(sums.tokens), "gradient norm": sums.norms["grad_norm"]}
         found |= {f"{name} at step {step}": torch.tensor(value) for name, value in values.items()}
     method.eval()
-    validation = steps.validation_terms(engine, data, data.context(0, 3, training=False), 5)
+    validation = steps.validation_sums(engine, data, data.context(0, 3, training=False), 5).terms()
     method.train()
     found |= {f"validation {name}": torch.tensor(value) for name, value in validation.items()}
     found |= _copies("weight", engine.weights()) | _copies("state", engine.optimizer_states())

@@ -211,7 +211,7 @@ def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: in
     output = method(batch, CONTEXT)
     assert len(norms) == counted == output.statistics["counted_steps"]
     torch.testing.assert_close(output.losses["sparsity"], 0.5 * norms.sum())
-    logged = method.after_step({name: float(value) for name, value in output.statistics.items()})
+    logged = method.observed({name: float(value) for name, value in output.statistics.items()})
     assert logged["l1_per_step"] == pytest.approx(float(norms.mean()))
 
 

@@ -16,7 +16,7 @@ from benchmarks.engine import Engine, Phase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.specs import EngineSpec, TrainingSpec
-from benchmarks.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_terms
+from benchmarks.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_sums
 from methods.base import Budget, Context, Output
 from small import OneOf, small_study
 from tiny import make
@@ -144,7 +144,7 @@ def test_ranks_validate_one_batch_at_a_time_where_statistics_are_over_all(
             return Output({})
 
         monkeypatch.setattr(engine, "forward", forward)
-        validation_terms(engine, data, data.context(0, 0, training=False), batch)
+        validation_sums(engine, data, data.context(0, 0, training=False), batch)
         passes.append(seen)
     together = [set.union(*ranks) for ranks in zip(*passes, strict=True)]
     assert set.union(*together) == set(batch_of.values())

@@ -14,13 +14,14 @@ from safetensors.torch import load_file
 
 from benchmarks import checkpoints, launch, steps, timing, training
 from benchmarks.data import prepare
-from benchmarks.engine import Phase, Ranks, autocast, build_engine
+from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
 from benchmarks.lengths import total_length
 from benchmarks.models import build_method, exported_method
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
+from benchmarks.steps import StageData
 from benchmarks.study import Study
 from methods.backbone import load_backbone
 from methods.base import Batch, Context, Example, Stage
@@ -201,7 +202,7 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> N
     next(trainer.method.parameters()).data.fill_(float("nan"))
     context = data.context(0, 4, training=False)
     with pytest.raises(steps.NonFiniteLoss, match=r"step 4 \(chain\): cross_entropy is not finite over the validation"):
-        steps.validation_terms(engine, data, context, 32)
+        steps.validation_sums(engine, data, context, 32)
 
 
 def test_no_more_rows_at_once_than_a_micro_batch(
@@ -223,6 +224,26 @@ def test_no_more_rows_at_once_than_a_micro_batch(
     assert max(sizes) == 8
 
 
+def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weights(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch without a sign of life does not make R dead."""
+    monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("loss",))])
+    monkeypatch.setattr(CoTSFT, "observed", lambda _, statistics: {"alive": statistics.get("alive", 0.0)})
+    monkeypatch.setattr(CoTSFT, "warnings", lambda _, observed: [] if observed["alive"] else ["dead"])
+    alive = {5: 1.0, 10: 0.0}  # by step; the first validation is the best
+
+    def validated(engine: Engine, data: StageData, at: Context, rows: int) -> steps.Sums:
+        return steps.Sums({"loss": float(at.step)}, statistics={"alive": alive[at.step]})
+
+    monkeypatch.setattr(training, "validation_sums", validated)
+    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(prepared, tmp_path)
+    record = training.Trainer(spec, results).run()
+    assert record["stages"][0]["warnings"] == [] and record["warnings"] == ["dead"]
+    logged = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in logged if line["kind"] == "warning"] == [10]
+
+
 def test_every_stage_selects_weights_of_its_own(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +252,9 @@ def test_every_stage_selects_weights_of_its_own(
     selecting = [Stage(name, 0.5, select_on=("loss",)) for name in ("first", "second")]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
     losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage is the best
-    monkeypatch.setattr(training, "validation_terms", lambda engine, data, at, rows: {"loss": losses[at.step]})
+    monkeypatch.setattr(
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": losses[at.step]})
+    )
     spec = run_of(small_study(ROWS), "cot_sft")
     trainer = training.Trainer(spec, fresh(prepared, tmp_path))
     trainer.paths.run.mkdir(parents=True)

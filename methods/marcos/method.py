@@ -50,8 +50,7 @@ class MarCos(Method):
         self.speaking = backbone.causal_lm()
         self.neurons = nn.Parameter(torch.randn(options.deep + options.shallow, width))
         if options.randomness:
-            gaussian = options.posterior == "gaussian"
-            self.posterior = RandomnessEncoder(backbone.trunk(pretrained=False), size, gaussian)
+            self.posterior = RandomnessEncoder(backbone.trunk(pretrained=False), size, options.posterior == "gaussian")
             self.inject = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
             self.prior = RandomnessPredictor(width, size, options.epsilon)
             self.sparsity = SparsityController(options.sparsity)
@@ -158,9 +157,7 @@ class MarCos(Method):
         _, step = context.moment
         noise = normal(batch.keys ^ key(step), self.options.steps * mean.shape[2]).to(mean)
         noise = noise.view(-1, *mean.shape[::2]).transpose(0, 1)
-        if deviation is None:
-            return mean, None, mean + self.options.epsilon * noise
-        return mean, deviation, mean + deviation * noise
+        return mean, deviation, mean + (self.options.epsilon if deviation is None else deviation) * noise
 
     def _posterior(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """What one call of f gives for all steps: the mean, and the deviation if there is one, both (K, B, tau d)."""
@@ -204,20 +201,22 @@ class MarCos(Method):
         sight = batch.get("known"), batch.get("weights")
         return at_once_loss(self.speaking, shallow, labels, at, self.vocabulary.eos, *sight)
 
-    def after_step(self, statistics: dict[str, float]) -> dict[str, float]:
+    def after_step(self, statistics: dict[str, float]) -> None:
+        if "l1" in statistics:
+            self.sparsity.update(statistics["l1"], statistics["counted_steps"])
+
+    def observed(self, statistics: dict[str, float]) -> dict[str, float]:
         if "l1" not in statistics:
             return {}
-        self.sparsity.update(statistics["l1"], statistics["counted_steps"])
-        count = max(statistics["counted_steps"], 1.0)
-        size = self.posterior.expand.out_features
+        count, size = max(statistics["counted_steps"], 1.0), self.posterior.expand.out_features
         return {
             "lambda": float(self.sparsity.weight),
             "l1_per_step": statistics["l1"] / count,
             "active_share": statistics["active_dimensions"] / (count * size),
         }
 
-    def warnings(self, logged: dict[str, float]) -> list[str]:
-        if logged.get("active_share") == 0.0:
+    def warnings(self, observed: dict[str, float]) -> list[str]:
+        if observed.get("active_share") == 0.0:
             return ["R is dead: no dimension is active in a step that the L1 norm counts; start from a smaller "
                     "sparsity weight, lower the learning rate or raise the sparsity target"]  # fmt: skip
         return []
