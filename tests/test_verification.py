@@ -134,6 +134,15 @@ def test_a_record_of_another_specification_is_found(folder: Path) -> None:
     assert findings(folder, "drift")[0].text == "the study now says otherwise: seed was 5, is 0"
 
 
+def test_answers_that_were_given_again_for_the_same_training_hold(folder: Path) -> None:
+    """Where the study asks for others than when the run was trained, which wrote spec.json."""
+    path = folder / RUN / "spec.json"
+    edit(path, lambda spec: spec["evaluation"].update(max_new_tokens=spec["evaluation"]["max_new_tokens"] + 1))
+    assert not findings(folder, "differs") and findings(folder, "drift")
+    edit(path.with_name("evaluate.json"), lambda record: record.update(digest="0" * 16))
+    assert findings(folder, "differs")[0].place == "equation/cot/s0 evaluate.json"
+
+
 def test_settings_that_came_later_are_no_change(folder: Path) -> None:
     path = folder / RUN / "spec.json"
     before = read_json(path)
