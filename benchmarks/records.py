@@ -91,6 +91,7 @@ class TrainTimes(BaseModel):
 class TimeRecord(Record):
     weights_sha256: str | None = None
     other_load: float | None = None  # share of the machine's CPU time; older records do not say
+    pace_seconds: float | None = None  # of a fixed piece of work in between; older records do not say
     tests: dict[str, dict[str, TestTimes]]
     train: TrainTimes
 

@@ -29,7 +29,7 @@ from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.flops import flop_counter
 from benchmarks.lengths import spread_over
-from benchmarks.load import MUCH, OtherLoad
+from benchmarks.load import MUCH, OtherLoad, Pace
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
 from benchmarks.paths import Paths
@@ -55,22 +55,22 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.timing_threads)
     made, paths, device = environment(spec.method), Paths(results, spec), pick_device()
     with RunLock(paths.run):
-        load = OtherLoad()
+        load, pace = OtherLoad(), Pace()
         if several := spec.engine.kind == "deepspeed":
             launch.run_ranks(spec, results, "time")
         method = trained_method(spec, results).to(device)
         tests = {}
-        with (
-            Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress,
-            answering(method, spec.engine),
-        ):
+        with Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress, answering(method, spec.engine):
             for name in spec.evaluation.tests:
+                pace.take()
                 questions = open_test(paths.data, name).questions
                 tests[name] = {"answer_only": time_test(method, spec, questions, True)}
                 if method.says_steps:
                     tests[name]["all_steps"] = time_test(method, spec, questions, False)
                 progress.advance()
+        pace.take()
         train = read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks())
+        pace.take()
         if (others := load.share()) > MUCH:
             log.warning("%s: other processes took %.0f %% of the CPU time: run `time` again when the machine is idle",
                         spec.id, 100 * others)  # fmt: skip
@@ -83,6 +83,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "threads": spec.timing_threads,
             "batch_size": timing.batch_size,
             "other_load": others,
+            "pace_seconds": pace.seconds(),
             "tests": tests,
             "train": train,
             "environment": ended(made),

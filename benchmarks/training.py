@@ -1,4 +1,4 @@
-"""One training: one loop for all methods, resumable at any moment with the same result.
+"""One training: one loop for all methods, resumable at any moment with the same result (on a GPU, up to rounding).
 
 Everything that happens at a step is a function of the specification and the step's number: the batch, the learning
 rate, every random draw. A checkpoint therefore needs weights, optimizer and counters only.

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import nn
 from torch._dynamo.utils import counters
 from typer.testing import CliRunner
 
@@ -34,7 +35,7 @@ from benchmarks.locks import FileLock
 from benchmarks.measuring import one_rank
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
-from methods.base import Budget, Method
+from methods.base import Budget
 from methods.generation import Decoding
 from small import MARCOS, small_study
 from tiny import context, examples, make, questions
@@ -194,7 +195,7 @@ def test_compiled_layers_give_the_same_gradient(name: str, again: bool, monkeypa
     assert graphs[0] == 0 < graphs[1] <= 8  # not one for each of the layers
 
 
-def compiled_parts(method: Method) -> set[str]:
+def compiled_parts(method: nn.Module) -> set[str]:
     """Names of the modules of layers that are compiled; that of a layer itself is empty."""
     return {
         name.partition("layers.")[2].partition(".")[2]
@@ -203,10 +204,22 @@ def compiled_parts(method: Method) -> set[str]:
     }
 
 
-def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after an error, and where layers are plain already. Attention reads a cache, and stays as it is."""
+LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # what attention does not do
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cot_sft", {"lm": PARTS}),
+        ("marcos", {"understanding": LAYER, "thinking": LAYER, "posterior": LAYER, "speaking": PARTS}),
+    ],
+)
+def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
+    name: str, expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an error, and where layers are plain already. Where attention reads a cache, it stays as it is."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    engine, method = EngineSpec(compile=True), make("cot_sft").eval()
+    engine, method = EngineSpec(compile=True), make(name, MARCOS if name == "marcos" else {}).eval()
     given = [question for question in questions() if question]
 
     def said() -> list[list[int]]:
@@ -216,7 +229,8 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(monkeypatch:
     plain = said()
     for _ in range(2):
         with answering(method, engine):
-            assert compiled_parts(method) == {"mlp", "input_layernorm", "post_attention_layernorm"}
+            compiled = {part: compiled_parts(module) for part, module in method.named_children()}
+            assert {part: names for part, names in compiled.items() if names} == expected
             assert said() == plain
         assert not compiled_parts(method)
     with pytest.raises(RuntimeError, match="failed"), answering(method, engine):

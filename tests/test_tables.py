@@ -130,6 +130,19 @@ def test_times_that_were_measured_beside_other_work_are_named(tmp_path: Path) ->
     assert "so that their Train and Test may be too long: text/marcos/s0 (12 %)." in text
 
 
+def test_times_of_a_machine_that_was_slow_are_named(tmp_path: Path) -> None:
+    assert "fixed piece of work" not in rendered(study(), tmp_path)["md"]
+    for run, pace in (("text/marcos/s0", 0.15), ("text/cot/s0", 0.1), ("equation/cot/s0", 0.12)):
+        path = tmp_path / f"fake/runs/{run}/time.json"
+        write_json(path, read_json(path) | {"pace_seconds": pace})
+    results.collect(study(), tmp_path)
+    text = contents(study(), tmp_path)["md"]
+    assert (
+        "beside the row where it was fastest, so that their Train and Test may be too long: text/marcos/s0 (1.5 "
+        "times)." in " ".join(text.split())
+    )
+
+
 def test_strict_is_what_the_scorer_asks_for(files: dict[str, str]) -> None:
     assert set(STRICT) == set(SCORERS)
     assert "Strict: right, and written exactly as the gold number" in files["md"]

@@ -142,12 +142,18 @@ def compile_layers(method: Method, caches: bool) -> None:
     """Have the layers of every transformer of a method compiled when they are first called, for any number of rows and
     positions.
 
-    Layers share one program, as they differ in weights alone. Where ``caches`` are read, each would need a program of
-    its own, for its place in the cache: attention then stays as it is, and what surrounds it is compiled.
+    Layers share one program, as they differ in weights alone. Where ``caches`` are read, each layer of a transformer
+    with a head would need a program of its own, for its place in the cache: attention then stays as it is, and what
+    surrounds it is compiled. A transformer without a head says nothing token by token, so it reads none.
     """
-    modules = [layer for trunk in trunks(method) for layer in cast("nn.ModuleList", trunk.layers)]
-    if caches:
-        modules = [part for layer in modules for name, part in layer.named_children() if name != "self_attn"]
+    heads = [module for module in method.modules() if isinstance(module, PreTrainedModel) and not _is_trunk(module)]
+    modules: list[nn.Module] = []
+    for trunk in trunks(method):
+        layers = cast("nn.ModuleList", trunk.layers)
+        if caches and any(head.base_model is trunk for head in heads):
+            modules += [part for layer in layers for name, part in layer.named_children() if name != "self_attn"]
+        else:
+            modules += layers
     # Beyond this number, modules are called as they are; programs are made for ranges and alignments of shapes
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
     for module in modules:
@@ -162,6 +168,8 @@ def plain_layers(method: Method) -> None:
 
 def trunks(method: Method) -> list[PreTrainedModel]:
     """The transformers of a method, without their heads."""
-    return [
-        module for module in method.modules() if isinstance(module, PreTrainedModel) and module.base_model is module
-    ]
+    return [module for module in method.modules() if isinstance(module, PreTrainedModel) and _is_trunk(module)]
+
+
+def _is_trunk(model: PreTrainedModel) -> bool:
+    return model.base_model is model

@@ -24,7 +24,11 @@ def pick_device() -> torch.device:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Inside, operations give the same bits every time where PyTorch has a way to; where it has none, it warns."""
+    """Inside, operations give the same bits every time where PyTorch has a way to; where it has none, it warns.
+
+    It only warns of attention too, whose backward pass on a GPU may sum in another order each time: a training gives
+    the same bits again on a CPU alone.
+    """
     utilities: Any = torch.utils.deterministic
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.load import MUCH
+from benchmarks.load import MUCH, SLOWER
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
 from benchmarks.runs import run_id
@@ -211,11 +211,17 @@ class MainTable(Maker):
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
 
     def _disturbed(self) -> Iterable[str]:
-        """Which runs were timed beside other work."""
+        """Which runs were timed beside other work, or while the machine was slow."""
         loads = {id: records.time.other_load or 0.0 for id, records in self.runs.items() if records.time}
         if busy := [f"{id} ({100 * load:.0f} %)" for id, load in loads.items() if load > MUCH]:
             yield f"""Other processes took more than {100 * MUCH:g} % of the machine's CPU time while these were timed,
             so that their Train and Test may be too long: {", ".join(busy)}."""
+        times = {id: records.time for id, records in self.runs.items() if records.time}
+        paces = {id: time.pace_seconds for id, time in times.items() if time.pace_seconds}
+        best = min(paces.values(), default=0.0)
+        if slow := [f"{id} ({pace / best:.1f} times)" for id, pace in paces.items() if pace > SLOWER * best]:
+            yield f"""A fixed piece of work took more than {SLOWER:g} times as long between the measurements of these as
+            beside the row where it was fastest, so that their Train and Test may be too long: {", ".join(slow)}."""
 
     def _times(self) -> str:
         """What the columns of times are, where there are any."""
