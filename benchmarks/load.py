@@ -34,10 +34,10 @@ class Pace:
         self._seconds: list[float] = []
 
     def take(self) -> None:
-        """Do a fixed piece of work, of a tenth of a second: products of the sizes of small models."""
+        """Do a fixed piece of work, of about a tenth of a second: products of large and small matrices."""
         few, many, square = torch.ones(64, 64), torch.ones(64, 256), torch.ones(512, 512)
         began = time.perf_counter()
-        for _ in range(10):
+        for _ in range(50):
             for _ in range(10):
                 (few @ many).relu().sum()
             square @ square

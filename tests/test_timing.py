@@ -164,7 +164,9 @@ def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: 
     prepare(alone, alone.blocks[0], tmp_path)
     (spec,), (on_ranks,) = alone.runs.values(), both.runs.values()
     launch.train(spec, tmp_path)
-    times, times_of_ranks = (timing.time_run(run, tmp_path)["train"] for run in (spec, on_ranks))
+    records = [timing.time_run(run, tmp_path) for run in (spec, on_ranks)]
+    times, times_of_ranks = (record["train"] for record in records)
+    assert all(record["pace_seconds"] > 0 for record in records)
     assert (Paths(tmp_path, spec).ranks / "time" / "rank-1.log").is_file()
     assert times_of_ranks["training_flops"] == pytest.approx(times["training_flops"], rel=0.1)  # padding
     assert times_of_ranks["phases"].keys() == times["phases"].keys() == {"phase 1", "phase 2"}
