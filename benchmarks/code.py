@@ -17,7 +17,9 @@ ANSWERS = _modules(
 )
 TABLES = (
     *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
-    *_modules("statistics", "scoring", "diversity", "hardware", "load", "study", "runs", "specs", "files", "analysis"),
+    *_modules(
+        "statistics", "scoring", "diversity", "hardware", "load", "pace", "study", "runs", "specs", "files", "analysis"
+    ),
 )
 RECORDS = _modules("results", "records")
 
@@ -31,7 +33,10 @@ CODE: dict[str, tuple[str, ...]] = {
     ),
     "evaluate": ANSWERS,
     "analyse": (*ANSWERS, *_modules("analysis")),
-    "time": (*ANSWERS, *_modules("timing", "load", "flops", "lengths", "steps", "features", "engine", "data.batching")),
+    "time": (
+        *ANSWERS,
+        *_modules("timing", "load", "pace", "flops", "lengths", "steps", "features", "engine", "data.batching"),
+    ),
     "collect": (*RECORDS, *_modules("statistics")),
     "track": (*RECORDS, *_modules("tracking", "mlflow_store", "provenance")),
     "table": TABLES,

@@ -29,9 +29,10 @@ from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.flops import flop_counter
 from benchmarks.lengths import spread_over
-from benchmarks.load import MUCH, OtherLoad, Pace
+from benchmarks.load import MUCH, OtherLoad
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
+from benchmarks.pace import Pace
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec

@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import launch, load, timing, training
+from benchmarks import launch, load, pace, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.flops import flop_counter
@@ -121,11 +121,11 @@ def test_the_cpu_time_of_other_processes_is_noticed(
 
 
 def test_the_pace_is_the_median_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "time", Mock(perf_counter=Mock(side_effect=[1.0, 1.1, 5.0, 5.5, 7.0, 7.2])))
-    pace = load.Pace()
+    monkeypatch.setattr(pace, "time", Mock(perf_counter=Mock(side_effect=[1.0, 1.1, 5.0, 5.5, 7.0, 7.2])))
+    measured = pace.Pace()
     for _ in range(3):
-        pace.take()
-    assert pace.seconds() == pytest.approx(0.2)
+        measured.take()
+    assert measured.seconds() == pytest.approx(0.2)
 
 
 def test_training_is_timed_with_the_kernels_that_it_trains_with(

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.load import MUCH, SLOWER
+from benchmarks.load import MUCH
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
+from benchmarks.pace import SLOWER
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
 from benchmarks.runs import run_id
 from benchmarks.specs import Block, DecodingSpec, Row
