@@ -218,8 +218,12 @@ class Study(Strict):
         }
 
     def skipped(self, block: Block, row: Row) -> str | None:
-        """Why a row has no run in a block, or None."""
-        return get_method(row.method).skip(self.options_of(block, row), self.setting(block, row))
+        """Why a row has no run in a block, or None. One that starts from a row without a run has none either."""
+        if reason := get_method(row.method).skip(self.options_of(block, row), self.setting(block, row)):
+            return reason
+        start = self._start_row(block, row)
+        reason = self.skipped(block, start) if start else None
+        return f"it starts from {start.id}, which is left out: {reason}" if start and reason else None
 
     def _start_row(self, block: Block, child: Row) -> Row | None:
         """The row that ``child`` starts from, if any: that of another method, with default options and the same

@@ -15,6 +15,7 @@ from benchmarks.runs import row_of, run_id
 from benchmarks.study import STUDIES, StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
+from methods.cot_sft import CoTSFT
 from methods.registry import get_method
 
 MINIMAL: dict[str, Any] = {
@@ -164,6 +165,13 @@ def test_default_rows_of_further_studies_are_runs_of_the_main_ones() -> None:
     assert "equation/deep_0/s0" in shared["sweeps"]  # w/o Neu_deep
     for name in ("one_shot", "small_3b", "paper_one_shot_text", "paper_sweeps_text"):
         assert "text/marcos/s0" in shared[name], name
+
+
+def test_a_row_that_starts_from_a_skipped_one_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CoTSFT, "skip", classmethod(lambda *_: "not for this"))
+    study = parse_study({**MINIMAL, "rows": [{"id": "coconut", "method": "coconut"}]}, "place.yaml")
+    assert not study.runs
+    assert study.skipped(study.blocks[0], study.rows[0]) == "it starts from cot_sft, which is left out: not for this"
 
 
 @pytest.mark.parametrize("name", shipped())
