@@ -12,9 +12,7 @@ def _modules(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks.{name}" for name in names)
 
 
-ANSWERS = _modules(
-    "evaluation", "casting", "models", "scoring", "diversity", "engine.device", "engine.base", "data.tokenizers"
-)
+ANSWERS = _modules("answering", "casting", "models", "engine.device", "engine.base", "data.tokenizers")
 TABLES = (
     *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
     *_modules(
@@ -31,8 +29,9 @@ CODE: dict[str, tuple[str, ...]] = {
         *_modules("train_stage", "training", "steps", "features", "models", "study", "runs", "specs", "engine"),
         *_modules("data.records", "data.loading", "data.tokenizers", "data.batching"),
     ),
-    "evaluate": ANSWERS,
-    "analyse": (*ANSWERS, *_modules("analysis")),
+    "answer": ANSWERS,  # of the evaluate stage: an edit of the rest scores again what was answered
+    "evaluate": (*ANSWERS, *_modules("evaluation", "scoring", "diversity")),
+    "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,
         *_modules("timing", "load", "pace", "flops", "lengths", "steps", "features", "engine", "data.batching"),

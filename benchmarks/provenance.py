@@ -22,9 +22,10 @@ def titles(collected: Collected) -> dict[str, str]:
 
 
 def environments(collected: Collected) -> list[dict[str, Any]]:
-    """The environments of all usable records."""
+    """The environments of all usable records, and those in which answers were made that were only scored later."""
     stages = [stage for run in collected.runs.values() for stage in (run.train, run.evaluate, run.time)]
-    return [stage.environment for stage in stages if stage]
+    earlier = [made for run in collected.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
+    return [stage.environment for stage in stages if stage] + earlier
 
 
 def provenance(study: Study, collected: Collected) -> dict[str, str]:

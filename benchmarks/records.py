@@ -64,6 +64,7 @@ class EvaluateRecord(Record):
     weights_sha256: str | None = None  # of the weights that answered; older records do not say
     decodings: dict[str, DecodingScores]
     predictions: dict[str, str]  # sha256 by decoding
+    answered: dict[str, dict[str, Any]] = {}  # by decoding: the environment of answers that were only scored anew
 
     def missing(self, asked: EvaluationSpec) -> str | None:
         if gone := set(asked.decodings) - (self.decodings.keys() & self.predictions.keys()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.data import load_records
@@ -13,11 +14,10 @@ from benchmarks.diversity import draw_statistics
 from benchmarks.evaluation import means
 from benchmarks.files import sha256
 from benchmarks.paths import Paths
-from benchmarks.scoring import Asked, Score
-from benchmarks.scoring.by_test import scorer_of
+from benchmarks.scoring.by_test import scorer_of, scores
 from benchmarks.specs import Form
 
-SCORED = ("extracted", "correct", "strict", "draws")  # older predictions have no draws
+SCORED = ("extracted", "correct", "strict", "draws", "choices")  # older predictions have none of the last two
 
 
 def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
@@ -39,10 +39,9 @@ def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[
 
 
 def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
-    again = _scored(frame, form)
+    again = scores(frame.assign(question=_questions(frame, form)))
     for column in (name for name in SCORED if name in frame):
-        values = pd.Series([getattr(one, column) for one in again], index=frame.index, dtype="object")
-        old = frame[column].map(tuple) if column == "draws" else frame[column].astype("object")
+        old, values = (_plain(one, column) for one in (frame, again))
         wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
         if len(wrong):
             first = wrong.iloc[0]
@@ -50,17 +49,17 @@ def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
                    f"{first['id']}, seed {first['seed']}")  # fmt: skip
 
 
-def _scored(frame: pd.DataFrame, form: Form) -> list[Score]:
-    """Each answer's score by its test set's scorer; questions are read again only for one that reads steps."""
-    scorers = {test: scorer_of(test) for test in frame["test"].unique()}
-    stepwise = [test for test, scorer in scorers.items() if scorer.reads_steps]
+def _plain(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Values that can be compared: lists are arrays when they are read again."""
+    values = [tuple(value) if isinstance(value, list | np.ndarray) else value for value in frame[column]]
+    return pd.Series(values, index=frame.index, dtype="object")
+
+
+def _questions(frame: pd.DataFrame, form: Form) -> list[str]:
+    """The question of each answer. They are read again only where a scorer reads steps, and needs them."""
+    stepwise = [test for test in frame["test"].unique() if scorer_of(test).reads_steps]
     texts = {(test, row.id): row.question for test in stepwise for row in load_records(test, form, "test")}
-    columns = ("test", "id", "text", "gold", "n_steps")
-    scores = []
-    for test, id, text, gold, steps in zip(*(frame[column] for column in columns), strict=True):
-        asked = Asked(texts.get((test, id), ""), gold, None if pd.isna(steps) else int(steps))
-        scores.append(scorers[test].score(text, asked))
-    return scores
+    return [texts.get(key, "") for key in zip(frame["test"], frame["id"], strict=True)]
 
 
 def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:

@@ -82,7 +82,7 @@ class TrainingSpec(Strict):
     weight_decay: float = Field(default=0.01, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float | None = Field(default=1.0, gt=0)
-    validations: int = Field(default=5, ge=1, description="validations per stage that selects its weights")
+    validations: int = Field(default=5, ge=1, description="of each stage that selects its weights; others have one")
     log_every: int = Field(default=10, ge=1)
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from benchmarks.answering import batches_by_length
 from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
 from benchmarks.engine import pick_device, synchronize
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation import batches_by_length
 from benchmarks.progress import Progress
 from benchmarks.specs import Block
 from benchmarks.study import Study

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from benchmarks import launch
+from benchmarks.answering import batches_by_length, decoding_of, generate
 from benchmarks.casting import answering
 from benchmarks.data import Corpus, epoch_batches, open_corpus, open_test
 from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, pick_device, synchronize
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation import batches_by_length, decoding_of, generate
 from benchmarks.features import FeatureStore
 from benchmarks.files import read_json, write_json
 from benchmarks.flops import flop_counter

@@ -66,7 +66,7 @@ class Position:
     best_step: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage has selected
+    validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage ends with, so far
     standing: list[str] = field(default_factory=list)  # warnings, of these weights
     terms: dict[str, float] = field(default_factory=dict)  # of the last step's loss
 
@@ -139,7 +139,7 @@ class Trainer:
                 began = time.perf_counter()
                 sums = optimizer_step(left, at.stage_step)
                 self._after_step(engine, sums, time.perf_counter() - began)
-                if stage.select_on and (at.stage_step % every == 0 or at.stage_step == steps):
+                if at.stage_step == steps or (stage.select_on and at.stage_step % every == 0):
                     self._validate(stage, engine, held_out)
                 progress.advance(note=f"loss {sum(self.position.terms.values()):.3g}")
                 if at.stage_step < steps and self._checkpoint_is_due():
@@ -191,10 +191,13 @@ class Trainer:
             log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
             self._log("warning", {"message": warning})
         score = sum(terms[name] for name in stage.select_on)
-        if at.best is None or score < at.best:
+        if not stage.select_on:
+            at.validation, at.standing = terms, warnings
+        elif at.best is None or score < at.best:
             at.best, at.best_step, at.validation, at.standing = score, at.step, terms, warnings
             self._save_weights(checkpoints.best(self.paths.checkpoints, at.stage), engine.weights())
-        self._log("validation", {**terms, **observed, "selected_step": at.best_step})
+        selected = {"selected_step": at.best_step} if stage.select_on else {}
+        self._log("validation", {**terms, **observed, **selected})
 
     def _end_stage(self) -> None:
         """Load the selected weights, record the stage, and go to the next one."""

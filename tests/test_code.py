@@ -33,7 +33,7 @@ def imported(module: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("stage", ["train", "evaluate", "analyse", "time"])
+@pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
 def test_the_code_of_a_stage_is_all_that_decides_its_numbers(stage: str) -> None:
     listed = {module.split(".")[1] for module in CODE[stage]}
     assert {name for module in CODE[stage] for name in imported(module)} <= listed | NEUTRAL

@@ -1,21 +1,30 @@
-"""Who is asked together with whom, and in what precision."""
+"""Who is asked together with whom, in what precision, and what is not asked again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from benchmarks import evaluation
-from benchmarks.evaluation import answering_method, batches_by_length, generated, said_ids
+from benchmarks import answering, checkpoints, evaluation, launch
+from benchmarks.answering import answering_method, batches_by_length, generated, said_ids
+from benchmarks.checkpoints import read_weights
+from benchmarks.data import prepare
+from benchmarks.files import read_json, write_json
+from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
-from benchmarks.specs import EngineSpec, EvaluationSpec
+from benchmarks.scoring import SCORERS, Asked, Score
+from benchmarks.scoring.number import Number
+from benchmarks.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from methods.generation import Cost, Decoding, Generation
+from small import small_study
 
 
 @pytest.mark.parametrize(
@@ -63,7 +72,7 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
     """They are cast once: a CUDA graph is of weights that stay where they are."""
     engine = EngineSpec.model_validate({"precision": precision})
     settings = SimpleNamespace(engine=engine, evaluation=SimpleNamespace(batch_size=2))
-    monkeypatch.setattr(evaluation, "trained_method", lambda *_: Noting())
+    monkeypatch.setattr(answering, "trained_method", lambda *_: Noting())
     method = answering_method(cast(RunSpec, settings), Path())
     assert isinstance(method, Noting)
     weight = method.layer.weight
@@ -73,3 +82,79 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
         answered |= dict(zip(indices.tolist(), said_ids(generation).tolist(), strict=True))
     assert answered == {i: [[question[0], 0]] for i, question in enumerate(questions)}
     assert method.seen == [dtype] * 2 and method.layer.weight is weight
+
+
+class Lenient(Number):
+    """A scorer that was edited: any answer will do."""
+
+    def score(self, text: str, asked: Asked) -> Score:
+        return replace(super().score(text, asked), correct=True)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The decodings that a method is asked under."""
+    names: list[str] = []
+    answer_tests = evaluation.answer_tests
+
+    def noted(*arguments: Any) -> pd.DataFrame:
+        names.append(arguments[-1])
+        return answer_tests(*arguments)
+
+    monkeypatch.setattr(evaluation, "answer_tests", noted)
+    return names
+
+
+def ready(decodings: dict[str, Any], results: Path) -> RunSpec:
+    """A trained run of the small study; it is trained once."""
+    tests = {"tests": ["embedded_in_domain", "embedded_multistep"], "max_new_tokens": 4}
+    study = small_study([{"id": "cot_sft", "method": "cot_sft"}], evaluation=tests | {"decodings": decodings})
+    (spec,) = study.runs.values()
+    prepare(study, study.blocks[0], results)
+    launch.train(spec, results)
+    return spec
+
+
+def test_what_was_answered_is_scored_again_and_not_asked_again(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = ready({"default": {}}, tmp_path)
+    first = evaluation.evaluate(greedy, tmp_path)
+    monkeypatch.setitem(SCORERS, "number", Lenient())
+    again = evaluation.evaluate(greedy, tmp_path)
+    assert asked == ["default"] and first["answered"] == {}
+    assert again["answered"] == {"default": first["environment"]}, "where the answers are from is not forgotten"
+    for test, old in first["decodings"]["default"]["tests"].items():
+        new = again["decodings"]["default"]["tests"][test]
+        assert new["accuracy"] == [1.0] > old["accuracy"]
+        assert {key for key in new if new[key] != old[key]} == {"accuracy", "deduplicated"}
+    assert first["decodings"]["default"].keys() == again["decodings"]["default"].keys()
+    both = ready({"default": {}, "sampled": {"tokens": "sample", "seeds": 2}}, tmp_path)
+    record = evaluation.evaluate(both, tmp_path)
+    assert asked == ["default", "sampled"], "one decoding more is all that is left to ask"
+    assert record["decodings"]["sampled"]["seeds"] == [0, 1] and record["answered"].keys() == {"default"}
+    again = evaluation.evaluate(both, tmp_path)
+    assert again["predictions"] == record["predictions"] and again["decodings"] == record["decodings"]
+
+
+def test_answers_of_others_are_not_kept(asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that is damaged, of other weights, of other code, under another decoding of that name."""
+    spec = ready({"default": {}}, tmp_path)
+    paths = Paths(tmp_path, spec)
+    whole = evaluation.evaluate(spec, tmp_path)["predictions"]
+    path = paths.predictions("default")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert evaluation.evaluate(spec, tmp_path)["predictions"] == whole and len(asked) == 2
+    weights = {name: tensor * 1.01 for name, tensor in read_weights(paths.weights).items()}
+    digest = checkpoints.save_weights(paths.weights, weights)
+    write_json(paths.record("train"), read_json(paths.record("train")) | {"weights_sha256": digest})
+    evaluation.evaluate(spec, tmp_path)
+    assert len(asked) == 3
+    monkeypatch.setattr(evaluation, "code_digest", lambda *_: "edited")
+    evaluation.evaluate(spec, tmp_path)
+    assert len(asked) == 4
+    evaluation.evaluate(spec, tmp_path)
+    assert len(asked) == 4
+    other = spec.evaluation.model_copy(update={"decodings": {"default": DecodingSpec(tokens="sample", seeds=1)}})
+    evaluation.evaluate(spec.model_copy(update={"evaluation": other}), tmp_path)
+    assert len(asked) == 5

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -19,13 +18,14 @@ from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.markup import DASH
 from benchmarks.paths import Paths
 from benchmarks.scoring import SCORERS
-from benchmarks.scoring.by_test import scorers_of
+from benchmarks.scoring.by_test import scored, scorers_of
 from benchmarks.scoring.copying import repeats
 from benchmarks.study import Study, StudyError, load_study, parse_study, study_path
 from benchmarks.tables.render import contents
 from benchmarks.tables.repeating import habit
 from fabricate import fabricate
 
+RS = "rs_n2_k3"
 TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
@@ -72,25 +72,24 @@ def test_a_study_goes_through_all_stages(name: str, blocks: tuple[str, ...], ste
 def asked(**changes: Any) -> TestSet:
     fields: dict[str, Any] = {"ids": ["a", "b"], "texts": ["1 2", "3 4"], "questions": [[1], [2]]}
     fields |= {"answers": ["2 + 3 = 5", "5 + 6 = 11"], "n_steps": [1, 1], "overlap": [False, False]}
-    return TestSet("rs", **(fields | changes))
+    return TestSet(RS, **(fields | changes))
 
 
-def answered(*texts: str) -> evaluation.Answers:
-    return evaluation.Answers(list(texts), *(np.ones(len(texts), dtype=np.int64) for _ in range(3)))
+def answered(*by_seed: tuple[str, str]) -> pd.DataFrame:
+    """What is said to the two questions of :func:`asked`, by decoding seed."""
+    rows = [(RS, id, seed, said) for seed, texts in enumerate(by_seed) for id, said in zip("ab", texts, strict=True)]
+    return pd.DataFrame(rows, columns=["test", "id", "seed", "text"]).assign(tokens=1, forward_passes=2, latent_steps=0)
 
 
 def test_predictions_hold_what_was_drawn_and_records_how_varied_it_is() -> None:
-    tests, place = {"rs": asked()}, {"rs": np.array([0, 1])}
-    said = [  # by decoding seed
-        answered("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"),
-        answered("2 3\n#### 2 + 3 = 6", "4 5\n#### 4 + 5 = 9"),
-        answered("2 4\n#### 2 + 4 = 6", "4 5\n#### 4 + 5 = 9"),
-    ]
-    scorers = {"rs": SCORERS["summation"]}
-    frame = pd.concat([evaluation.scored(tests, scorers, place, texts, seed) for seed, texts in enumerate(said)])
-    frame = frame.reset_index(drop=True)
+    said = answered(
+        ("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"),
+        ("2 3\n#### 2 + 3 = 6", "4 5\n#### 4 + 5 = 9"),
+        ("2 4\n#### 2 + 4 = 6", "4 5\n#### 4 + 5 = 9"),
+    )
+    frame = scored(said, {RS: asked()})
     assert [list(draws) for draws in frame["draws"]] == [["1"], ["2"], ["1"], ["1"], [None], ["1"]]
-    found = evaluation.summary(frame, place["rs"], said)
+    found = evaluation.summary(frame, asked())
     assert found["accuracy"] == [1.0, 0.5, 0.5]
     (draws,) = found["draws"]
     assert draws["counts"] == {"1": 4, "2": 1} and draws["n"] == 5 and draws["choices"] == 10
@@ -118,7 +117,7 @@ def test_entropy_is_that_of_the_distribution() -> None:
 def test_tests_of_both_kinds_need_blocks_of_their_own() -> None:
     assert scorers_of(["gsm8k"])["gsm8k"] is SCORERS["number"]
     with pytest.raises(DataError, match="a block of its own"):
-        scorers_of(["rs_n2_k3", "gsm8k"])
+        scorers_of([RS, "gsm8k"])
 
 
 # ---- studies

@@ -269,6 +269,25 @@ def test_every_stage_selects_weights_of_its_own(
     assert chosen == [(3, {"loss": 1.0}), (8, {"loss": 3.0})]
 
 
+def test_a_stage_that_selects_nothing_is_validated_at_its_end(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a curriculum whose last stage goes wrong can be told from one that never went well."""
+    stages = [Stage("first", 0.5), Stage("second", 0.5, select_on=("loss",))]
+    monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
+    monkeypatch.setattr(
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": float(at.step)})
+    )
+    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(prepared, tmp_path)
+    record = training.Trainer(spec, results).run()
+    chosen = [(stage["selected_step"], stage["validation"]) for stage in record["stages"]]
+    assert chosen == [(None, {"loss": 5.0}), (8, {"loss": 8.0})]
+    logged = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
+    lines = [line for line in logged if line["kind"] == "validation"]
+    assert [(line["stage"], line["loss"]) for line in lines] == [("first", 5.0), ("second", 8.0), ("second", 10.0)]
+    assert ["selected_step" in line for line in lines] == [False, True, True]
+
+
 def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_path: Path) -> None:
     """It is read in evaluation mode, in which transformers would keep all activations, whatever the engine asks."""
     load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(tmp_path)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -17,17 +16,17 @@ import fabricate
 from benchmarks import rescoring, results
 from benchmarks.cli import app
 from benchmarks.data.records import Record
-from benchmarks.evaluation import scored, summary
+from benchmarks.evaluation import summary
 from benchmarks.figures import Figure
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, sha256, write_json, write_parquet, write_text
 from benchmarks.paths import Paths
-from benchmarks.scoring import SCORERS
+from benchmarks.scoring.by_test import scored
 from benchmarks.study import Study, load_study, parse_study
 from benchmarks.tables.render import render
 from benchmarks.verification import Finding, report, verify
 from conftest import ROOT
-from test_synthetic import answered, asked
+from test_synthetic import RS, answered, asked
 
 RUN = "runs/equation/cot/s0"
 TESTS = {"tests": ["embedded_in_domain", "embedded_reworded"], "decodings": {"default": {"seeds": 2}}}
@@ -90,14 +89,12 @@ def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) ->
 @pytest.fixture
 def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], pd.DataFrame]:
     """An evaluate record on random summation, and its predictions."""
-    tests, place = {"rs_n2_k3": asked(texts=["1 2", "3 4"])}, {"rs_n2_k3": np.array([0, 1])}
-    said = [answered("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"), answered("2 3\n#### 2 + 3 = 5", "7 7\n#### 7")]
-    frames = [scored(tests, {"rs_n2_k3": SCORERS["summation"]}, place, one, seed) for seed, one in enumerate(said)]
-    frame = pd.concat(frames, ignore_index=True)
+    said = answered(("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"), ("2 3\n#### 2 + 3 = 5", "7 7\n#### 7"))
+    frame = scored(said, {RS: asked()})
     questions = [Record(id=id, question=text, steps=("",), answer="") for id, text in (("a", "1 2"), ("b", "3 4"))]
     monkeypatch.setattr(rescoring, "load_records", lambda test, form, split: questions)
-    means = summary(frame, place["rs_n2_k3"], said)
-    return {"decodings": {"default": {"tests": {"rs_n2_k3": means}}}, "predictions": {}}, frame
+    means = summary(frame, asked())
+    return {"decodings": {"default": {"tests": {RS: means}}}, "predictions": {}}, frame
 
 
 def answers(record: dict[str, Any], frame: pd.DataFrame, results: Path) -> list[str]:

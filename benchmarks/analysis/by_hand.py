@@ -13,7 +13,7 @@ from benchmarks.analysis.reading import steered
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.stage import NoLatents
 from benchmarks.analysis.steering import differences, effects, outputs
-from benchmarks.evaluation import decoding_of
+from benchmarks.answering import decoding_of
 from benchmarks.runs import RunSpec
 from benchmarks.study import StudyError
 from methods.generation import Intervention, InterventionError

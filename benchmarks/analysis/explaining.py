@@ -17,8 +17,8 @@ from benchmarks.analysis.by_hand import known_test
 from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.reading import steered
 from benchmarks.analysis.saying import Said, Speaker, select
+from benchmarks.answering import decoding_of
 from benchmarks.data import TestSet
-from benchmarks.evaluation import decoding_of
 from benchmarks.files import BrokenRecord
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec

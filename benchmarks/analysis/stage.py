@@ -18,9 +18,9 @@ from benchmarks.analysis.reading import record_path, steered
 from benchmarks.analysis.saying import Said, Speaker, evenly
 from benchmarks.analysis.steering import described, outputs
 from benchmarks.analysis.votes import MEAN
+from benchmarks.answering import answer, decoding_of
 from benchmarks.data import TestSet, decode, open_corpus
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_weights

@@ -1,11 +1,16 @@
-"""Which scorer a test set has: its card names it."""
+"""Which scorer a test set has, as its card names it, and what it says of answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from benchmarks.data import DataError, get_dataset
-from benchmarks.scoring import SCORERS, Scorer
+import pandas as pd
+
+from benchmarks.data import DataError, TestSet, get_dataset
+from benchmarks.scoring import SCORERS, Asked, Scorer
+
+KNOWN = ["question", "gold", "n_steps"]  # of a question, by its scorer
+SCORES = ["extracted", "correct", "strict", "draws", "choices"]
 
 
 def scorer_of(test: str) -> Scorer:
@@ -27,3 +32,30 @@ def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
 def reads_steps(tests: Iterable[str]) -> bool:
     """Whether the steps of an answer must be said so that test sets that are asked together can be scored."""
     return any(scorer.reads_steps for scorer in scorers_of(tests).values())
+
+
+def scored(rows: pd.DataFrame, tests: Mapping[str, TestSet]) -> pd.DataFrame:
+    """Answers (columns test, id, text and whatever else) beside what is known of their questions and what their scorers
+    say."""
+    known = pd.concat([_known(test) for test in tests.values()], ignore_index=True)
+    frame = rows.merge(known, on=["test", "id"], how="left", validate="many_to_one")
+    return pd.concat([frame.drop(columns="question"), scores(frame)], axis="columns")
+
+
+def _known(test: TestSet) -> pd.DataFrame:
+    """What a test set says of its questions."""
+    columns = {"test": test.name, "id": test.ids, "question": test.texts, "gold": test.answers, "overlap": test.overlap}
+    return pd.DataFrame(columns | {"n_steps": pd.array(test.n_steps, dtype="Int64")})
+
+
+def scores(frame: pd.DataFrame) -> pd.DataFrame:
+    """What scorers say of answers (columns test, text, question, gold, n_steps), a row each, with its index."""
+    scorers = {test: scorer_of(test) for test in frame["test"].unique()}
+    rows = []
+    for test, said, *known in zip(*(frame[name] for name in ("test", "text", *KNOWN)), strict=True):
+        question, gold, steps = known
+        asked = Asked(question, gold, None if pd.isna(steps) else int(steps))
+        result = scorers[test].score(said, asked)
+        choices = list(scorers[test].choices(asked))
+        rows.append((result.extracted, result.correct, result.strict, list(result.draws), choices))
+    return pd.DataFrame(rows, columns=SCORES, index=frame.index)
