@@ -34,7 +34,9 @@ CODE: dict[str, tuple[str, ...]] = {
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,
-        *_modules("timing", "load", "pace", "flops", "lengths", "steps", "features", "engine", "data.batching"),
+        *_modules(
+            "timing", "step_timing", "load", "pace", "flops", "lengths", "steps", "features", "engine", "data.batching"
+        ),
     ),
     "collect": (*RECORDS, *_modules("statistics")),
     "track": (*RECORDS, *_modules("tracking", "mlflow_store", "provenance")),

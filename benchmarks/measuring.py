@@ -31,9 +31,10 @@ from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec, row_of
 from benchmarks.specs import EngineSpec, TimingSpec
+from benchmarks.step_timing import time_training, timing_of
 from benchmarks.steps import StageData, Steps, batches_of, budget_of, optimizer_step, phase_of
 from benchmarks.study import Study, StudyError
-from benchmarks.timing import time_test, time_training, timing_of
+from benchmarks.timing import time_test
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed

@@ -142,7 +142,7 @@ class Trainer:
                 if at.stage_step == steps or (stage.select_on and at.stage_step % every == 0):
                     self._validate(stage, engine, held_out)
                 progress.advance(note=f"loss {sum(self.position.terms.values()):.3g}")
-                if at.stage_step < steps and self._checkpoint_is_due():
+                if at.stage_step < steps and self._agreed_to_save():
                     self._checkpoint(engine)
         if at.stage + 1 < len(self.stages) and self.stages[at.stage + 1].keep_optimizer:
             self.optimizer = {name: tensor.cpu().clone() for name, tensor in engine.optimizer_states()}
@@ -226,10 +226,11 @@ class Trainer:
         self._log("stage", at.stages[-1])
         at.stage, at.stage_step = at.stage + 1, 0
         at.best, at.best_step, at.validation, at.standing = None, None, {}, []
-        if self._checkpoint_is_due() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
+        if self._agreed_to_save() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
             self._checkpoint(None)
 
-    def _checkpoint_is_due(self) -> bool:
+    def _agreed_to_save(self) -> bool:
+        """Whether it is time to save, or a rank was told to stop; all ranks ask together and hear the same."""
         due = self.ranks.first and time.monotonic() - self.saved >= self.training.checkpoint_seconds
         told = self.ranks.sum({"stop": self.notice.given, "save": due})
         self.stopping = told["stop"] > 0

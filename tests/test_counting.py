@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import launch, timing
+from benchmarks import launch, step_timing
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
@@ -34,7 +34,7 @@ def test_flops_are_those_that_are_counted_while_training(tmp_path: Path) -> None
     for made in plan(study, tmp_path):
         paths = Paths(tmp_path, made.run)
         method = build_method(made.run, paths.data)
-        counted = timing.time_training(method, made.run, paths, Ranks())
+        counted = step_timing.time_training(method, made.run, paths, Ranks())
         shares[made.run.row] = made.flops / counted["training_flops"]
         assert made.parameters == sum(p.numel() for p in method.parameters())
         assert made.basis == "the prepared data"

@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import launch, load, pace, timing, training
+from benchmarks import launch, load, pace, step_timing, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.flops import flop_counter
@@ -68,10 +68,10 @@ def test_steps_warm_up_as_they_are_timed(
         noted.append(bool(counting))
         return optimizer_step(*arguments)
 
-    monkeypatch.setattr(timing, "flop_counter", counter)
-    monkeypatch.setattr(timing, "optimizer_step", step)
+    monkeypatch.setattr(step_timing, "flop_counter", counter)
+    monkeypatch.setattr(step_timing, "optimizer_step", step)
     asked = spec.model_copy(update={"timing": TimingSpec.model_construct(train_steps=steps)})
-    timing.time_training(build_method(spec, paths.data), asked, paths, Ranks(), warmup)
+    step_timing.time_training(build_method(spec, paths.data), asked, paths, Ranks(), warmup)
     counted = sum(noted)
     assert 0 < counted <= warmup and noted == [True] * counted + [False] * (warmup + steps)
 
@@ -85,7 +85,7 @@ def test_layers_are_compiled_though_flops_are_counted_first(tmp_path: Path, monk
     (spec,) = study.runs.values()
     prepare(study, study.blocks[0], tmp_path)
     paths = Paths(tmp_path, spec)
-    timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
+    step_timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
     assert counters["stats"]["unique_graphs"] > 0
 
 
@@ -136,7 +136,7 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
     prepare(study, study.blocks[0], tmp_path)
     paths, before = Paths(tmp_path, spec), torch.are_deterministic_algorithms_enabled()
     modes: dict[str, set[bool]] = {}
-    for module in (training, timing):
+    for module in (training, step_timing):
         seen, step = modes.setdefault(module.__name__, set()), module.optimizer_step
 
         def noted(*arguments: Any, seen: set[bool] = seen, step: Any = step) -> Any:
@@ -144,11 +144,11 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
             return step(*arguments)
 
         monkeypatch.setattr(module, "optimizer_step", noted)
-    times = timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
+    times = step_timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
     launch.train(spec, tmp_path)
-    assert modes == {"benchmarks.training": {True}, "benchmarks.timing": {True}}
+    assert modes == {"benchmarks.training": {True}, "benchmarks.step_timing": {True}}
     assert torch.are_deterministic_algorithms_enabled() == before
-    assert times["phases"]["train"].keys() == {*timing.PER_STEP, *TOGETHER}
+    assert times["phases"]["train"].keys() == {*step_timing.PER_STEP, *TOGETHER}
 
 
 def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

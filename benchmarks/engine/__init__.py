@@ -12,13 +12,23 @@ one pass, those are taken over all ranks; else they are the same for the same ``
 from __future__ import annotations
 
 from benchmarks.engine.base import Engine, Phase
-from benchmarks.engine.device import autocast, deterministic, pick_device, synchronize
+from benchmarks.engine.device import autocast, deterministic, peak_memory, pick_device, synchronize
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.engine.ranks import Ranks
 from benchmarks.specs import EngineSpec, TrainingSpec
 from methods.base import Method, Stage
 
-__all__ = ["Engine", "Phase", "Ranks", "autocast", "build_engine", "deterministic", "pick_device", "synchronize"]
+__all__ = [
+    "Engine",
+    "Phase",
+    "Ranks",
+    "autocast",
+    "build_engine",
+    "deterministic",
+    "peak_memory",
+    "pick_device",
+    "synchronize",
+]
 
 
 def build_engine(

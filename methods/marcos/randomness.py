@@ -62,7 +62,8 @@ class RandomnessPredictor(nn.Module):
 
 def gaussian_kl(mean: Tensor, deviation: Tensor | float, prior_mean: Tensor, prior_log_deviation: Tensor) -> Tensor:
     """Elementwise KL(N(mean, deviation^2) || N(prior_mean, prior_deviation^2)), in nats."""
-    deviation = torch.as_tensor(deviation, dtype=mean.dtype, device=mean.device)
+    if not isinstance(deviation, Tensor):
+        deviation = mean.new_full((), deviation)  # filled on the device, which is not waited for
     error = deviation.square() + (mean - prior_mean).square()
     return prior_log_deviation - deviation.log() + error * torch.exp(-2 * prior_log_deviation) / 2 - 0.5
 
