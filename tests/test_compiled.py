@@ -1,0 +1,157 @@
+"""Layers that are compiled, or run again for their gradient, compute what plain ones do and leave nothing behind."""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from benchmarks.casting import answering
+from benchmarks.engine import Phase, Ranks, build_engine, pick_device
+from benchmarks.engine.sharded import DeepSpeedEngine
+from benchmarks.measuring import one_rank
+from benchmarks.specs import EngineSpec, TrainingSpec
+from methods.base import Budget
+from methods.generation import Decoding
+from small import MARCOS
+from tiny import context, examples, make, questions
+
+TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
+
+
+@pytest.mark.parametrize("name", ["cot_sft", "marcos"])
+def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
+    gradients = []
+    for again in (False, True):
+        method = make(name, MARCOS if name == "marcos" else {})
+        stage = method.stages(Budget(2.0, 4))[0]
+        spec = EngineSpec(activation_checkpointing=again)
+        engine = build_engine(method, stage, TRAINING, spec, Phase(0, 1), Ranks())
+        output = engine.forward(method.collate(examples(), context()), context())
+        engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
+        gradients.append({name: parameter.grad for name, parameter in engine.trainable.items()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "again", "precision"),
+    [
+        ("cot_sft", False, "float32"),
+        ("marcos", False, "float32"),
+        ("marcos", True, "float32"),
+        ("marcos", True, "bfloat16"),  # as the paper's studies run
+        ("codi", False, "float32"),
+    ],
+)
+def test_compiled_layers_give_the_same_gradient(
+    name: str, again: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two shapes, the second without a program of its own; CODI reads a cache. On a CPU without code generation."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch.compiler.reset()
+    counters.clear()
+    gradients, graphs = [], []
+    for compiled in (False, True):
+        method = make(name, MARCOS if name == "marcos" else {}, num_hidden_layers=10).to(device)
+        stage = method.stages(Budget(2.0, 4))[0]
+        spec = EngineSpec.model_validate(
+            {"compile": compiled, "activation_checkpointing": again, "precision": precision}
+        )
+        engine = build_engine(method.train(), stage, TRAINING, spec, Phase(0, 1), Ranks())
+        for some in (examples()[:3], examples()):
+            output = engine.forward(method.collate(some, context()).to(device), context())
+            engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
+        gradients.append({name: parameter.grad for name, parameter in engine.trainable.items()})
+        graphs.append(counters["stats"]["unique_graphs"])
+        engine.close()
+        assert not compiled_parts(method)
+    for name, gradient in gradients[0].items():
+        if precision == "float32":
+            torch.testing.assert_close(gradients[1][name], gradient, msg=name, rtol=1e-4, atol=1e-5)
+        else:  # fused, some numbers are rounded to 8 bits at another place: by 2 ** -9 at most, each
+            assert torch.linalg.vector_norm(gradients[1][name] - gradient) < 0.02 * torch.linalg.vector_norm(gradient)
+    assert graphs[0] == 0 < graphs[1] <= 8  # not one for each of the layers
+
+
+def compiled_parts(method: nn.Module) -> set[str]:
+    """Names of the modules of layers that are compiled; that of a layer itself is empty."""
+    return {
+        name.partition("layers.")[2].partition(".")[2]
+        for name, module in method.named_modules()
+        if module._compiled_call_impl is not None
+    }
+
+
+LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # what attention does not do
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cot_sft", {"lm": PARTS}),
+        ("marcos", {"understanding": LAYER, "thinking": LAYER, "posterior": LAYER, "speaking": PARTS}),
+    ],
+)
+def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
+    name: str, expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an error, and where layers are plain already. Where attention reads a cache, it stays as it is."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    engine, method = EngineSpec(compile=True), make(name, MARCOS if name == "marcos" else {}).eval()
+    given = [question for question in questions() if question]
+
+    def said() -> list[list[int]]:
+        with torch.no_grad():
+            return method.generate(given, Decoding(max_new_tokens=6)).answer.tolist()
+
+    plain = said()
+    for _ in range(2):
+        with answering(method, engine):
+            compiled = {part: compiled_parts(module) for part, module in method.named_children()}
+            assert {part: names for part, names in compiled.items() if names} == expected
+            assert said() == plain
+        assert not compiled_parts(method)
+    with pytest.raises(RuntimeError, match="failed"), answering(method, engine):
+        raise RuntimeError("failed")
+    assert not compiled_parts(method)
+
+
+def test_layers_in_parts_are_not_compiled() -> None:
+    with pytest.raises(ValueError, match="set zero_stage to 2 at most"):
+        EngineSpec(kind="deepspeed", zero_stage=3, compile=True)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "compiled"), [(0, False), (1, False), (2, False), (1, True)]
+)  # at 3, hooks of DeepSpeed's own hold the engine
+def test_nothing_is_left_of_an_engine_that_is_closed(
+    zero_stage: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"kind": "deepspeed", "zero_stage": zero_stage, "compile": compiled}
+    if compiled:
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    spec, method = EngineSpec.model_validate(settings), make("cot_sft").to(pick_device())
+    with one_rank(spec) as ranks:
+        engine = build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), ranks)
+        assert isinstance(engine, DeepSpeedEngine)
+        output = engine.forward(method.collate(examples(), context()).to(method.device), context())
+        engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
+        engine.step(0)
+        del output
+        left = [weakref.ref(engine.engine), weakref.ref(engine.optimizer), *map(weakref.ref, engine.trainable.values())]
+        engine.close()
+    assert all(reference() is None for reference in left)
+
+
+def test_activations_are_kept_where_a_cache_is_read() -> None:
+    method = make("codi")
+    spec = EngineSpec(activation_checkpointing=True)
+    with pytest.raises(ValueError, match="codi reads a cache while it trains"):
+        build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), Ranks())
