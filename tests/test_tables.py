@@ -143,6 +143,20 @@ def test_times_of_a_machine_that_was_slow_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_times_of_different_machines_are_told_apart(tmp_path: Path) -> None:
+    assert "different kinds" not in rendered(study(), tmp_path)["md"]
+    path = tmp_path / "fake/runs/text/marcos/s0/time.json"
+    record = read_json(path)
+    other = "NVIDIA H200"
+    write_json(path, record | {"environment": record["environment"] | {"device": other}})
+    results.collect(study(), tmp_path)
+    text = " ".join(contents(study(), tmp_path)["md"].split())
+    told = text.partition("cannot be compared between rows of one and rows of another. ")[2]
+    machines = told.partition(". ")[0].split("; ")
+    assert len(machines) == 2 and "text/cot/s0" in machines[0]
+    assert machines[1].startswith(other) and machines[1].endswith(": text/marcos/s0")
+
+
 def test_strict_is_what_the_scorer_asks_for(files: dict[str, str]) -> None:
     assert set(STRICT) == set(SCORERS)
     assert "Strict: right, and written exactly as the gold number" in files["md"]

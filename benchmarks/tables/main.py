@@ -13,6 +13,7 @@ from benchmarks.load import MUCH
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.pace import SLOWER
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.provenance import hardware
 from benchmarks.runs import run_id
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import ALPHA
@@ -196,6 +197,7 @@ class MainTable(Maker):
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
         interval in the details does ({interval})."""
         yield self._times()
+        yield from self._machines()
         yield from self._disturbed()
         yield f"{RANKS} Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows. {self.speaks}"
         yield f"""De-duplicated: accuracy on the questions that are not in the training data. {self.strict()} Lines with
@@ -210,6 +212,17 @@ class MainTable(Maker):
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
+
+    def _machines(self) -> Iterable[str]:
+        """Which runs were timed where, if not all on one kind of machine."""
+        timed: dict[str, list[str]] = {}
+        for id, records in self.runs.items():
+            if records.time:
+                timed.setdefault(hardware(records.time.environment), []).append(id)
+        if len(timed) > 1:
+            where = "; ".join(f"{machine}: {', '.join(ids)}" for machine, ids in timed.items())
+            yield f"""Timed on machines of different kinds, so that Train and Test cannot be compared between rows of
+            one and rows of another. {where}."""
 
     def _disturbed(self) -> Iterable[str]:
         """Which runs were timed beside other work, or while the machine was slow."""
