@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from benchmarks.engine.base import compile_layers, plain_layers
+from benchmarks.engine.layers import compile_layers, plain_layers
 from benchmarks.specs import EngineSpec
 from methods.base import Method
 

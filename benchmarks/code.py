@@ -12,7 +12,7 @@ def _modules(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks.{name}" for name in names)
 
 
-ANSWERS = _modules("answering", "casting", "models", "engine.device", "engine.base", "data.tokenizers")
+ANSWERS = _modules("answering", "casting", "models", "engine.device", "engine.layers", "data.tokenizers")
 TABLES = (
     *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
     *_modules(
@@ -26,7 +26,7 @@ CODE: dict[str, tuple[str, ...]] = {
     # What the weights of a run depend on. All engines are listed, because any of them may resume another's checkpoint;
     # data cards are not, because they carry versions
     "train": (
-        *_modules("train_stage", "training", "steps", "features", "models", "study", "runs", "specs", "engine"),
+        *_modules("train_stage", "training", "steps", "micro_batches", "features", "models", "engine"),
         *_modules("data.records", "data.loading", "data.tokenizers", "data.batching"),
     ),
     "answer": ANSWERS,  # of the evaluate stage: an edit of the rest scores again what was answered
@@ -34,9 +34,8 @@ CODE: dict[str, tuple[str, ...]] = {
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,
-        *_modules(
-            "timing", "step_timing", "load", "pace", "flops", "lengths", "steps", "features", "engine", "data.batching"
-        ),
+        *_modules("timing", "step_timing", "load", "pace", "flops", "lengths"),
+        *_modules("steps", "micro_batches", "features", "engine", "data.batching"),
     ),
     "collect": (*RECORDS, *_modules("statistics")),
     "track": (*RECORDS, *_modules("tracking", "mlflow_store", "provenance")),

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine import autocast
-from benchmarks.engine.base import checkpoint_activations
+from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Batch, Context, Example, Method, Setup, Stage, Vocabulary

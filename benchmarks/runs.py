@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from benchmarks.micro_batches import rows_per_pass
 from benchmarks.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -17,7 +18,6 @@ from benchmarks.specs import (
     TimingSpec,
     TokenizerSpec,
     TrainingSpec,
-    rows_per_pass,
 )
 from methods.registry import available, get_method
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -242,11 +241,6 @@ class EngineSpec(Strict):
     def ranks(self) -> int:
         return self.gpus * self.nodes
 
-    @property
-    def cuts(self) -> bool:
-        """Whether a batch may be cut into more parts than there are ranks."""
-        return bool(self.micro_batch or self.micro_tokens)
-
 
 class Row(Strict):
     """One row of the tables: a method with options, in the blocks named (default: all)."""
@@ -279,21 +273,3 @@ class Block(Strict):
     tests: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="tests that the runs of this block are evaluated on; default: all"
     )
-
-
-def rows_per_pass(
-    batch: int, ranks: int, micro_batch: int | None, micro_tokens: int | None = None, longest: int = 1
-) -> int:
-    """Examples per forward pass of an optimizer step: the micro-batch, or a rank's whole share of the batch where none
-    is set; fewer, where ``micro_tokens`` has no room for as many of the ``longest``."""
-    rows = micro_batch or math.ceil(batch / ranks)
-    return rows if micro_tokens is None else max(1, min(rows, micro_tokens // longest))
-
-
-def parts_of(batch: int, ranks: int, engine: EngineSpec, longest: int) -> int:
-    """Micro-batches of a batch whose longest example has so many tokens. Where their number is free, none of the ranks
-    waits for others."""
-    parts = math.ceil(batch / rows_per_pass(batch, ranks, engine.micro_batch, engine.micro_tokens, longest))
-    if engine.micro_batch:
-        return parts
-    return min(batch, math.ceil(parts / ranks) * ranks)

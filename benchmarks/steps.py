@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks.data import Corpus, epoch_batches
 from benchmarks.engine import Engine, Phase, Ranks
 from benchmarks.features import FeatureStore
+from benchmarks.micro_batches import cuts
 from benchmarks.specs import TrainingSpec
 from methods.base import Batch, Budget, Context, Method, Output, Stage
 
@@ -171,7 +172,7 @@ def validation_sums(engine: Engine, data: StageData, context: Context, batch_siz
     order = np.argsort(data.corpus.lengths, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     parts = [engine.cut(batch, data.longest(batch)) for batch in batches]
-    if engine.spec.cuts:  # dealt together, so that fewer ranks are idle; else each pass is over one batch alone
+    if cuts(engine.spec):  # dealt together, so that fewer ranks are idle; else each pass is over one batch alone
         parts = [[part for own in parts for part in own]]
     sums = Sums()
     for rows, counts in chain.from_iterable(map(engine.deal, parts)):

@@ -39,6 +39,11 @@ def test_the_code_of_a_stage_is_all_that_decides_its_numbers(stage: str) -> None
     assert {name for module in CODE[stage] for name in imported(module)} <= listed | NEUTRAL
 
 
+@pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
+def test_settings_count_by_their_digest_and_not_by_the_code_that_reads_them(stage: str) -> None:
+    assert not {"benchmarks.study", "benchmarks.specs", "benchmarks.runs"} & {*CODE[stage]}
+
+
 @pytest.mark.parametrize("stage", CODE)
 def test_what_is_listed_is_there(stage: str) -> None:
     assert all(source_files(module) for module in CODE[stage])

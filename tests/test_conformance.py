@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from benchmarks import launch, steps, training
 from benchmarks.data import prepare
-from benchmarks.engine.base import checkpoint_activations
+from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.paths import Paths
 from benchmarks.study import Study
 from conftest import bibtex_fields

@@ -15,7 +15,7 @@ from benchmarks import launch, step_timing
 from benchmarks.counting import Dimensions, example, kept_by, kept_bytes, small_method
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
-from benchmarks.engine.base import checkpoint_activations
+from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
 from benchmarks.planning import MEMORY_ERROR, plan
