@@ -86,7 +86,7 @@ class MarCos(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``question`` (B, n); ``active`` (R,), the rows of targets that say something; what these say
+        """``question`` (B, n); ``active`` (A,), the rows of targets that say something; what these say
         (:func:`spoken`); and what f reads."""
         epoch, _ = context.moment
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
@@ -193,7 +193,7 @@ class MarCos(Method):
         return next_neurons(self.thinking, question, real, neurons, vectors, self.options.attention == "causal")
 
     def _reconstruction(self, shallow: Tensor, batch: Batch) -> Tensor:
-        """Cross entropy, summed, of what is to be said from the active rows' shallow neurons (R, S, d)."""
+        """Cross entropy, summed, of what is to be said from the active rows' shallow neurons (A, S, d)."""
         labels, at = batch["labels"], batch["labelled"]
         if self.options.speaking == "autoregressive":
             states = speak(self.speaking, shallow, batch["targets"][batch["active"]])

@@ -3,6 +3,7 @@
 The second is the paper's "Potential for non-autoregressive decoding in speaking stage", which trains for 128 tokens at
 once. Refinement is mask-predict (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked
 language models", 2019): it needs a model that was trained with a part of its targets in sight (:func:`in_sight`).
+Shapes: A active rows, those that say something, of K B; S shallow neurons; M places in a row.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from methods.generation import Cost, Decoding
 
 
 def speak(lm: Any, shallow: Tensor, ids: Tensor) -> Tensor:
-    """Final hidden states (R, M, d) at target ids (R, M), read with teacher forcing after the thoughts (R, S, d)."""
+    """Final hidden states (A, M, d) at target ids (A, M), read with teacher forcing after the thoughts (A, S, d)."""
     embedded = lm.get_input_embeddings()(ids)
     output = lm.base_model(inputs_embeds=torch.cat([shallow, embedded], dim=1), use_cache=False)
     return output.last_hidden_state[:, shallow.shape[1] :]
@@ -30,7 +31,7 @@ def speak(lm: Any, shallow: Tensor, ids: Tensor) -> Tensor:
 def decode_in_turn(
     lm: Any, shallow: Tensor, start: Sequence[int], decoding: Decoding, keys: Tensor, eos: int
 ) -> tuple[Tensor, Cost]:
-    """Tokens (R, L) that follow the thoughts (R, S, d) and the ids ``start``, and their cost. ``keys`` (R,) are the
+    """Tokens (A, L) that follow the thoughts (A, S, d) and the ids ``start``, and their cost. ``keys`` (A,) are the
     rows' draws when tokens are sampled."""
     ids = torch.tensor(start, device=shallow.device).expand(len(shallow), -1)
     sequence = torch.cat([shallow, lm.get_input_embeddings()(ids)], dim=1)
@@ -38,9 +39,9 @@ def decode_in_turn(
 
 
 def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
-    """Final hidden states (R, M, d), each of which tells the token of its own place.
+    """Final hidden states (A, M, d), each of which tells the token of its own place.
 
-    Every place sees all thoughts (R, S, d) and the tokens ``ids`` (R, M) that are ``known`` (R, M). A place that is not
+    Every place sees all thoughts (A, S, d) and the tokens ``ids`` (A, M) that are ``known`` (A, M). A place that is not
     known holds end-of-text. What a place becomes does not depend on how many blank ones there are, so training may
     leave out those behind the targets of a batch.
     """
@@ -68,9 +69,9 @@ def in_sight(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tenso
 
 
 def spoken(labels: Tensor, active: Tensor, sight: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
-    """What a batch holds of the ``active`` rows (R,) of targets (K B, M): ``labels`` (R, M) and which of them are
+    """What a batch holds of the ``active`` rows (A,) of targets (K B, M): ``labels`` (A, M) and which of them are
     ``labelled``. With a ``sight``, as :func:`in_sight` gives it, these are the hidden ones, and it is there too, as
-    ``known`` and ``weights`` (R, M)."""
+    ``known`` and ``weights`` (A, M)."""
     said = labels[active]
     if sight is None:
         return {"labels": said, "labelled": labelled(said)}
@@ -87,8 +88,8 @@ def at_once_loss(
     known: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Sum of the cross entropy of the targets (R, M) ``at`` some places (2, N), each told in its own place: from the
-    thoughts alone, or with others in sight, ``known`` (R, M), and then weighted."""
+    """Sum of the cross entropy of the targets (A, M) ``at`` some places (2, N), each told in its own place: from the
+    thoughts alone, or with others in sight, ``known`` (A, M), and then weighted."""
     if known is None:
         known = torch.zeros_like(labels, dtype=torch.bool)
     hidden = speak_at_once(lm, shallow, labels.masked_fill(~known, eos), known)
@@ -98,9 +99,9 @@ def at_once_loss(
 def decode_at_once(
     lm: Any, shallow: Tensor, eos: int, length: int, refinements: int, ends: Tensor | None = None
 ) -> tuple[Tensor, Cost]:
-    """(R, length) tokens, end-of-text from each row's end on: the likeliest of every place from one pass. Each
+    """(A, length) tokens, end-of-text from each row's end on: the likeliest of every place from one pass. Each
     refinement then says a part of them anew, those it is least sure of, with the others in sight; the part shrinks
-    evenly, and rows stay within the length that the first pass gave them, or that ``ends`` (R,) forces on them."""
+    evenly, and rows stay within the length that the first pass gave them, or that ``ends`` (A,) forces on them."""
     head = lm.get_output_embeddings()
     blank = torch.full((len(shallow), length), eos, device=shallow.device)
     unseen = torch.zeros_like(blank, dtype=torch.bool)
@@ -121,7 +122,7 @@ def decode_at_once(
 
 
 def _likeliest(logits: Tensor, eos: int, ends: Tensor | None) -> Sequence[Tensor]:
-    """Probability and id of the likeliest token, for logits (R, M, V). With ``ends`` (R,) it is end-of-text from there
+    """Probability and id of the likeliest token, for logits (A, M, V). With ``ends`` (A,) it is end-of-text from there
     on, and nowhere before."""
     if ends is not None:
         over = torch.arange(1, logits.shape[1] + 1, device=ends.device) >= ends[:, None].clamp(max=logits.shape[1])
