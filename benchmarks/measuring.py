@@ -54,7 +54,8 @@ def measure(
     repeats: int | None = None,
     stand_in: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure the study's own runs of its first seed, or, where ``rows`` names some, those of ``rows`` and ``learn``.
+    """Measure the study's own runs of its first seed and what they start from, or, where ``rows`` names some, those of
+    ``rows`` and ``learn``.
 
     ``timed`` steps of each phase are timed, and ``repeats`` passes over each test set (default: the study's); rows in
     ``learn`` also train for ``steps`` steps. Each record is written to ``folder`` as soon as it is there. ``engine``:
@@ -64,26 +65,37 @@ def measure(
     if unknown := {*rows, *learn} - {row.id for row in study.rows}:
         raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
                          f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
-    wanted = {*rows, *learn} if rows else {row.id for row in study.rows}
     if stand_in:
         results = results / "stand_in" / stand_in  # not where the study has its own data
     records = []
-    for id, run in study.runs.items():
-        if study.sources[id] is run and run.seed == study.seeds[0] and run.row in wanted:
-            block, rows_of_epoch = study.block(run.block), None
-            if stand_in:
-                rows_of_epoch = rows_by_card(run.data)
-                block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
-            prepare(study, block, results)
-            timing = timing_of(run)
-            timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
-            alone = on_one_gpu(run.engine, engine or {})
-            spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
-            with one_rank(alone) as ranks:
-                learned = steps if run.row in learn else 0
-                records.append(_measure_run(spec, results, timing, ranks, rows_of_epoch, learned))
-            write_json(folder / "runs" / study.name / run.block / f"{run.row}.json", records[-1])
+    for run in _own_and_starts(study):
+        if rows and run.row not in {*rows, *learn}:
+            continue
+        block, rows_of_epoch = study.block(run.block), None
+        if stand_in:
+            rows_of_epoch = rows_by_card(run.data)
+            block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
+        prepare(study, block, results)
+        timing = timing_of(run)
+        timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
+        alone = on_one_gpu(run.engine, engine or {})
+        spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
+        with one_rank(alone) as ranks:
+            learned = steps if run.row in learn else 0
+            records.append(_measure_run(spec, results, timing, ranks, rows_of_epoch, learned))
+        write_json(folder / "runs" / study.name / run.block / f"{run.row}.json", records[-1])
     return records
+
+
+def _own_and_starts(study: Study) -> list[RunSpec]:
+    """The runs of the first seed that are trained in this study, and all that they start from: it is in their epochs.
+    What others start from comes first."""
+    runs = [run for run in study.runs.values() if run.seed == study.seeds[0]]
+    chosen = {run.id for run in runs if study.sources[run.id] is run}
+    for run in reversed(runs):
+        if run.id in chosen and run.starts_from:
+            chosen.add(run.starts_from)
+    return [run for run in runs if run.id in chosen]
 
 
 def on_one_gpu(engine: EngineSpec, settings: Mapping[str, Any]) -> EngineSpec:

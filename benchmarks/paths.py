@@ -20,12 +20,13 @@ class Paths:
 
     def __init__(self, results: Path, spec: RunSpec) -> None:
         self.study = results / spec.study
-        self.run = self.study / "runs" / spec.id
+        self.run = results / spec.folder
         self.data = data_folder(results, spec.study, spec.block)
         self.checkpoints = self.run / "checkpoints"
         self.ranks = self.run / "ranks"  # by task: what ranks print while they work, and their heartbeats
         self.model = self.run / "model"  # the final weights, in a folder that can be used without any other file
         self.weights = self.model / WEIGHTS
+        self.start = results / spec.starts_at / "model" / WEIGHTS if spec.starts_at else None
         self.ended = self.model / "train.json"  # the record of training once more: proof that it has ended
 
     def record(self, stage: StageName) -> Path:
@@ -35,7 +36,3 @@ class Paths:
     def predictions(self, decoding: str) -> Path:
         """What was answered to each question under a decoding."""
         return self.run / "predictions" / f"{decoding}.parquet"
-
-    def sibling(self, run: str) -> Path:
-        """The final weights of another run of the study."""
-        return self.study / "runs" / run / "model" / WEIGHTS

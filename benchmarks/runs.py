@@ -65,6 +65,12 @@ class RunSpec(Strict):
     timing_threads: int
     analysis: AnalysisSpec = AnalysisSpec()
     starts_from: str | None
+    starts_at: str | None = None  # the folder of the run that it starts from, which may be another study's
+
+    @property
+    def folder(self) -> str:
+        """Where the run's files are, below all results."""
+        return f"{self.study}/runs/{self.id}"
 
     @property
     def rows_at_once(self) -> int:
@@ -78,9 +84,9 @@ class RunSpec(Strict):
         return STAGES if self.timing else STAGES[:-1]
 
     def trains_as(self, asked: RunSpec) -> bool:
-        """Whether this run, perhaps of another study, is trained as the ``asked`` run is, if both start from the same
-        weights; their names may differ."""
-        own, theirs = (spec.model_dump(exclude={"id", "study", "row", *MEASURED}) for spec in (self, asked))
+        """Whether this run, perhaps of another study, is trained as the ``asked`` run is: names may differ."""
+        named = {"id", "study", "row", "starts_from"}
+        own, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
         return own == theirs
 
     def serves(self, asked: RunSpec) -> bool:
@@ -103,7 +109,8 @@ class RunSpec(Strict):
 
 def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"]) -> str:
     """:meth:`RunSpec.digest` of a run's settings as they were recorded, whatever fields a RunSpec has today."""
-    kept = {key: value for key, value in run.items() if key not in MEASURED or key in ASKED[stage]}
+    left_out = {"starts_at", *MEASURED} - {*ASKED[stage]}  # a place is no setting: what lies there has a digest
+    kept = {key: value for key, value in run.items() if key not in left_out}
     if stage == "time":  # only the default decoding is timed
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}

@@ -6,7 +6,6 @@ happens to be at hand on a machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -136,12 +135,12 @@ class Study(Strict):
         found: dict[str, RunSpec] = {}
         for block in self.blocks:
             for row, seed in product(self.rows_of(block), self.seeds):
-                parent = None
+                start = None
                 for link in self._chain(block, row):
                     id = run_id(block.id, link.id, seed)
                     if id not in found:
-                        found[id] = self._spec(block, link, seed, parent)
-                    parent = id
+                        found[id] = self._spec(block, link, seed, start)
+                    start = found[id]
         return found
 
     def _chain(self, block: Block, row: Row) -> list[Row]:
@@ -151,8 +150,8 @@ class Study(Strict):
         start = self._start_row(block, row)
         return [*(self._chain(block, start) if start else ()), row]
 
-    def _spec(self, block: Block, row: Row, seed: int, parent: str | None) -> RunSpec:
-        """One run, which starts from the run with the id ``parent``."""
+    def _spec(self, block: Block, row: Row, seed: int, start: RunSpec | None) -> RunSpec:
+        """One run, which starts from the weights of ``start``."""
         place = f"{block.id}/{row.id}"
         engine = self.engine.model_dump(exclude_unset=True) | row.engine
         return RunSpec(
@@ -173,7 +172,8 @@ class Study(Strict):
             threads=self.threads,
             timing_threads=self.timing_threads,
             analysis=self.analysis,
-            starts_from=parent,
+            starts_from=start and start.id,
+            starts_at=start and self._source(start).folder,
         )
 
     def _training_of(self, block: Block, row: Row) -> dict[str, Any]:
@@ -189,24 +189,14 @@ class Study(Strict):
     @cached_property
     def sources(self) -> dict[str, RunSpec]:
         """The run that each run's records come from: itself, or one of the study that this one shares runs with."""
-        found = dict(self.runs)
-        if self.shares is None:
-            return found
-        theirs = load_study(self.shares).sources
-        for id, own in self.runs.items():
-            alike = (their for their in theirs.values() if their.serves(own) and self._alike(own, their, theirs))
-            found[id] = next(alike, own)
-        for id, own in reversed(self.runs.items()):  # what is trained here starts from a run that is trained here
-            if own.starts_from and found[id] is own:
-                found[own.starts_from] = self.runs[own.starts_from]
-        return found
+        return {id: self._source(own) for id, own in self.runs.items()}
 
-    def _alike(self, own: RunSpec, their: RunSpec | None, theirs: Mapping[str, RunSpec]) -> bool:
-        """Whether two runs are trained to the same weights: those that they start from are, too."""
-        if their is None or not their.trains_as(own):
-            return False
-        start = own.starts_from
-        return start is None or self._alike(self.runs[start], theirs.get(start), theirs)
+    def _source(self, own: RunSpec) -> RunSpec:
+        return next((their for their in self._shared if their.trains_as(own) and their.serves(own)), own)
+
+    @cached_property
+    def _shared(self) -> tuple[RunSpec, ...]:
+        return tuple(load_study(self.shares).sources.values()) if self.shares else ()
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
         """What a method is told of a setting when it is asked whether to ``skip`` it."""

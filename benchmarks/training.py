@@ -83,7 +83,7 @@ class Trainer:
         self.budget = budget_of(spec.training, self.train)
         self.stages = self.method.stages(self.budget)
         self.position = Position()
-        self.parent = read_weights(self.paths.sibling(spec.starts_from)) if spec.starts_from else None
+        self.parent = read_weights(self.paths.start) if self.paths.start else None
         self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
         self.log = RunLog(self.paths.run / "log.jsonl", silent=not self.ranks.first)
         self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one goes on with them

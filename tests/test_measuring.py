@@ -134,6 +134,20 @@ def test_a_row_whose_loss_is_asked_for_is_measured(
     assert {record["row"]: record["steps"] for record in records} == measured
 
 
+def test_what_a_row_starts_from_is_measured_though_another_study_trains_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is in the row's epoch. Shared runs that nothing starts from are left out."""
+    first = small_study(ROWS)
+    monkeypatch.setattr("benchmarks.study.load_study", lambda name: first)
+    monkeypatch.setattr(measuring, "prepare", lambda *_: None)
+    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *_: {"row": spec.row})
+    own = {"id": "pause", "method": "coconut", "options": {"control": "pause"}}
+    second = small_study([*ROWS, own], name="second", shares=first.name)
+    records = measure(second, tmp_path, tmp_path / "here", 12, 3)
+    assert [record["row"] for record in records] == ["cot_sft", "pause"]
+
+
 def test_gold_lengths_are_those_of_the_test_set(tmp_path: Path) -> None:
     study = small_study(ROWS)
     (spec, *_) = study.runs.values()

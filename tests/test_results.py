@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
+from benchmarks.paths import Paths
 from benchmarks.study import Study
 from fabricate import N, fabricate, study, time_record, train_record
 from methods import registry
@@ -185,10 +186,15 @@ def test_a_run_with_the_settings_of_a_shared_studys_run_is_that_run(sharing: tup
     assert line(frame, "text/longer/s0", test="beta")["status"] == "not run"
 
 
-def test_what_is_trained_here_starts_from_a_run_that_is_trained_here(sharing: tuple[Study, Path]) -> None:
+def test_what_is_trained_here_starts_from_the_weights_of_a_shared_run(sharing: tuple[Study, Path]) -> None:
     rows = [{"id": "chain", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
     asked = study(name="second", shares="fake", rows=rows, timing=None)
-    assert asked.sources["text/chain/s0"].study == asked.sources["text/coconut/s0"].study == "second"
+    own = asked.runs["text/coconut/s0"]
+    assert asked.sources[own.id] is own and asked.sources["text/chain/s0"].study == "fake"
+    assert (own.starts_from, own.starts_at) == ("text/chain/s0", "fake/runs/text/cot/s0")
+    assert Paths(sharing[1], own).start == Paths(sharing[1], asked.sources["text/chain/s0"]).weights
+    alone = study(name="second", rows=rows, timing=None).runs[own.id]
+    assert alone.starts_at == "second/runs/text/chain/s0" and alone.digest("train") == own.digest("train")
 
 
 @pytest.mark.parametrize(

@@ -176,8 +176,8 @@ def data_of_run(wildcards):
 
 def warm_start(wildcards):
     """The run whose weights a run starts from, if any."""
-    start = run_of(wildcards).starts_from
-    return [f"results/{wildcards.study}/runs/{start}/train.json"] if start else []
+    start = run_of(wildcards).starts_at
+    return [f"results/{start}/train.json"] if start else []
 
 
 def gpu(wildcards):
