@@ -81,7 +81,8 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     except BrokenRecord as error:
         yield Finding(f"{spec.id} {SPEC}", "differs", str(error))
         return
-    changed = sorted(changed_settings(_completed(recorded), spec.model_dump(mode="json")))
+    held = _completed(recorded) | {"starts_at": spec.starts_at}  # a place is no setting
+    changed = sorted(changed_settings(held, spec.model_dump(mode="json")))
     kind = "drift" if changed else "ok"
     yield Finding(f"{spec.id} {SPEC}", kind, f"the study now says otherwise: {'; '.join(changed)}" * bool(changed))
     for stage in spec.stages:
