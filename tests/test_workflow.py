@@ -200,6 +200,16 @@ def test_a_named_study_is_never_exchanged_for_another(finished: Path) -> None:
     assert re.search(message, output), output
 
 
+def test_what_a_run_starts_from_is_trained_in_the_study_that_it_is_shared_with(finished: Path) -> None:
+    target = "results/variants/runs/equation/sim_cot_coconut/s1/train.json"
+    output = snakemake(finished, "--dry-run", "--", target)
+    assert planned(output) == {
+        "data": 2,
+        **{f"train equation/{row}/s1": 1 for row in ("cot_sft", "coconut", "sim_cot_coconut")},
+    }
+    assert re.search(r"input: .*results/quick_seeds/runs/equation/coconut/s1/train\.json\n", output)
+
+
 def made(*variables: str) -> list[str]:
     """The commands of `make table`, also when make runs these tests."""
     command = ["make", "--no-print-directory", "-n", "table", *variables]
