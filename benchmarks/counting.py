@@ -242,18 +242,19 @@ def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision
     """The same at the method's own size, counted: each tensor once, without weights and their copies in bfloat16."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in method.parameters()}
     shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
-    kept: dict[int, Tensor] = {}
+    kept: dict[int, torch.UntypedStorage] = {}  # no tensors: their graph holds the hook, which would hold them for good
 
     def keep(tensor: Tensor) -> Tensor:
         copied = precision != "float32" and {tuple(tensor.shape), tuple(tensor.shape[::-1])} & shapes
-        if tensor.untyped_storage().data_ptr() not in weights and not copied:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights and not copied:
+            kept[storage.data_ptr()] = storage
+        return tensor.detach()
 
     context = Context(stage, 0, 0, seed=0)
     batch: Batch = method.collate(examples, context)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(method.device, precision):
         output = method(batch, context)
-    total = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    total = sum(storage.nbytes() for storage in kept.values())
     del output
     return total

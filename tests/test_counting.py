@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import re
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,17 @@ def test_what_is_kept_follows_from_smaller_sizes(precision: str) -> None:
         stage = method.stages(Budget(2.0, 10, (26,) * 8))[0]
         kept = kept_by(method, stage, examples, precision)
         assert kept_bytes(spec, stage, examples, size, precision) == pytest.approx(kept, rel=0.03), spec.id
+
+
+def test_what_was_counted_is_let_go() -> None:
+    """Plans count some hundred small methods in one process."""
+    spec = next(iter(small_study(PLANNED).runs.values()))
+    method = small_method(spec)
+    kept_by(method, method.stages(Budget(2.0, 10, (26,)))[0], [example(0, 20, [9, 8, 7], 3)], "float32")
+    weights = [weakref.ref(parameter) for parameter in method.parameters()]
+    del method
+    gc.collect()
+    assert not any(weight() is not None for weight in weights)
 
 
 # -- peak memory
