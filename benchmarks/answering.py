@@ -20,6 +20,7 @@ from benchmarks.casting import answer_for_good
 from benchmarks.data import TestSet, decode
 from benchmarks.engine import autocast, pick_device
 from benchmarks.models import trained_method
+from benchmarks.out_of_memory import memory_for_answers
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
 from benchmarks.specs import DecodingSpec, EvaluationSpec
@@ -69,7 +70,8 @@ def answering_method(spec: RunSpec, results: Path) -> Method:
 
 @torch.no_grad()
 def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
-    with autocast(method.device, precision):
+    asked = memory_for_answers(len(questions), max(map(len, questions)))
+    with asked, autocast(method.device, precision):
         return method.generate(questions, decoding)
 
 

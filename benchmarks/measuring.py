@@ -19,14 +19,15 @@ import numpy as np
 import torch
 
 from benchmarks.casting import answering
-from benchmarks.data import load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
-from benchmarks.files import write_json
+from benchmarks.files import read_json, write_json
 from benchmarks.launch import free_port
 from benchmarks.lengths import rows_by_card, spread_over
 from benchmarks.models import build_method
+from benchmarks.out_of_memory import memory_for_training
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec, row_of
@@ -53,12 +54,13 @@ def measure(
     engine: Mapping[str, Any] | None = None,
     repeats: int | None = None,
     stand_in: str | None = None,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Measure the study's own runs of its first seed and what they start from, or, where ``rows`` names some, those of
     ``rows`` and ``learn``.
 
     ``timed`` steps of each phase are timed, and ``repeats`` passes over each test set (default: the study's); rows in
-    ``learn`` also train for ``steps`` steps. Each record is written to ``folder`` as soon as it is there. ``engine``:
+    ``learn`` also train for ``steps`` steps. A row's record is given out, and is in ``folder``, after each of its parts
+    (a test set, its losses, its training steps), so that what ends the rest takes none of them along. ``engine``:
     settings in the place of the study's, which are meant for its own number of GPUs. ``stand_in``: a data set that
     stands for training data that is not at hand; an epoch has as many rows as the study's own all the same.
     """
@@ -67,10 +69,10 @@ def measure(
                          f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
     if stand_in:
         results = results / "stand_in" / stand_in  # not where the study has its own data
-    records = []
-    for run in _own_and_starts(study):
-        if rows and run.row not in {*rows, *learn}:
-            continue
+    runs = [run for run in _own_and_starts(study) if not rows or run.row in {*rows, *learn}]
+    if not runs:
+        raise StudyError(f"study {study.name} trains none of these rows itself: measure them in {study.shares}")
+    for run in runs:
         block, rows_of_epoch = study.block(run.block), None
         if stand_in:
             rows_of_epoch = rows_by_card(run.data)
@@ -82,9 +84,15 @@ def measure(
         spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
         with one_rank(alone) as ranks:
             learned = steps if run.row in learn else 0
-            records.append(_measure_run(spec, results, timing, ranks, rows_of_epoch, learned))
-        write_json(folder / "runs" / study.name / run.block / f"{run.row}.json", records[-1])
-    return records
+            for record in _measure_run(spec, results, timing, ranks, rows_of_epoch, learned):
+                _keep(record, folder / "runs" / study.name / run.block / f"{run.row}.json")
+                yield record
+
+
+def _keep(record: dict[str, Any], path: Path) -> None:
+    """Write a row's record, which takes the place of a whole one when it is whole itself."""
+    if record["train"] or not path.exists() or not read_json(path)["train"]:
+        write_json(path, record)
 
 
 def _own_and_starts(study: Study) -> list[RunSpec]:
@@ -120,12 +128,13 @@ def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
 
 def _measure_run(
     spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, rows: int | None, steps: int
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
+    """The row's record after each part of it."""
     torch.set_num_threads(spec.timing_threads)
     made, paths = environment(spec.method), Paths(results, spec)
     with ranks.device:  # where weights are drawn fast; which ones they are is all the same
         method = build_method(spec, paths.data).to(ranks.device).eval()
-    tests = {}
+    record = _described(method, spec, timing, open_corpus(paths.data, "train"), rows)
     with (
         Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,
         answering(method, spec.engine),
@@ -133,11 +142,24 @@ def _measure_run(
         for name in spec.evaluation.tests:
             examples = gold_examples(spec, paths, name)
             questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
-            tests[name] = time_test(method, spec, questions, True, lengths)
+            record["tests"][name] = time_test(method, spec, questions, True, lengths)
             progress.advance()
-    learned = learning(method, spec, paths, ranks, steps) if steps else None  # before timed steps change the weights
-    train, corpus = time_training(method, spec, paths, ranks, WARMUP, rows), open_corpus(paths.data, "train")
-    record = {
+            yield record | {"environment": ended(made)}
+    if steps:
+        record["learning"] = learning(method, spec, paths, ranks, steps)  # before timed steps change the weights
+        yield record | {"environment": ended(made)}
+    record["train"] = time_training(method, spec, paths, ranks, WARMUP, rows)
+    yield record | {"environment": ended(made)}
+    del method
+    torch.compiler.reset()  # the next one's programs are others
+    gc.collect()  # modules refer to each other; the next method needs their memory
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus, rows: int | None) -> dict[str, Any]:
+    """A row's record before anything is measured."""
+    return {
         "study": spec.study,
         "block": spec.block,
         "row": spec.row,
@@ -154,17 +176,10 @@ def _measure_run(
         "training_data": spec.data.train,
         "training_rows": len(corpus),
         "epoch_rows": rows or len(corpus),
-        "train": train,
-        "tests": tests,
-        "learning": learned,
-        "environment": ended(made),
+        "tests": {},
+        "learning": None,
+        "train": None,
     }
-    del method
-    torch.compiler.reset()  # the next one's programs are others
-    gc.collect()  # modules refer to each other; the next method needs their memory
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return record
 
 
 def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
@@ -199,7 +214,7 @@ def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: i
     batches = batches_of(data, spec.training, budget.steps_per_epoch, range(steps))
     losses: list[float] = []
     method.train()
-    with Progress(f"{spec.id} learning", steps) as progress:
+    with Progress(f"{spec.id} learning", steps) as progress, memory_for_training(spec):
         left = Steps(engine, data, batches)
         for number in range(steps):
             sums = optimizer_step(left, number)

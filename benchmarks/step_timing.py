@@ -17,6 +17,7 @@ from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic,
 from benchmarks.features import FeatureStore
 from benchmarks.flops import flop_counter
 from benchmarks.lengths import spread_over
+from benchmarks.out_of_memory import memory_for_training
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
 from benchmarks.specs import TimingSpec
@@ -58,7 +59,8 @@ def time_training(
     sizes = Counter(stage.phase for stage in stages)
     for stage in stages:
         steps = max(1, timing_of(spec).train_steps // sizes[stage.phase])
-        measured = timer.time(stage, steps, min(warmup, steps))
+        with memory_for_training(spec):
+            measured = timer.time(stage, steps, min(warmup, steps))
         phase = phases.setdefault(stage.phase, defaultdict(float))
         for name in PER_STEP:
             phase[name] += stage.epochs * measured[name]

@@ -12,6 +12,7 @@ from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.engine import Ranks, deterministic
 from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.out_of_memory import memory_for_training
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
 from benchmarks.training import Trainer
@@ -29,7 +30,8 @@ def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
     if ranks.any(record is not None):
         log.warning("%s is trained already; to train it again, remove its folder %s", spec.id, paths.run)
     else:
-        record = trainer.run()
+        with memory_for_training(spec):
+            record = trainer.run()
         if ranks.first:
             write_json(paths.ended, record)
     if ranks.first:

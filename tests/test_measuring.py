@@ -23,7 +23,7 @@ from benchmarks.lengths import rows_by_card
 from benchmarks.measuring import gold_examples, measure
 from benchmarks.paths import Paths
 from benchmarks.specs import DataSpec, EngineSpec
-from benchmarks.study import load_study
+from benchmarks.study import StudyError, load_study
 from benchmarks.tables.measured import measured_lines, render_measured
 from methods.codi import CODI
 from methods.generation import Decoding
@@ -81,7 +81,7 @@ def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
     """Of every row: each joins a process group of its own."""
     rows = [{"id": name, "method": "cot_sft"} for name in ("once", "again")]
     study = small_study(rows, engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1})
-    records = measure(study, tmp_path, tmp_path / "here", steps=1, timed=1)
+    records = [record for record in measure(study, tmp_path, tmp_path / "here", steps=1, timed=1) if record["train"]]
     assert [record["row"] for record in records] == ["once", "again"]
     assert all(record["train"]["epoch_seconds"] > 0 and record["engine"]["gpus"] == 1 for record in records)
     assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text()
@@ -129,9 +129,9 @@ def test_a_row_whose_loss_is_asked_for_is_measured(
     rows: list[str], learn: list[str], measured: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "prepare", lambda *_: None)
-    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *rest: {"row": spec.row, "steps": rest[-1]})
+    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *rest: [{"row": spec.row, "train": rest[-1]}])
     records = measure(small_study(ROWS), tmp_path, tmp_path / "here", 12, 3, rows, learn)
-    assert {record["row"]: record["steps"] for record in records} == measured
+    assert {record["row"]: record["train"] for record in records} == measured
 
 
 def test_what_a_row_starts_from_is_measured_though_another_study_trains_it(
@@ -141,11 +141,13 @@ def test_what_a_row_starts_from_is_measured_though_another_study_trains_it(
     first = small_study(ROWS)
     monkeypatch.setattr("benchmarks.study.load_study", lambda name: first)
     monkeypatch.setattr(measuring, "prepare", lambda *_: None)
-    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *_: {"row": spec.row})
+    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *_: [{"row": spec.row, "train": True}])
     own = {"id": "pause", "method": "coconut", "options": {"control": "pause"}}
     second = small_study([*ROWS, own], name="second", shares=first.name)
     records = measure(second, tmp_path, tmp_path / "here", 12, 3)
     assert [record["row"] for record in records] == ["cot_sft", "pause"]
+    with pytest.raises(StudyError, match="trains none of these rows itself: measure them in small"):
+        list(measure(second, tmp_path, tmp_path / "here", 12, 3, rows=["marcos"]))
 
 
 def test_gold_lengths_are_those_of_the_test_set(tmp_path: Path) -> None:

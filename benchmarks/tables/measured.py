@@ -54,35 +54,39 @@ def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]])
         printed = paper_table(study.paper).printed(block.id) if study.paper else {}
         for row in study.rows:
             if record := records.get((block.id, row.id)):
-                line = {"block": block.id, "row": row.id, "title": study.row_title(row), **_training(record, records)}
+                line = {"block": block.id, "row": row.id, "title": study.row_title(row)}
+                line |= {"parameters": record["parameters"], **_training(record, records)}
+                line |= {"losses": record["learning"] and record["learning"]["losses"]}
                 lines.append(line | _beside(printed.get(row.id), line) | _tests(record, printed.get(row.id)))
     return lines
 
 
 def _training(record: dict[str, Any], records: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+    """What training costs, as far as it was measured."""
+    if not record["train"]:
+        return {}
     phase = max(record["train"]["phases"].values(), key=lambda phase: phase["epoch_seconds"])
     step = phase["step_seconds_median"]
     gpu = gpu_of(record["environment"]["device"])
     epoch, parent, whole = record["train"]["epoch_seconds"], record["starts_from"], True
     while parent:
         before = records.get((record["block"], parent))
-        whole, epoch = whole and before is not None, epoch + (before["train"]["epoch_seconds"] if before else 0.0)
+        timed = before["train"] if before else None
+        whole, epoch = whole and timed is not None, epoch + (timed["epoch_seconds"] if timed else 0.0)
         parent = before["starts_from"] if before else None
     return {
-        "parameters": record["parameters"],
         "step_seconds": step,
         "tokens_per_second": phase["tokens_per_step"] / step,
         "mfu": phase["flops_per_step"] / step / gpu.peak(record["precision"]) if gpu else None,
         "peak_memory_gb": max(p["peak_memory_bytes"] for p in record["train"]["phases"].values()) / 1e9,
         "epoch_seconds": epoch if whole else None,
         "gpu_hours": epoch / 3600 if whole else None,
-        "losses": record["learning"] and record["learning"]["losses"],
     }
 
 
 def _beside(paper: PaperRow | None, line: dict[str, Any]) -> dict[str, Any]:
     hours = paper.train_hours.mean * PAPER_GPUS if paper and paper.train_hours else None
-    return {"paper_gpu_hours": hours, "train_ratio": _ratio(hours, line["gpu_hours"])}
+    return {"paper_gpu_hours": hours, "train_ratio": _ratio(hours, line.get("gpu_hours"))}
 
 
 def _tests(record: dict[str, Any], paper: PaperRow | None) -> dict[str, Any]:
@@ -115,10 +119,11 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
 
 def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
     def shown(name: str, form: str = ",.2f") -> Cell:
-        return cell(line.get(name), lambda value: format(value, form))  # a block need not have every test
+        return cell(line.get(name), lambda value: format(value, form))  # a line need not have every part and test
 
-    cells = [cell(line["parameters"], count), cell(line["step_seconds"], seconds), shown("tokens_per_second", ",.0f")]
-    cells += [cell(line["mfu"], lambda share: f"{100 * share:.1f}"), shown("peak_memory_gb", ",.1f")]
+    cells = [cell(line["parameters"], count), cell(line.get("step_seconds"), seconds)]
+    cells += [shown("tokens_per_second", ",.0f"), cell(line.get("mfu"), lambda share: f"{100 * share:.1f}")]
+    cells += [shown("peak_memory_gb", ",.1f")]
     cells += [shown("epoch_seconds", ",.0f"), shown("gpu_hours"), shown("paper_gpu_hours"), shown("train_ratio", ".1f")]
     for test in tests:
         cells += [shown(f"{test}_seconds"), shown(f"{test}_paper"), shown(f"{test}_ratio", ".1f")]

@@ -1,0 +1,71 @@
+"""A GPU whose memory is full: what was at work is named with the mend, and what was measured before is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.cli import app
+from benchmarks.data import prepare
+from benchmarks.files import read_json
+from methods.coconut import Coconut
+from methods.cot_sft import CoTSFT
+from small import small_study
+
+SAID = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.00 GiB is "
+    "free. Including non-PyTorch memory, this process has 138.81 GiB in use."
+)
+ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise torch.OutOfMemoryError(SAID)
+
+
+def call(folder: Path, command: str, *options: str, **settings: Any) -> str:
+    """What a command that is to fail for its input says, on one line."""
+    path = folder / "small.yaml"
+    path.write_text(small_study(ROWS, **settings).model_dump_json(exclude_unset=True))
+    run = CliRunner().invoke(app, [command, str(path), *options, "--results", str(folder)])
+    assert run.exit_code == 2, run.output
+    return run.output.replace("\n", " ")
+
+
+def test_training_names_its_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"engine": {"micro_batch": 8}}
+    study = small_study(ROWS, **settings)
+    prepare(study, study.blocks[0], tmp_path)
+    monkeypatch.setattr(CoTSFT, "forward", full)
+    said = call(tmp_path, "train", "equation/cot_sft/s0", **settings)
+    assert "error: small: training equation/cot_sft/s0: CUDA out of memory. Tried to allocate 2.00 GiB. Passes" in said
+    assert "at most 8 rows: lower `engine.micro_batch`" in said and "`marcos-bench plan small`" in said
+
+
+def test_answers_name_their_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CoTSFT, "generate", full)
+    said = call(tmp_path, "measure", "--name", "here", timing={"batch_size": 12})
+    assert "error: answering 12 questions at once, the longest of" in said and "`timing` its own" in said
+
+
+def test_what_was_measured_before_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is written as its parts are there. A whole record stays until another one is whole."""
+    measured = ("measure", "--name", "here", "--timed", "2", "--repeats", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Coconut, "forward", full)
+        assert "training equation/coconut/s0" in call(tmp_path, *measured, timing={})
+    folder = tmp_path / "measured/here"
+    whole, part = (read_json(folder / f"runs/small/equation/{row}.json") for row in ("cot_sft", "coconut"))
+    assert whole["train"] and whole["tests"].keys() == part["tests"].keys() != set()
+    assert part["train"] is None and part["environment"]["finished"]
+    table = read_json(folder / "table_small.json")["lines"]
+    assert [line.get("step_seconds") is not None for line in table] == [True, False]
+    assert all(line["embedded_in_domain_seconds"] > 0 for line in table)
+    assert "| Coconut" in (folder / "table_small.md").read_text()
+    monkeypatch.setattr(CoTSFT, "forward", full)
+    assert "training equation/cot_sft/s0" in call(tmp_path, *measured, timing={})
+    assert read_json(folder / "runs/small/equation/cot_sft.json") == whole
