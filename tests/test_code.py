@@ -16,7 +16,7 @@ from test_workflow import STAND_IN, planned
 # They read, write, wait, log and name things, or hold settings and data that have digests of their own
 NEUTRAL = {
     *("checkpoints", "code", "data", "environment", "figures", "files", "heartbeat", "launch", "locks", "paths"),
-    *("preemption", "progress", "reasons", "records", "run_log", "runs", "specs", "study", "tables"),
+    *("out_of_memory", "preemption", "progress", "reasons", "records", "run_log", "runs", "specs", "study", "tables"),
     "counting",  # decides plans alone
 }
 
