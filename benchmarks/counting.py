@@ -254,7 +254,5 @@ def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision
     context = Context(stage, 0, 0, seed=0)
     batch: Batch = method.collate(examples, context)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(method.device, precision):
-        output = method(batch, context)
-    total = sum(storage.nbytes() for storage in kept.values())
-    del output
-    return total
+        method(batch, context)
+    return sum(storage.nbytes() for storage in kept.values())

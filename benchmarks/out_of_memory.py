@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from benchmarks.micro_batches import rows_per_pass
 from benchmarks.runs import RunSpec
 
 
@@ -16,6 +17,7 @@ class OutOfMemory(ValueError):
 
 @contextmanager
 def memory_for(work: str, mend: str) -> Iterator[None]:
+    """Where a GPU's memory runs out inside, :class:`OutOfMemory` says for which ``work``, and what takes less."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -24,10 +26,11 @@ def memory_for(work: str, mend: str) -> Iterator[None]:
 
 
 def memory_for_training(spec: RunSpec) -> AbstractContextManager[None]:
+    rows = rows_per_pass(spec.training.batch_size, spec.engine.ranks, spec.engine.micro_batch)
     return memory_for(
         f"{spec.study}: training {spec.id}",
-        f"Passes are of at most {spec.rows_at_once} rows: lower `engine.micro_batch` or `engine.micro_tokens`, or set "
-        f"`engine.activation_checkpointing`; `marcos-bench plan {spec.study}` says what fits",
+        f"A training pass has at most {rows} rows: lower `engine.micro_batch` or `engine.micro_tokens`, or set "
+        "`engine.activation_checkpointing`; `marcos-bench plan` says what fits",
     )
 
 

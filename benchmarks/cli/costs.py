@@ -127,7 +127,9 @@ def measure(
         asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
         engine = {setting: value for setting, value in asked.items() if value is not None}
         engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as are asked, whatever their lengths
-        measured = (row or (), learn or (), engine, repeats, stand_in)
-        for _ in measuring.measure(loaded, results, folder, steps, timed, *measured):
+        records = measuring.measure(
+            loaded, results, folder, steps, timed, row or (), learn or (), engine, repeats, stand_in
+        )
+        for _ in records:
             files = render_measured(loaded, folder)  # each time, so that it has what was measured before an error
     typer.echo(files[0].read_text())
