@@ -41,7 +41,8 @@ class ICoTSI(CoTSFT):
     title = "iCoT-SI"
     citation = """@misc{deng2024explicit,
   title={From explicit {CoT} to implicit {CoT}: learning to internalize {CoT} step by step},
-  author={Deng, Yuntian and Choi, Yejin and Shieber, Stuart}, year={2024}, eprint={2405.14838}}"""
+  author={Deng, Yuntian and Choi, Yejin and Shieber, Stuart}, year={2024}, eprint={2405.14838},
+  archivePrefix={arXiv}}"""
     Options: ClassVar = ICoTSIOptions
     options: ICoTSIOptions
 

@@ -34,7 +34,8 @@ class SimCoT(Method):
 
     citation = """@misc{wei2025simcot,
   title={{SIM-CoT}: Supervised implicit chain-of-thought},
-  author={Wei, Xilin and Liu, Xiaoran and Zang, Yuhang and others}, year={2025}, eprint={2509.20317}}"""
+  author={Wei, Xilin and Liu, Xiaoran and Zang, Yuhang and others}, year={2025}, eprint={2509.20317},
+  archivePrefix={arXiv}}"""
     Base: ClassVar[type[Coconut] | type[CODI]]
     has_latents = True
     caches_in_training = True

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from benchmarks import results
 from benchmarks.cli import app
 from benchmarks.cli.catalogue import described
+from benchmarks.data import DATASETS
 from benchmarks.study import STUDIES, study_path
+from conftest import bibtex_fields
 from fabricate import fabricate, study
 from methods import registry
 from methods.registry import available, get_method
@@ -49,6 +53,31 @@ def test_every_option_is_described(name: str) -> None:
 )
 def test_options_are_shown_with_default_and_description(name: str, shown: str) -> None:
     assert shown in output("methods", name)
+
+
+def test_data_sets_are_listed_and_their_cards_shown() -> None:
+    listed = output("datasets").splitlines()
+    assert [line.split()[0] for line in listed[:-1]] == list(DATASETS)
+    assert "GSM8K  " in listed[0] and listed[0].endswith("7,473 train, 1,319 test (equation, text)")
+    card = output("datasets", "multiarith")
+    fields = yaml.safe_load(card.split("@")[0])
+    assert fields["licence"].startswith("Apache-2.0") and fields["counts"] == {"test": 600}
+    assert fields["files"]["test"][0]["path"] == "multiarith/MultiArith.json" and "@inproceedings{roy2015" in card
+    done = CliRunner().invoke(app, ["datasets", "multiarit"])
+    assert done.exit_code == 2 and "did you mean `multiarith`?" in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "cited"),
+    [
+        ("gsm8k_small", ["wei", "liu", "deng", "hao", "tan", "shen", "cobbe", "patel", "roy"]),
+        ("variants", ["wei", "hao", "shen", "wei"]),  # its data are generated
+    ],
+)
+def test_what_a_study_compares_is_cited_once(name: str, cited: list[str]) -> None:
+    entries = output("cite", name).strip().split("\n\n")
+    assert [re.match(r"@\w+{([a-z]+)", entry)[1] for entry in entries] == cited
+    assert all({"title", "author", "year"} <= bibtex_fields(entry) for entry in entries)
 
 
 def test_options_of_no_method_are_a_clear_error() -> None:

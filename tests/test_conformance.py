@@ -91,7 +91,7 @@ def contexts(method: Method) -> list[Context]:
 def test_describes_itself(name: str) -> None:
     cls = get_method(name)
     assert cls.name == name and cls.title and cls.__doc__ and inspect.getmodule(cls).__doc__
-    assert "title" in bibtex_fields(cls.citation)
+    assert {"title", "author", "year"} <= bibtex_fields(cls.citation)
     assert "question" not in inspect.signature(cls.__init__).parameters
 
 

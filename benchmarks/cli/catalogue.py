@@ -9,10 +9,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+import yaml
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from benchmarks.cli.common import clear_errors
+from benchmarks.cli.common import StudyArgument, clear_errors
 from benchmarks.study import StudyError, load_study, shipped
 
 app = typer.Typer()
@@ -52,6 +53,38 @@ def studies() -> None:
     with clear_errors():
         if broken:
             raise StudyError("\n".join(broken))
+
+
+@app.command()
+def datasets(
+    name: Annotated[str | None, typer.Argument(help="Show this data set's card; default: list all data sets.")] = None,
+) -> None:
+    """List the data sets that studies can name, or show where one comes from, its licence and its files."""
+    from benchmarks.data import DATASETS, get_dataset
+
+    with clear_errors():
+        card = None if name is None else get_dataset(name).card
+    if card is not None:
+        shown = card.model_dump(mode="json", exclude_defaults=True, exclude={"citation"})
+        text = yaml.safe_dump(shown, sort_keys=False, default_flow_style=None, width=120)
+        typer.echo(f"{text}{card.citation}".rstrip())
+        return
+    cards = [entry.card for entry in DATASETS.values()]
+    names, titles = max(len(card.name) for card in cards), max(len(card.title) for card in cards)
+    for card in cards:
+        splits = ", ".join(f"{rows:,} {split}" for split, rows in card.counts.items())
+        typer.echo(f"{card.name:{names}}  {card.title:{titles}}  {splits} ({', '.join(card.forms)})")
+    typer.echo("See a data set's card: marcos-bench datasets NAME", err=True)
+
+
+@app.command()
+def cite(study: StudyArgument) -> None:
+    """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
+    with clear_errors():
+        from benchmarks.bibliography import citations
+
+        entries = citations(load_study(study))
+    typer.echo("\n\n".join(entries))
 
 
 @app.command()

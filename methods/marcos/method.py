@@ -34,8 +34,9 @@ class MarCos(Method):
 
     name = "marcos"
     title = "MarCos"
-    citation = """@misc{marcos,
-  title={Deep Thinking by Markov Chain of Continuous Thoughts}}"""
+    citation = """@misc{liu2025marcos, title={Deep Thinking by {Markov} Chain of Continuous Thoughts},
+  author={Liu, Jiayu and Huang, Zhenya and Yang, Xuan and Ji, Tianyun and Sims, Anya and Xu, Hao and Chen, Enhong and
+  Teh, Yee Whye and Miao, Ning}, year={2025}, eprint={2509.25020}, archivePrefix={arXiv}}"""
     Options: ClassVar = MarCosOptions
     has_latents = True
     says_steps = True
