@@ -25,7 +25,7 @@ from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
 from benchmarks.specs import DecodingSpec, EvaluationSpec
 from methods.base import Method
-from methods.generation import Decoding, Generation
+from methods.generation import Decoding, Generation, InterventionError
 
 
 @dataclass
@@ -70,6 +70,8 @@ def answering_method(spec: RunSpec, results: Path) -> Method:
 
 @torch.no_grad()
 def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
+    if decoding.interventions and method.steerable_latents(method.options) is None:
+        raise InterventionError(f"{method.title} (options: {method.options}) has no latents that can be set by hand")
     asked = memory_for_answers(len(questions), max(map(len, questions)))
     with asked, autocast(method.device, precision):
         return method.generate(questions, decoding)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collating import IGNORE, labelled, pad
-from methods.decoding import decode, prefill, prompted
+from methods.collating import continued, labelled
+from methods.decoding import batch_prompts, decode, prefill
 from methods.generation import Decoding, Generation
 
 
@@ -40,7 +39,7 @@ class MyMethod(Method):
   booktitle={ICLR}, year={2024}}"""
     Options: ClassVar = MyMethodOptions
     options: MyMethodOptions
-    # CHANGE: True for a method that thinks in vectors. It then passes them through `methods.decoding.controlled`, and
+    # CHANGE: True for a method that thinks in vectors. It then passes them through `methods.decoding.swap_latents`, and
     # the table of controls asks what they carry
     has_latents = False
     # CHANGE: override these hooks of `Method` where their defaults (in brackets) are not true of your method:
@@ -74,13 +73,11 @@ class MyMethod(Method):
         """CHANGE: the layout of the tokens. `example.steps` has the written steps, `context.stage` the stage."""
         prompts = [self._prompt(example.question) for example in examples]
         targets = [[*self.vocabulary.answer_marker, *example.answer, self.vocabulary.eos] for example in examples]
-        ids, real = pad([[*p, *t] for p, t in zip(prompts, targets, strict=True)], self.vocabulary.eos)
-        asked = torch.tensor([len(p) for p in prompts])[:, None]
-        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)[:, 1:]
+        ids, labels, tokens = continued(prompts, targets, self.vocabulary.eos)
         return Batch(
-            {"ids": ids[:, :-1], "labels": labels, "labelled": labelled(labels)},
-            {"cross_entropy": sum(map(len, targets))},  # what the sum of this loss is divided by
-            tokens=int(real.sum()) - len(examples),  # that `forward` reads, padding apart, over all its passes
+            {"ids": ids, "labels": labels, "labelled": labelled(labels)},
+            {"cross_entropy": float(sum(map(len, targets)))},  # what the sum of this loss is divided by
+            tokens,  # that `forward` reads, padding apart, over all its passes
         )
 
     def forward(self, batch: Batch, context: Context) -> Output:
@@ -93,7 +90,7 @@ class MyMethod(Method):
         """CHANGE: what happens between question and answer. `methods.decoding.extend` feeds one more vector."""
         prompts = [self._prompt(question) for question in questions]
         # all randomness comes from keys, one for each question
-        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         # CHANGE: a method that thinks in vectors adds what they took: cost + Cost(forward_passes=1, latent_steps=1)

@@ -7,7 +7,6 @@ point in the group ``marcos_bench.methods`` of another. :mod:`methods.generation
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,10 +17,13 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from methods.generation import Decoding, Generation, InterventionError, Length
+from methods.generation import Decoding, Generation, Length
 
 if TYPE_CHECKING:
     from methods.backbone import Backbone
+
+
+ANSWER_MARKER = "####"  # stands before every answer, as in GSM8K
 
 
 class MethodOptions(BaseModel):
@@ -44,8 +46,8 @@ class Vocabulary:
 
     @cached_property
     def answer_marker(self) -> list[int]:
-        """The ids of ``"#### "``, which stands before every answer as in GSM8K."""
-        return self.encode("#### ")
+        """The ids of :data:`ANSWER_MARKER` and the blank behind it."""
+        return self.encode(f"{ANSWER_MARKER} ")
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,8 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Copied to a device. To a GPU from pinned memory, so that the host goes on meanwhile."""
 
-        def move(tensor: Tensor) -> Tensor:
-            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+        def move(tensor: Tensor) -> Tensor:  # a slice is made dense first: no copy of another goes straight to a GPU
+            return (tensor.contiguous().pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
         moved = {name: move(tensor) for name, tensor in self.tensors.items()}
         return replace(self, tensors=moved, keys=None if self.keys is None else move(self.keys))
@@ -182,26 +184,23 @@ class Method(nn.Module, ABC):
         self.options = options
         self.vocabulary = setup.vocabulary
 
-    def __init_subclass__(cls, **settings: Any) -> None:
-        """No method can overlook interventions: :meth:`generate` refuses them where :meth:`steers` names nothing."""
-        super().__init_subclass__(**settings)
-        if "generate" in vars(cls) and not getattr(cls.generate, "__isabstractmethod__", False):
-            cls.generate = _refusing(cls.generate)
-
     @classmethod
-    def steers(cls, options: Any) -> str | None:
-        """The name, in :attr:`Generation.trace`, of the latents (B, steps, dims) that interventions set, else None."""
+    def steerable_latents(cls, options: Any) -> str | None:
+        """The name, in :attr:`Generation.trace`, of the latents (B, steps, dims) that interventions set; None where a
+        method has none, and is never given interventions."""
         return None
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
-        """The latents (B, steps, dims) that training encodes the examples' own steps in; None where :meth:`steers`
-        names none, or nothing encodes them."""
+        """The latents (B, steps, dims) that training encodes the examples' own steps in; None where
+        :meth:`steerable_latents` names none, or nothing encodes them."""
         return None
 
     @classmethod
     def starts_from(cls, options: Any) -> str | None:
-        """The method whose checkpoint (same data, same seed, default options) this one is initialised from."""
-        return None
+        """The method whose checkpoint (same data, same seed, default options) this one is initialised from: the one
+        that the option ``warm_start`` names, where a method has that option."""
+        start = getattr(options, "warm_start", "none")
+        return None if start == "none" else start
 
     @classmethod
     def skip(cls, options: Any, setting: Mapping[str, Any]) -> str | None:
@@ -275,16 +274,6 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Answers to tokenised questions: batched, cached, the same at any batch size. Gold text cannot get here."""
-
-
-def _refusing(generate: Callable[..., Generation]) -> Callable[..., Generation]:
-    @functools.wraps(generate)
-    def checked(self: Method, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        if decoding.interventions and self.steers(self.options) is None:
-            raise InterventionError(f"{self.title} (options: {self.options}) has no latents that can be set by hand")
-        return generate(self, questions, decoding)
-
-    return checked
 
 
 @torch.no_grad()

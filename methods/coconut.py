@@ -16,7 +16,7 @@ from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, copy_weights
 from methods.collating import IGNORE, labelled, pad, padding
 from methods.cot_sft import prompt, target
-from methods.decoding import Prefix, blank, controlled, decode, prompted, read
+from methods.decoding import Prefix, batch_prompts, blank, decode, read, swap_latents
 from methods.draws import key, uniform
 from methods.generation import Decoding, Generation
 
@@ -98,7 +98,7 @@ class Coconut(Method):
 
     @classmethod
     def starts_from(cls, options: CoconutOptions) -> str | None:
-        return None if options.control == "no_cot" or options.warm_start == "none" else "cot_sft"
+        return None if options.control == "no_cot" else super().starts_from(options)
 
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
         copy_weights(weights, self)
@@ -220,7 +220,7 @@ class Coconut(Method):
         for start, stop in pairwise([0, *range(first, prompts.shape[1]), vectors.shape[1]]):
             inputs = vectors[:, start:stop]
             if start:
-                own = controlled(prefix.hidden[:, None], decoding)
+                own = swap_latents(prefix.hidden[:, None], decoding)
                 thoughts.append(torch.where(thinking[:, start - first, None, None], own, inputs[:, :1]))
                 inputs = torch.cat([thoughts[-1], inputs[:, 1:]], dim=1)
             prefix, output = read(prefix, inputs, None if real is None else real[:, start:stop])
@@ -252,7 +252,7 @@ class Coconut(Method):
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         enclosed = [self._enclose(question, self.final_stage) for question in questions]
         prompts = [opened for opened, _ in enclosed]
-        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         closed = torch.tensor([[token] for _, token in enclosed], device=self.device)
         reading = self.read(ids, real, self._thinking(ids), closed, decoding)
         answer, cost = decode(self.lm, reading.prefix, decoding, keys, self.vocabulary.eos)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collating import IGNORE, labelled, pad, padding
+from methods.collating import continued, labelled, pad, padding
 from methods.cot_sft import lines, prompt
-from methods.decoding import Prefix, controlled, decode, extend, prefill, prompted, read
+from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents
 from methods.generation import Decoding, Generation, Length
 
 ANSWER_PHRASE = "The answer is: "  # before every answer; what is distilled is the state at its last token
@@ -68,10 +68,6 @@ class CODI(Method):
         self.project = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width), nn.LayerNorm(width))
         self.phrase = self.vocabulary.encode(ANSWER_PHRASE)
 
-    @classmethod
-    def starts_from(cls, options: CODIOptions) -> str | None:
-        return None if options.warm_start == "none" else options.warm_start
-
     def stages(self, budget: Budget) -> list[Stage]:
         return [Stage("distillation", budget.epochs, select_on=("student",))]
 
@@ -82,22 +78,22 @@ class CODI(Method):
         afterwards, ``taught`` what the teacher reads; ``distilled`` (B,) is where in ``taught`` the answer follows."""
         eos = self.vocabulary.eos
         asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
-        said, said_real = pad([[self.end, *self.phrase, *e.answer, eos] for e in examples], eos)
+        answers = [[*self.phrase, *e.answer, eos] for e in examples]
+        said, said_labels, said_tokens = continued([[self.end]] * len(examples), answers, eos)
         prompts = [prompt(e.question, self.vocabulary) for e in examples]
-        reasons = [[*self._chain(e), *self.phrase] for e in examples]
-        rows = [[*p, *r, *e.answer, eos] for p, r, e in zip(prompts, reasons, examples, strict=True)]
-        taught, taught_real = pad(rows, eos)
-        unlabelled = torch.arange(taught.shape[1]) < torch.tensor([len(p) for p in prompts])[:, None]
-        said_labels = said.masked_fill(~said_real, IGNORE)[:, 1:]
-        taught_labels = taught.masked_fill(~taught_real | unlabelled, IGNORE)[:, 1:]
+        chains = [self._chain(e) for e in examples]
+        taught, taught_labels, taught_tokens = continued(
+            prompts, [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)], eos
+        )
+        last = [len(p) + len(chain) + len(self.phrase) - 1 for p, chain in zip(prompts, chains, strict=True)]
         said_labelled, taught_labelled = labelled(said_labels), labelled(taught_labels)
         return Batch(
             {
                 "asked": asked,
                 **padding(asked_real=asked_real),
-                "said": said[:, :-1],
-                "taught": taught[:, :-1],
-                "distilled": torch.tensor([len(p) + len(r) - 1 for p, r in zip(prompts, reasons, strict=True)]),
+                "said": said,
+                "taught": taught,
+                "distilled": torch.tensor(last),
                 "said_labels": said_labels,
                 "said_labelled": said_labelled,
                 "taught_labels": taught_labels,
@@ -108,8 +104,7 @@ class CODI(Method):
                 "teacher": float(taught_labelled.shape[1]),
                 "distillation": float(len(examples)),
             },
-            tokens=int(asked_real.sum() + said_real.sum() + taught_real.sum())
-            + (self.options.num_latents - 2) * len(examples),  # the last token of said and taught is only predicted
+            tokens=int(asked_real.sum()) + self.options.num_latents * len(examples) + said_tokens + taught_tokens,
         )
 
     def _prompt(self, question: Sequence[int]) -> list[int]:
@@ -151,7 +146,7 @@ class CODI(Method):
         """Feed the projection of each last state back, in one pass each; the latents are (B, num_latents, d)."""
         latents = []
         for _ in range(self.options.num_latents):
-            latents.append(controlled(self.project(prefix.hidden), decoding))
+            latents.append(swap_latents(self.project(prefix.hidden), decoding))
             prefix = extend(prefix, latents[-1])
         return prefix, torch.stack(latents, dim=1)
 
@@ -162,7 +157,7 @@ class CODI(Method):
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         prompts = [self._prompt(question) for question in questions]
-        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         trunk, embed = self.lm.base_model, self.lm.get_input_embeddings()
         prefix, latents = self.think(prefill(trunk, embed(ids), real, decoding.cache), decoding)
         prefix = extend(prefix, embed(torch.full_like(keys, self.end)))

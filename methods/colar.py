@@ -20,7 +20,7 @@ from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collating import IGNORE, labelled, pad
 from methods.cot_sft import lines, prompt, target
-from methods.decoding import Prefix, choose, controlled, decode, extend, forced, prefill, prompted
+from methods.decoding import Prefix, batch_prompts, choose, decode, extend, forced, prefill, swap_latents
 from methods.draws import generator, key, normal, question_keys, uniform
 from methods.generation import Decoding, Generation, Length
 
@@ -99,10 +99,6 @@ class CoLaR(Method):
     @property
     def _table(self) -> Tensor:
         return self.lm.get_input_embeddings().weight.detach()
-
-    @classmethod
-    def starts_from(cls, options: CoLaROptions) -> str | None:
-        return None if options.warm_start == "none" else options.warm_start
 
     @torch.no_grad()
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
@@ -186,8 +182,12 @@ class CoLaR(Method):
         """(B, W, d) embeddings, each the sum of the tokens that share its place."""
         embedded = self.lm.get_input_embeddings()(batch["ids"])
         shares = embedded * batch["share"][..., None].to(embedded)
-        compressed = embedded.new_zeros(len(embedded), batch["labels"].shape[1] + 1, embedded.shape[2])
-        return compressed.scatter_add(1, batch["place"][..., None].expand_as(shares), shares)
+        width = batch["labels"].shape[1] + 1
+        rows = torch.arange(len(embedded), device=self.device)[:, None] * width
+        compressed = embedded.new_zeros(len(embedded) * width, embedded.shape[2])
+        # Whole rows are added: on a GPU, adding numbers one by one would sort all of them to be deterministic
+        compressed = compressed.index_add(0, (rows + batch["place"]).flatten(), shares.flatten(0, 1))
+        return compressed.view(len(embedded), width, -1)
 
     def _latent_loss(self, mean: Tensor, log_deviation: Tensor | None, wanted: Tensor, batch: Batch) -> Tensor:
         """Sum over the chains' vectors (N, d) of the mean over d."""
@@ -223,7 +223,7 @@ class CoLaR(Method):
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         prompts = [self._prompt(question, self.speed) for question in questions]
-        ids, real, token_keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        ids, real, token_keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         streams = ("latents", "ends")
         keys = {stream: question_keys(questions, decoding.seed, stream).to(self.device) for stream in streams}
         embed = self.lm.get_input_embeddings()
@@ -247,7 +247,7 @@ class CoLaR(Method):
         running = torch.ones_like(keys["ends"], dtype=torch.bool)
         latents, thought = [], []
         for step in range(self.options.max_latents):
-            latents.append(controlled(self._next_latent(prefix.hidden, keys["latents"], step, decoding), decoding))
+            latents.append(swap_latents(self._next_latent(prefix.hidden, keys["latents"], step, decoding), decoding))
             thought.append(running)
             prefix = _visible(extend(prefix, latents[-1]), running)
             if lengths is None:

@@ -22,6 +22,18 @@ def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"
     return ids, mask
 
 
+def continued(
+    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], eos: int
+) -> tuple[Tensor, Tensor, int]:
+    """Prompts, and the targets that are to be written after them, in one row each, padded on the right: the ids (B, L)
+    that are read, without a row's last one; the labels (B, L) of what follows each of them, in targets alone; and how
+    many of the ids are no padding."""
+    ids, real = pad([[*prompt, *target] for prompt, target in zip(prompts, targets, strict=True)], eos)
+    asked = torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)
+    return ids[:, :-1], labels[:, 1:], int(real.sum()) - len(ids)
+
+
 def labelled(labels: Tensor) -> Tensor:
     """(2, N) rows and columns of the labels (B, L) that carry a loss, which :func:`methods.backbone.label_loss` takes.
     For :meth:`Method.collate`."""

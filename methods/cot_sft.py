@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, Vocabulary
-from methods.collating import IGNORE, labelled, pad
-from methods.decoding import decode, prefill, prompted
+from methods.collating import continued, labelled
+from methods.decoding import batch_prompts, decode, prefill
 from methods.generation import Decoding, Generation, Length
 
 
@@ -46,14 +45,9 @@ class CoTSFT(Method):
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         prompts = [prompt(example.question, self.vocabulary) for example in examples]
         targets = self.targets(examples, context)
-        ids, real = pad([[*p, *t] for p, t in zip(prompts, targets, strict=True)], self.vocabulary.eos)
-        asked = torch.tensor([len(p) for p in prompts])[:, None]
-        labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)[:, 1:]
-        return Batch(
-            {"ids": ids[:, :-1], "labels": labels, "labelled": labelled(labels)},
-            {"cross_entropy": sum(map(len, targets))},
-            tokens=int(real.sum()) - len(examples),
-        )
+        ids, labels, tokens = continued(prompts, targets, self.vocabulary.eos)
+        tensors = {"ids": ids, "labels": labels, "labelled": labelled(labels)}
+        return Batch(tensors, {"cross_entropy": float(sum(map(len, targets)))}, tokens)
 
     def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
         """What is written after each prompt."""
@@ -69,7 +63,7 @@ class CoTSFT(Method):
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         prompts = [prompt(question, self.vocabulary) for question in questions]
-        ids, real, keys = prompted(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         return Generation(answer, cost)

@@ -2,8 +2,8 @@
 
 A method prefills a :class:`Prefix` with its prompt, may extend it by continuous vectors (:func:`extend`), and decodes
 tokens from it. Prompts are padded on the left; masks and position ids make padding invisible. Finished rows leave the
-batch once they are half of it. How a prefix is kept is the business of :mod:`methods.memory` and
-:mod:`methods._static_memory`.
+batch once they are half of it. How a prefix is kept is the business of :mod:`methods.kv_cache` and
+:mod:`methods._static_cache`.
 """
 
 from __future__ import annotations
@@ -18,41 +18,44 @@ from torch import Tensor
 from methods.collating import pad
 from methods.draws import question_keys, uniform
 from methods.generation import CachePolicy, Cost, Decoding
-from methods.memory import Growing, Memory, Rereading
+from methods.kv_cache import DynamicKVCache, KVCache, NoCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+LIKELIEST = 64  # tokens that nearly every draw is among
 
 
 @dataclass
 class Prefix:
     """What a model has read, and the state that the next token is predicted from."""
 
-    memory: Memory
+    cache: KVCache
     hidden: Tensor  # (B, d) final hidden state of the last position
     real: Tensor  # (B, L) which positions are seen, and are no padding
     cost: Cost
     whole: bool = True  # whether all are; known without asking the device
 
     def select(self, rows: Tensor) -> Prefix:
-        """The prefix of some rows. The memory is changed in place: this prefix is spent."""
-        self.memory.select(rows)
-        return Prefix(self.memory, self.hidden[rows], self.real[rows], self.cost, self.whole)
+        """The prefix of some rows. The cache is changed in place: this prefix is spent."""
+        self.cache.select(rows)
+        return Prefix(self.cache, self.hidden[rows], self.real[rows], self.cost, self.whole)
 
 
-def make_memory(policy: CachePolicy, trunk: Any) -> Memory:
-    """The memory that a policy names; ``auto`` is ``static`` where a GPU answers and ``dynamic`` elsewhere."""
+def make_cache(policy: CachePolicy, trunk: Any) -> KVCache:
+    """The cache that a policy names; ``auto`` is ``static`` where a GPU answers and ``dynamic`` elsewhere."""
     if policy == "auto":
         on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
         policy = "static" if on_gpu else "dynamic"
     if policy != "static":
-        return Growing(trunk) if policy == "dynamic" else Rereading(trunk)
-    from methods._static_memory import Static  # it extends classes of transformers, which take seconds to import
+        return DynamicKVCache(trunk) if policy == "dynamic" else NoCache(trunk)
+    from methods._static_cache import StaticKVCache  # it extends classes of transformers, which take seconds to import
 
-    return Static(trunk)
+    return StaticKVCache(trunk)
 
 
-def prompted(
+def batch_prompts(
     prompts: Sequence[Sequence[int]],
     questions: Sequence[Sequence[int]],
     decoding: Decoding,
@@ -70,7 +73,7 @@ def prompted(
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
     """The prefix of rows of (B, L, d) vectors, before anything of them is read."""
     real = torch.zeros(len(embeddings), 0, dtype=torch.bool, device=embeddings.device)
-    return Prefix(make_memory(cache, trunk), embeddings[:, :0].sum(1), real, Cost())
+    return Prefix(make_cache(cache, trunk), embeddings[:, :0].sum(1), real, Cost())
 
 
 def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cache: CachePolicy = "dynamic") -> Prefix:
@@ -79,18 +82,18 @@ def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cac
 
 
 def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
-    """Read one more (B, d) vector per row. The memory is changed in place: ``prefix`` is spent."""
+    """Read one more (B, d) vector per row. The cache is changed in place: ``prefix`` is spent."""
     return read(prefix, embeddings[:, None])[0]
 
 
 def read(prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, **settings: Any) -> tuple[Prefix, Any]:
     """Read (B, n, d) more vectors in one pass, of which ``real`` (B, n; None: all) are no padding; returns the trunk's
-    output too. The memory is changed in place: ``prefix`` is spent."""
+    output too. The cache is changed in place: ``prefix`` is spent."""
     own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
     seen = torch.cat([prefix.real, own], dim=1)
     whole = prefix.whole and real is None
-    output = prefix.memory.read(embeddings, seen, whole, **settings)
-    return Prefix(prefix.memory, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), whole), output
+    output = prefix.cache.read(embeddings, seen, whole, **settings)
+    return Prefix(prefix.cache, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), whole), output
 
 
 def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) -> tuple[Tensor, Cost]:
@@ -144,15 +147,27 @@ def choose(logits: Tensor, decoding: Decoding, keys: Tensor, step: int) -> Tenso
     """(B, V) logits to (B,) tokens: the likeliest, or one draw per row from the nucleus."""
     if decoding.tokens == "greedy":
         return logits.argmax(-1)
-    probability, order = torch.softmax(logits.double() / decoding.temperature, -1).sort(-1, descending=True)
-    mass = probability.cumsum(-1)
-    nucleus = mass - probability < decoding.top_p  # the likeliest token always belongs to it
-    total = (probability * nucleus).sum(-1, keepdim=True)
-    drawn = torch.searchsorted(mass, uniform(keys, 1, step).to(mass) * total, right=True)
-    return order.gather(1, drawn.clamp(max=logits.shape[1] - 1)).squeeze(1)
+    probability = torch.softmax(logits.double() / decoding.temperature, -1)
+    return from_nucleus(probability, decoding.top_p, uniform(keys, 1, step).to(probability))
 
 
-def controlled(latents: Tensor, decoding: Decoding) -> Tensor:
+def from_nucleus(probability: Tensor, top_p: float, draws: Tensor) -> Tensor:
+    """(B,) tokens by (B, V) probabilities, of which the likeliest that together have ``top_p`` count, from draws (B, 1)
+    in [0, 1). Sorting a large vocabulary takes longer than a decoding step; nearly all draws lie among its likeliest
+    tokens, so the others are looked at where some row's does not."""
+    for count in (min(LIKELIEST, probability.shape[1]), probability.shape[1]):
+        likely, order = probability.topk(count)  # the likeliest first
+        mass = likely.cumsum(-1)
+        nucleus = mass - likely < top_p  # the likeliest token always belongs to it
+        total = (likely * nucleus).sum(-1, keepdim=True) if top_p < 1 else torch.ones_like(draws)
+        reached = mass[:, -1:] >= top_p if top_p < 1 else mass[:, -1:] > draws
+        if count == probability.shape[1] or reached.all():
+            break
+    drawn = torch.searchsorted(mass, draws * total, right=True)
+    return order.gather(1, drawn.clamp(max=count - 1)).squeeze(1)
+
+
+def swap_latents(latents: Tensor, decoding: Decoding) -> Tensor:
     """(B, …) latents as a question's continuation is to see them: its own, or those of a control that asks whether
     they carry anything (:attr:`Decoding.thoughts`)."""
     if decoding.thoughts == "exchanged":

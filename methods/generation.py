@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_memory
+CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_cache
 
 
 class InterventionError(ValueError):
@@ -17,8 +17,8 @@ class InterventionError(ValueError):
 
 @dataclass(frozen=True)
 class Intervention:
-    """Dimensions ``dims`` of the latents that :meth:`methods.base.Method.steers` names get ``value``, for every
-    question, in thinking step ``step`` (counted from 1) or, without one, in all of them."""
+    """Dimensions ``dims`` of the latents that :meth:`methods.base.Method.steerable_latents` names get ``value``, for
+    every question, in thinking step ``step`` (counted from 1) or, without one, in all of them."""
 
     dims: tuple[int, ...]
     value: float
@@ -52,7 +52,7 @@ class Decoding:
     trace: bool = False  # keep the latents in Generation.trace
     cache: CachePolicy = "auto"  # how what was read is kept; changes no answer
     lengths: tuple[Length, ...] | None = None  # forced, one per question: measures work whatever the weights say
-    # dimensions set by hand, for methods whose `steers` names latents; the last one wins
+    # dimensions set by hand, for methods whose `steerable_latents` names latents; the last one wins
     interventions: tuple[Intervention, ...] = ()
 
 

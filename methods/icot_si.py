@@ -46,10 +46,6 @@ class ICoTSI(CoTSFT):
     Options: ClassVar = ICoTSIOptions
     options: ICoTSIOptions
 
-    @classmethod
-    def starts_from(cls, options: ICoTSIOptions) -> str | None:
-        return None if options.warm_start == "none" else options.warm_start
-
     # -- curriculum
 
     def cutoff(self, budget: Budget) -> int:

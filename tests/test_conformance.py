@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks import launch, steps, training
@@ -146,6 +147,17 @@ def test_training_asks_for_no_numbers(method: Method) -> None:
     """So a GPU always has work ahead. What fails here belongs into ``collate``, where the host knows all numbers."""
     for context in contexts(method):
         step_without_numbers(method, method.collate(examples(), context), context)
+
+
+def test_what_goes_to_a_gpu_is_pinned_whole(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned memory keeps the strides of a view: it cannot be made of an expanded one, and a slice is copied from
+    memory that is not pinned, for which the host waits."""
+    pinned = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    monkeypatch.setattr(Tensor, "to", lambda tensor, *args, **kwargs: tensor)
+    for context in contexts(method):
+        batch = method.collate(examples(), context).to(torch.device("cuda"))
+        assert len(pinned) >= len(batch.tensors) and all(tensor.is_contiguous() for tensor in pinned)
 
 
 def test_batch_size_changes_no_answer(method: Method) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from methods.backbone import causal_mask, label_loss, load_backbone
 from methods.collating import IGNORE, labelled
-from methods.decoding import choose, decode, end_where, prefill, prompted
+from methods.decoding import batch_prompts, choose, decode, end_where, from_nucleus, prefill
 from methods.draws import key, normal, question_keys, uniform
 from methods.generation import Decoding
 
@@ -73,6 +73,19 @@ def test_sampling_follows_the_probabilities_of_the_nucleus() -> None:
     torch.testing.assert_close(nucleus, torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
 
 
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 6.0])
+def test_a_draw_from_the_likeliest_tokens_is_that_of_the_whole_vocabulary(top_p: float, scale: float) -> None:
+    """Also where probability is spread so evenly that most draws lie beyond them."""
+    logits = scale * torch.randn(300, 500, generator=torch.Generator().manual_seed(2))
+    probability, draws = torch.softmax(logits.double(), -1), uniform(torch.arange(300), 1)
+    ordered, order = probability.sort(-1, descending=True)
+    mass = ordered.cumsum(-1)
+    total = (ordered * (mass - ordered < top_p)).sum(-1, keepdim=True)
+    expected = order.gather(1, torch.searchsorted(mass, draws * total, right=True).clamp(max=499)).squeeze(1)
+    assert torch.equal(from_nucleus(probability, top_p, draws), expected)
+
+
 def test_draws_are_uniform_normal_and_functions_of_their_key() -> None:
     keys = torch.tensor([key("seed", i) for i in range(200)])
     draws = uniform(keys, 100)
@@ -93,11 +106,12 @@ def test_question_keys_depend_on_question_seed_and_stream_alone() -> None:
 
 def test_prompts_are_padded_on_the_left_and_draw_by_their_questions() -> None:
     decoding = Decoding(seed=4)
-    ids, real, keys = prompted([[5, 6, 9], [7, 9]], [[5, 6], [7]], decoding, EOS, torch.device("cpu"))
+    ids, real, keys = batch_prompts([[5, 6, 9], [7, 9]], [[5, 6], [7]], decoding, EOS, torch.device("cpu"))
     assert ids.tolist() == [[5, 6, 9], [EOS, 7, 9]]
     assert real is not None and real.tolist() == [[True, True, True], [False, True, True]]
     assert torch.equal(keys, question_keys([[5, 6], [7]], 4, "tokens"))
-    assert prompted([[5, 6], [7, 9]], [[5], [7]], decoding, EOS, torch.device("cpu"))[1] is None, "nothing is padding"
+    _, real, _ = batch_prompts([[5, 6], [7, 9]], [[5], [7]], decoding, EOS, torch.device("cpu"))
+    assert real is None, "nothing is padding"
 
 
 def test_end_of_text_is_chosen_where_it_is_due_and_nowhere_else() -> None:

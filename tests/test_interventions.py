@@ -5,25 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.answering import generate
 from methods.base import Method
 from methods.generation import Decoding, Generation, Intervention, InterventionError
 from methods.registry import available
 from test_conformance import OPTIONS, make, questions
 
-STEERED = [name for name, cls in available().items() if cls.steers(cls.Options.model_validate(OPTIONS.get(name, {})))]
+STEERED = [
+    name
+    for name, cls in available().items()
+    if cls.steerable_latents(cls.Options.model_validate(OPTIONS.get(name, {})))
+]
 
 
 def said(method: Method, *interventions: Intervention, count: int | None = None) -> Generation:
     decoding = Decoding(trace=True, max_new_tokens=6, answer_only=False, interventions=interventions)
-    with torch.no_grad():
-        return method.eval().generate(questions()[:count], decoding)
+    return generate(method.eval(), questions()[:count], decoding, "float32")
 
 
 @pytest.mark.parametrize("name", available())
 def test_set_or_refused(name: str) -> None:
     method = make(name)
     one = Intervention((1, 3), 5.0)
-    if (latents := method.steers(method.options)) is None:
+    if (latents := method.steerable_latents(method.options)) is None:
         with pytest.raises(InterventionError, match="has no latents that can be set by hand"):
             said(method, one)
         return
@@ -34,7 +38,7 @@ def test_set_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", STEERED)
 def test_a_step_is_set_and_those_before_it_stay(name: str) -> None:
     method = make(name)
-    latents = str(method.steers(method.options))
+    latents = str(method.steerable_latents(method.options))
     plain, steered = said(method), said(method, Intervention((0,), 40.0, step=2))
     assert (steered.trace[latents][:, 1, 0] == 40).all() and not (steered.trace[latents][:, [0, 2], 0] == 40).any()
     torch.testing.assert_close(plain.trace[latents][:, 0], steered.trace[latents][:, 0])
@@ -45,7 +49,7 @@ def test_a_step_is_set_and_those_before_it_stay(name: str) -> None:
 @pytest.mark.parametrize("name", STEERED)
 def test_a_later_intervention_wins_and_draws_stay(name: str) -> None:
     method = make(name)
-    latents = str(method.steers(method.options))
+    latents = str(method.steerable_latents(method.options))
     trace = said(method, Intervention((0, 1), 2.0), Intervention((1,), 3.0)).trace[latents]
     assert (trace[:, :, 0] == 2).all() and (trace[:, :, 1] == 3).all()
     torch.testing.assert_close(trace[:, 0, 2:], said(method).trace[latents][:, 0, 2:])
@@ -68,4 +72,4 @@ def test_what_is_not_there_is_refused(name: str, one: Intervention, message: str
 
 def test_options_can_take_the_latents_away() -> None:
     cls = available()["marcos"]
-    assert cls.steers(cls.Options.model_validate({"randomness": False})) is None
+    assert cls.steerable_latents(cls.Options.model_validate({"randomness": False})) is None

@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 
 from benchmarks.summary import DEAD
 from methods.backbone import load_backbone
-from methods.base import Batch, Context, Example, Setup, Stage, Vocabulary
+from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.collating import IGNORE
 from methods.draws import key
 from methods.generation import Decoding
@@ -140,6 +140,15 @@ def test_the_answer_is_always_the_last_target() -> None:
         assert all(row[0] == VOCABULARY.newline[0] for row in rows)
     assert targets(EXAMPLES[1], 3, VOCABULARY, limit=128)[:2] == [VOCABULARY.newline] * 2
     assert all(row[-1] == VOCABULARY.eos for row in targets(EXAMPLES[0], 3, VOCABULARY, limit=1) if len(row) > 1)
+
+
+def test_speaking_starts_from_one_token_where_a_newline_has_two() -> None:
+    two = replace(VOCABULARY, encode=lambda text: [3, 4] if text == "\n" else VOCABULARY.encode(text))
+    for example in EXAMPLES:
+        assert [row[1:] for row in targets(example, 3, two, limit=128)] == [
+            row[len(VOCABULARY.newline) :] for row in targets(example, 3, VOCABULARY, limit=128)
+        ]
+        assert all(row[0] == 4 for row in targets(example, 3, two, limit=128))
 
 
 def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
@@ -345,6 +354,22 @@ def test_lambda_steers_to_its_target_and_stays_in_bounds() -> None:
     for _ in range(1000):
         controller.update(l1=10.0, active=10.0)
     assert float(controller.weight) == pytest.approx(0.1)
+
+
+def test_bounds_of_lambda_are_in_order() -> None:
+    with pytest.raises(ValueError, match=r"`minimum` of lambda is 0.1, above its `maximum` of 0.01"):
+        SparsityOptions(minimum=0.1, maximum=0.01)
+
+
+def test_features_take_no_thought_that_nothing_reads() -> None:
+    method = make().eval()
+    stage = method.stages(Budget(1.0, 1))[-1]
+    passes: list[None] = []
+    method.thinking.register_forward_hook(lambda *_: passes.append(None))
+    context = Context(stage, 0, 0, seed=0)
+    with torch.no_grad():
+        features = method.features(method.collate(EXAMPLES, context), context)
+    assert features["pooled"].shape[1] == method.options.steps == len(passes) + 1
 
 
 def test_lambda_window_waits_and_a_fixed_lambda_stays() -> None:

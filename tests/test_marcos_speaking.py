@@ -13,8 +13,9 @@ from torch import Tensor
 from methods.collating import IGNORE, labelled
 from methods.draws import question_keys
 from methods.generation import Decoding, Length
+from methods.marcos import speaking
 from methods.marcos.options import MarCosOptions
-from methods.marcos.speaking import at_once_loss, decode_at_once, in_sight, speak_at_once
+from methods.marcos.speaking import at_once_loss, decode_at_once, revealed, speak_at_once
 from test_marcos import CONTEXT, EXAMPLES, VOCABULARY, make
 from tiny import passes
 
@@ -60,22 +61,22 @@ def test_training_hides_one_to_all_targets_of_each_row() -> None:
     labels = torch.full((400, 8), IGNORE)
     labels[:, :5] = 9
     keys = question_keys([[i] for i in range(200)], 0, "rows")
-    known, weights = in_sight(labels, keys, steps=2, step=3)
+    known, weights = revealed(labels, keys, steps=2, step=3)
     assert not known[:, 5:].any()
     hidden = 5 - known.sum(1)
     assert sorted(set(hidden.tolist())) == [1, 2, 3, 4, 5]
     assert all(40 < int((hidden == n).sum()) < 120 for n in range(1, 6))
     torch.testing.assert_close(weights[:, 0], 5.0 / hidden)
     assert (known[:200] != known[200:]).any()  # steps of an example draw each their own
-    assert (in_sight(labels, keys, steps=2, step=4)[0] != known).any()
+    assert (revealed(labels, keys, steps=2, step=4)[0] != known).any()
 
 
 def test_what_is_hidden_does_not_depend_on_the_rest_of_the_batch() -> None:
     labels = torch.full((3, 6), IGNORE)
     labels[:, :4] = 9
     keys = question_keys(QUESTIONS, 0, "rows")
-    known, _ = in_sight(labels, keys, steps=1, step=0)
-    alone, _ = in_sight(labels[1:2, :5], keys[1:2], steps=1, step=0)
+    known, _ = revealed(labels, keys, steps=1, step=0)
+    alone, _ = revealed(labels[1:2, :5], keys[1:2], steps=1, step=0)
     assert torch.equal(known[1:2, :5], alone)
 
 
@@ -86,7 +87,7 @@ def test_loss_of_a_row_keeps_its_size_whatever_is_hidden() -> None:
     labels = torch.tensor([[5, 6, 7, EOS, IGNORE]])
     whole = at_once_loss(lm, thoughts(1), labels, labelled(labels), EOS)
     for step in range(5):
-        known, weights = in_sight(labels, torch.tensor([11]), steps=1, step=step)
+        known, weights = revealed(labels, torch.tensor([11]), steps=1, step=step)
         hidden = labelled(labels.masked_fill(known, IGNORE))
         torch.testing.assert_close(at_once_loss(lm, thoughts(1), labels, hidden, EOS, known, weights), whole)
 
@@ -150,6 +151,16 @@ def test_what_is_said_at_once_can_have_its_lengths_forced(refinements: int) -> N
     generation = method.generate(QUESTIONS, Decoding(lengths=(Length(2), Length(6), Length(9))))
     assert [row.index(EOS) + 1 for row in generation.answer.tolist()] == [2, 6, 6]  # there is room for six tokens
     assert generation.cost.tokens == 14
+
+
+@torch.no_grad()
+def test_what_is_said_at_once_ends_at_the_limit_and_takes_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = make(speaking="one_shot")
+    whole = method.generate(QUESTIONS, Decoding()).answer
+    monkeypatch.setattr(speaking, "ROWS_AT_ONCE", 2)
+    assert torch.equal(method.generate(QUESTIONS, Decoding()).answer, whole)
+    short = method.generate(QUESTIONS, Decoding(max_new_tokens=2)).answer
+    assert torch.equal(short, whole[:, :2]) and whole.shape[1] > 2
 
 
 def test_what_is_said_at_once_is_never_drawn() -> None:

@@ -108,7 +108,7 @@ def test_classes_that_methods_are_derived_from_are_no_methods(site: Path, caplog
 @pytest.mark.parametrize("name", available())
 def test_a_method_builds_on_all_that_it_decodes_with(name: str) -> None:
     assert builds_on(get_method(name).__module__) >= {
-        f"methods.{part}" for part in ("base", "backbone", "decoding", "generation", "memory", "_static_memory")
+        f"methods.{part}" for part in ("base", "backbone", "decoding", "generation", "kv_cache", "_static_cache")
     }
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.analysis.reading import steered
+from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.stage import NoLatents
 from benchmarks.analysis.steering import differences, effects, outputs
@@ -23,7 +23,7 @@ def intervene(
     spec: RunSpec, results: Path, dims: str, value: float, step: int | None, test: str | None, count: int, show: int
 ) -> None:
     """Answer ``count`` questions as they are and with ``dims`` (as in ``3,7``) set to ``value``; print both."""
-    if steered(spec) is None:
+    if steerable_latents(spec) is None:
         raise NoLatents(f"{spec.id} has no latents that can be set by hand: name a run of another row")
     one = Intervention(parse_dims(dims), value, step)
     speaker = Speaker.load(spec, results)

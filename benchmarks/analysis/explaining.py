@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.analysis.by_hand import known_test
 from benchmarks.analysis.judging import judged, readable
-from benchmarks.analysis.reading import steered
+from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Said, Speaker, select
 from benchmarks.answering import decoding_of
 from benchmarks.data import TestSet
@@ -65,7 +65,7 @@ def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text,
     right = judged(asked, readable(asked, said))[0].correct
     steps = said.steps[0][:-1] if len(said.steps[0]) > 1 else []
     written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
-    name = steered(speaker.spec)
+    name = steerable_latents(speaker.spec)
     words = [words_of(speaker, value[0]) for key, value in said.trace.items() if key != name]
     active = active_dimensions(said.trace[name][0], speaker.spec) if name else []
     answer = Text(said.answers[0].strip(), style="green" if right else "red")

@@ -69,10 +69,10 @@ class Analysis:
         return frame.loc[:, ["test", "id", "step"]], np.stack(frame["values"].tolist())
 
 
-def steered(spec: RunSpec) -> str | None:
+def steerable_latents(spec: RunSpec) -> str | None:
     """The name of a run's latents that can be set by hand, None where it has none."""
     method = get_method(spec.method)
-    return method.steers(method.Options.model_validate(spec.options))
+    return method.steerable_latents(method.Options.model_validate(spec.options))
 
 
 def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
@@ -81,7 +81,7 @@ def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
     for block in study.blocks:
         rows = [(row, run_id(block.id, row.id, study.seeds[0])) for row in study.rows_of(block) if not row.control]
         runs = [(row, study.sources[run]) for row, run in rows if run in study.sources]
-        found += [(block, row, spec) for row, spec in runs if steered(spec)][:1]
+        found += [(block, row, spec) for row, spec in runs if steerable_latents(spec)][:1]
     return found
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from benchmarks.analysis.digits import digits_of, encoding, explained, is_summation, levels_of, steer
 from benchmarks.analysis.judging import judged
 from benchmarks.analysis.patterns import Patterns, patterns
-from benchmarks.analysis.reading import record_path, steered
+from benchmarks.analysis.reading import record_path, steerable_latents
 from benchmarks.analysis.saying import Said, Speaker, evenly
 from benchmarks.analysis.steering import described, outputs
 from benchmarks.analysis.votes import MEAN
@@ -39,7 +39,7 @@ class NoLatents(ValueError):
 
 def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Write ``analysis/*.parquet`` and, last, ``analysis/analysis.json`` of a trained run; returns the latter."""
-    name = steered(spec)
+    name = steerable_latents(spec)
     if name is None:
         raise NoLatents(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
     made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)

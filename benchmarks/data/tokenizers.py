@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.data.records import DataError, Record
 from benchmarks.specs import TokenizerSpec
-from methods.base import Vocabulary
+from methods.base import ANSWER_MARKER, Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -49,7 +49,7 @@ def make_tokenizer(spec: TokenizerSpec, records: Sequence[Record]) -> PreTrained
 def texts(records: Iterable[Record]) -> Iterator[str]:
     """Everything of a record that a model reads or writes, in one text."""
     for record in records:
-        yield "\n".join([record.question, *record.steps, f"#### {record.answer}", ""])
+        yield "\n".join([record.question, *record.steps, f"{ANSWER_MARKER} {record.answer}", ""])
 
 
 def train_bpe(corpus: Iterable[str], size: int) -> PreTrainedTokenizerFast:

@@ -19,7 +19,8 @@ def checkpoint_activations(method: Method) -> None:
         raise ValueError(f"{method.name} reads a cache while it trains, and layers that run again would add to it "
                          "twice: leave activation_checkpointing out of its row's engine")  # fmt: skip
     for trunk in trunks(method):
-        trunk.gradient_checkpointing_enable({"use_reentrant": False})
+        # Nothing in a layer draws random numbers, whose state would be kept and set again for each
+        trunk.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
 def compile_layers(method: Method, caches: bool) -> None:

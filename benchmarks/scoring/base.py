@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-MARKER = "####"  # stands before the answer that every method is trained to say
+from methods.base import ANSWER_MARKER
+
 Draws = tuple[str | None, ...]
 
 
@@ -49,8 +50,8 @@ class Scorer(ABC):
 def said(text: str) -> tuple[list[str], bool]:
     """The lines of a text, the last without its marker, and whether the marker stood there and nowhere else."""
     lines = [line.strip() for line in text.rstrip().split("\n")]
-    marked = lines[-1].startswith(MARKER) and text.count(MARKER) == 1
-    return [*lines[:-1], lines[-1].removeprefix(MARKER).strip()], marked
+    marked = lines[-1].startswith(ANSWER_MARKER) and text.count(ANSWER_MARKER) == 1
+    return [*lines[:-1], lines[-1].removeprefix(ANSWER_MARKER).strip()], marked
 
 
 def integers(line: str) -> tuple[int, ...] | None:

@@ -6,8 +6,9 @@ import math
 import re
 
 from benchmarks.scoring.base import Asked, Score, Scorer
+from methods.base import ANSWER_MARKER
 
-MARKER = re.compile(r"####|###|Answer:|The answer is:", re.IGNORECASE)
+MARKER = re.compile(rf"{ANSWER_MARKER}|###|Answer:|The answer is:", re.IGNORECASE)
 NUMBER = re.compile(r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 TOLERANCE = 1e-4  # relative to the gold answer where that is larger than 1
 

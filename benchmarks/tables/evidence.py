@@ -16,13 +16,13 @@ from benchmarks.paper import paper_table
 from benchmarks.provenance import backbone
 from benchmarks.results import load_collected
 from benchmarks.runs import RunSpec, run_id
-from benchmarks.scoring.base import MARKER
 from benchmarks.specs import TrainingSpec
 from benchmarks.statistics import ALPHA
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
 from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.repeating import habit_of
+from methods.base import ANSWER_MARKER
 
 # Tables whose test sets are the paper's own tasks, no stand-ins: a name such as copy_k16 says which one it is
 TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
@@ -202,10 +202,11 @@ def _without_clique(analysis: Analysis, marks: bool) -> str:
     plain, *others = clique_effects(analysis).to_dict("records")
     if len(clique) > 1:
         if marks and plain["marked"] in (0, 1):
-            return f"{'all' if plain['marked'] else 'no'} answers have {MARKER}, so no dimension need say so"
+            return f"{'all' if plain['marked'] else 'no'} answers have {ANSWER_MARKER}, so no dimension need say so"
         return "its clique was not set to the values that the paper names"
     single = len(analysis.record.frequent) == 1
     why = "one dimension alone is active" if single else "no two dimensions correlate enough"
     shares = ", ".join(f"{100 * line['marked']:.1f} % at {line['value']:g}" for line in others)
-    told = f"; dimension {clique[0]} set by itself gives {MARKER} in {shares} (as it is: {100 * plain['marked']:.1f} %)"
+    as_it_is = f"{100 * plain['marked']:.1f} %"
+    told = f"; dimension {clique[0]} set by itself gives {ANSWER_MARKER} in {shares} (as it is: {as_it_is})"
     return f"no clique, as {why}{told if marks else ''}"

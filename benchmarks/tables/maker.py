@@ -19,6 +19,7 @@ from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
 from benchmarks.tables.cells import percent
+from methods.base import ANSWER_MARKER
 
 TIE = "="
 # What several legends say
@@ -28,7 +29,7 @@ RANKS = f"""Bold: separated from every other ranked row of its block and test se
 PASSES = """Passes/question: calls of a transformer, thinking included, for the batch that the question is answered in;
     a question waits for the longest of its batch, so it counts them all."""
 
-MARKED = "right, and with #### before the answer and nowhere else"
+MARKED = f"right, and with {ANSWER_MARKER} before the answer and nowhere else"
 STRICT = {  # what a strict score asks for, by scorer
     "number": "right, and written exactly as the gold number ($ and commas aside); "
     "without a marker the last number counts",

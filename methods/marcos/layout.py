@@ -24,8 +24,13 @@ def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int
     return [[step] for step in steps[:groups]] + [[] for _ in range(groups - len(steps))]
 
 
+def start(vocabulary: Vocabulary) -> list[int]:
+    """What speaking starts from: one token, also where a tokenizer makes two of a newline."""
+    return vocabulary.newline[-1:]
+
+
 def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0) -> list[list[int]]:
-    """K target rows: newline (what speaking starts from), the group's tokens, end-of-text unless the group is empty.
+    """K target rows: one token of a newline, the group's tokens, end-of-text unless the group is empty.
 
     A group longer than ``limit`` tokens is cut there, and ends with end-of-text all the same, as in the published code.
     A share ``marked`` of all examples, drawn by their ids, has the marker before the answer.
@@ -34,10 +39,10 @@ def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, ma
     rows = []
     for part in group(example.steps, steps - 1):
         joined = [token for i, step in enumerate(part) for token in (*(blank if i else ()), *step)]
-        rows.append([*vocabulary.newline, *joined[:limit], *([vocabulary.eos] if joined else [])])
+        rows.append([*start(vocabulary), *joined[:limit], *([vocabulary.eos] if joined else [])])
     marker = vocabulary.answer_marker if key("answer marker", example.id) < marked * 2.0**63 else ()
     answer = [*marker, *example.answer]
-    return [*rows, [*vocabulary.newline, *answer[:limit], vocabulary.eos]]
+    return [*rows, [*start(vocabulary), *answer[:limit], vocabulary.eos]]
 
 
 def paths(

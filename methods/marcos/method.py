@@ -12,10 +12,10 @@ from methods import interventions
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, Output, Setup, Stage
 from methods.collating import IGNORE, pad
-from methods.decoding import controlled, forced
+from methods.decoding import forced, swap_latents
 from methods.draws import key, normal, question_keys
 from methods.generation import Decoding, Generation
-from methods.marcos.layout import paths, positions, targets
+from methods.marcos.layout import paths, positions, start, targets
 from methods.marcos.options import MarCosOptions
 from methods.marcos.randomness import (
     RandomnessEncoder,
@@ -24,7 +24,7 @@ from methods.marcos.randomness import (
     gaussian_kl,
     upstream_nll,
 )
-from methods.marcos.speaking import at_once_loss, decode_at_once, decode_in_turn, in_sight, speak, spoken
+from methods.marcos.speaking import at_once_loss, decode_at_once, decode_in_turn, revealed, speak, target_tensors
 from methods.marcos.thinking import next_neurons, pool
 
 
@@ -88,7 +88,7 @@ class MarCos(Method):
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """``question`` (B, n); ``active`` (A,), the rows of targets that say something; what these say
-        (:func:`spoken`); and what f reads."""
+        (:func:`target_tensors`); and what f reads."""
         epoch, _ = context.moment
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
         ids, written, read = self._targets(examples)
@@ -96,13 +96,13 @@ class MarCos(Method):
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
         keys = torch.tensor([key(context.seed, epoch, example.id) for example in examples])
         seen = self.options.refinements and context.training  # validated by what the first pass says
-        sight = in_sight(labels, keys, self.options.steps, context.step) if seen else None
+        shown = revealed(labels, keys, self.options.steps, context.step) if seen else None
         return Batch(
             {
                 "question": question,
                 "question_real": real,
                 "active": active,
-                **spoken(labels, active, sight),
+                **target_tensors(labels, active, shown),
                 **read,
             },
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
@@ -120,7 +120,7 @@ class MarCos(Method):
         ids, written = pad([row for step in zip(*split, strict=True) for row in step], self.vocabulary.eos)
         lengths = written.sum(1)
         read = {"targets": ids[:, :-1], "lengths": lengths - (lengths > 1).long()}
-        if options.encoder_reads == "path":
+        if options.randomness and options.encoder_reads == "path":
             rows, ends = paths([example.question for example in examples], split)
             read |= {"paths": pad(rows, self.vocabulary.eos)[0], "lengths": torch.tensor(ends)}
         return ids, written, read
@@ -136,7 +136,7 @@ class MarCos(Method):
         if mean is None:
             return Output({"reconstruction": loss})
         counted = mean.flatten(0, 1)[active if self.options.sparsity.steps == "said" else slice(None)]
-        l1 = counted.abs().sum()
+        l1 = counted.abs().sum(dtype=torch.float32)  # bfloat16 would round it, under autocast on a CPU
         statistics = {
             "l1": l1.detach(),
             "counted_steps": l1.new_full((), len(counted)),
@@ -199,8 +199,8 @@ class MarCos(Method):
         if self.options.speaking == "autoregressive":
             states = speak(self.speaking, shallow, batch["targets"][batch["active"]])
             return label_loss(self.speaking.get_output_embeddings(), states, labels, at)
-        sight = batch.get("known"), batch.get("weights")
-        return at_once_loss(self.speaking, shallow, labels, at, self.vocabulary.eos, *sight)
+        shown = batch.get("known"), batch.get("weights")
+        return at_once_loss(self.speaking, shallow, labels, at, self.vocabulary.eos, *shown)
 
     def after_step(self, statistics: dict[str, float]) -> None:
         if "l1" in statistics:
@@ -229,10 +229,10 @@ class MarCos(Method):
         question = self.understand(batch["question"])
         mean, deviation, randomness = self._encode(batch, context)
         neurons = self.neurons.expand(len(question), -1, -1)
-        pooled = []
-        for step in range(self.options.steps):
+        pooled = [pool(question, batch["question_real"], neurons)]
+        for before in randomness[:-1]:
+            neurons = self.think_once(question, batch["question_real"], neurons, before)
             pooled.append(pool(question, batch["question_real"], neurons))
-            neurons = self.think_once(question, batch["question_real"], neurons, randomness[step])
         features = {"pooled": torch.stack(pooled, 1), "mean": mean.transpose(0, 1)}
         return features if deviation is None else {**features, "deviation": deviation.transpose(0, 1)}
 
@@ -254,7 +254,7 @@ class MarCos(Method):
         return draws_tokens or (self.options.randomness and decoding.latents != "mean")
 
     @classmethod
-    def steers(cls, options: MarCosOptions) -> str | None:
+    def steerable_latents(cls, options: MarCosOptions) -> str | None:
         return "R" if options.randomness else None
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
@@ -271,16 +271,18 @@ class MarCos(Method):
                 pooled = pool(question, real, neurons)
                 randomness = self.prior.draw(pooled, draws, step, decoding.latents == "mean")
                 randomness = interventions.intervened(randomness, decoding.interventions, step + 1)
-            neurons = controlled(self.think_once(question, real, neurons, randomness), decoding)
-            shallow.append(neurons[:, self.options.deep :])
-            drawn.append(randomness)
+            neurons = swap_latents(self.think_once(question, real, neurons, randomness), decoding)
+            if decoding.trace or not decoding.answer_only or step + 1 == self.options.steps:
+                shallow.append(neurons[:, self.options.deep :])
+            if decoding.trace and randomness is not None:
+                drawn.append(randomness)
         generation = self._say(torch.stack(shallow), questions, decoding)
         generation.cost.forward_passes += 1 + self.options.steps
         generation.cost.latent_steps += self.options.steps
         if decoding.trace:
             generation.trace["thoughts"] = torch.stack(shallow, dim=1)
-            if self.options.randomness:
-                generation.trace["R"] = torch.stack([r for r in drawn if r is not None], dim=1)
+            if drawn:
+                generation.trace["R"] = torch.stack(drawn, dim=1)
         return generation
 
     def _say(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
@@ -288,13 +290,13 @@ class MarCos(Method):
         said = shallow[-1:] if decoding.answer_only else shallow
         (count, batch), rows, eos = said.shape[:2], said.flatten(0, 1), self.vocabulary.eos
         if self.options.speaking == "one_shot":
-            length, refinements = self.options.max_step_tokens, self.options.refinements
-            ends = forced(decoding, rows, "tokens")
-            tokens, cost = decode_at_once(self.speaking, rows, eos, length, refinements, ends)
+            ends, length = forced(decoding, rows, "tokens"), self.options.max_step_tokens
+            length = length if ends is not None else min(length, decoding.max_new_tokens)
+            tokens, cost = decode_at_once(self.speaking, rows, eos, length, self.options.refinements, ends)
         else:
             steps = range(self.options.steps - count, self.options.steps)
             keys = torch.cat([question_keys(questions, decoding.seed, f"tokens {step}") for step in steps])
-            start = self.vocabulary.newline
-            tokens, cost = decode_in_turn(self.speaking, rows, start, decoding, keys.to(rows.device), eos)
+            first = start(self.vocabulary)
+            tokens, cost = decode_in_turn(self.speaking, rows, first, decoding, keys.to(rows.device), eos)
         said = tokens.view(count, batch, -1).transpose(0, 1)
         return Generation(said[:, -1], cost, steps=None if decoding.answer_only else said)

@@ -27,6 +27,12 @@ class SparsityOptions(MethodOptions):
     minimum: float = Field(default=1e-6, description="lower bound of an adaptive lambda")
     maximum: float = Field(default=0.1, description="upper bound of an adaptive lambda")
 
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> SparsityOptions:
+        if self.minimum > self.maximum:
+            raise ValueError(f"`minimum` of lambda is {self.minimum:g}, above its `maximum` of {self.maximum:g}")
+        return self
+
 
 class MarCosOptions(MethodOptions):
     steps: int = Field(default=3, ge=1, description="K thinking steps; the last always says the answer")

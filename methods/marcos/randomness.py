@@ -32,8 +32,8 @@ class RandomnessEncoder(nn.Module):
         """Right-padded ids (N, M), and how many of them are read, (N,), to mean, and deviation if Gaussian, both
         (N, tau d). Several lengths of each row, (N, k), give (N, k, tau d)."""
         hidden = self.trunk(input_ids=ids, use_cache=False).last_hidden_state
-        ends = (lengths - 1).view(len(ids), -1, 1).expand(-1, -1, hidden.shape[-1])
-        last = hidden.gather(1, ends).view(*lengths.shape, -1)
+        rows = torch.arange(len(ids), device=ids.device).view(-1, *[1] * (lengths.dim() - 1))
+        last = hidden[rows, lengths - 1]
         return F.relu(self.expand(last)), None if self.deviation is None else F.softplus(self.deviation(last))
 
 

@@ -2,7 +2,7 @@
 
 The second is the paper's "Potential for non-autoregressive decoding in speaking stage", which trains for 128 tokens at
 once. Refinement is mask-predict (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked
-language models", 2019): it needs a model that was trained with a part of its targets in sight (:func:`in_sight`).
+language models", 2019): it needs a model that was trained with a part of its targets in sight (:func:`revealed`).
 Shapes: A active rows, those that say something, of K B; S shallow neurons; M places in a row.
 """
 
@@ -19,6 +19,8 @@ from methods.collating import IGNORE, labelled
 from methods.decoding import decode, end_where, prefill
 from methods.draws import key, uniform
 from methods.generation import Cost, Decoding
+
+ROWS_AT_ONCE = 16  # whose logits are there at a time when all places are told together: of 150,000 tokens, 1.2 GB
 
 
 def speak(lm: Any, shallow: Tensor, ids: Tensor) -> Tensor:
@@ -54,7 +56,7 @@ def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tenso
     return output.last_hidden_state[:, thoughts:]
 
 
-def in_sight(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tensor, Tensor]:
+def revealed(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tensor, Tensor]:
     """Which targets a training pass shows, (K B, M), and a weight for the loss of each that it hides. For collating.
 
     Of each row's L targets it hides a number drawn evenly from 1 to L, at places drawn evenly. The weight, L over that
@@ -68,14 +70,14 @@ def in_sight(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tenso
     return target & (order >= hidden), (count / hidden).expand_as(labels)
 
 
-def spoken(labels: Tensor, active: Tensor, sight: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
+def target_tensors(labels: Tensor, active: Tensor, shown: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
     """What a batch holds of the ``active`` rows (A,) of targets (K B, M): ``labels`` (A, M) and which of them are
-    ``labelled``. With a ``sight``, as :func:`in_sight` gives it, these are the hidden ones, and it is there too, as
+    ``labelled``. With what :func:`revealed` gives as ``shown``, these are the hidden ones, and it is there too, as
     ``known`` and ``weights`` (A, M)."""
     said = labels[active]
-    if sight is None:
+    if shown is None:
         return {"labels": said, "labelled": labelled(said)}
-    known, weights = (part[active] for part in sight)
+    known, weights = (part[active] for part in shown)
     return {"labels": said, "labelled": labelled(said.masked_fill(known, IGNORE)), "known": known, "weights": weights}
 
 
@@ -102,17 +104,16 @@ def decode_at_once(
     """(A, length) tokens, end-of-text from each row's end on: the likeliest of every place from one pass. Each
     refinement then says a part of them anew, those it is least sure of, with the others in sight; the part shrinks
     evenly, and rows stay within the length that the first pass gave them, or that ``ends`` (A,) forces on them."""
-    head = lm.get_output_embeddings()
     blank = torch.full((len(shallow), length), eos, device=shallow.device)
     unseen = torch.zeros_like(blank, dtype=torch.bool)
-    probability, tokens = _likeliest(head(speak_at_once(lm, shallow, blank, unseen)), eos, ends)
+    probability, tokens = _likeliest(lm, speak_at_once(lm, shallow, blank, unseen), eos, ends)
     end = (tokens == eos).long()
     own = end.cumsum(1) - end == 0  # up to the first end-of-text, which counts
     for turn in range(refinements):
         unsure = own.sum(1, keepdim=True) * (refinements - turn) // (refinements + 1)
         order = probability.masked_fill(~own, torch.inf).argsort(dim=1, stable=True).argsort(1)
         known = own & (order >= unsure)
-        again = _likeliest(head(speak_at_once(lm, shallow, tokens.masked_fill(~known, eos), known)), eos, ends)
+        again = _likeliest(lm, speak_at_once(lm, shallow, tokens.masked_fill(~known, eos), known), eos, ends)
         probability, tokens = (
             torch.where(known, old, new) for old, new in zip((probability, tokens), again, strict=True)
         )
@@ -121,10 +122,17 @@ def decode_at_once(
     return tokens.masked_fill(ended, eos), Cost(forward_passes=1 + refinements, tokens=emitted)
 
 
-def _likeliest(logits: Tensor, eos: int, ends: Tensor | None) -> Sequence[Tensor]:
-    """Probability and id of the likeliest token, for logits (A, M, V). With ``ends`` (A,) it is end-of-text from there
-    on, and nowhere before."""
-    if ends is not None:
-        over = torch.arange(1, logits.shape[1] + 1, device=ends.device) >= ends[:, None].clamp(max=logits.shape[1])
-        logits = end_where(logits, over, eos)
-    return logits.float().softmax(-1).max(-1)
+def _likeliest(lm: Any, hidden: Tensor, eos: int, ends: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Probability and id, (A, M), of the likeliest token at each of the states (A, M, d). With ``ends`` (A,) it is
+    end-of-text from there on, and nowhere before."""
+    head, places, found = lm.get_output_embeddings(), hidden.shape[1], []
+    for first in range(0, len(hidden), ROWS_AT_ONCE):
+        some = slice(first, first + ROWS_AT_ONCE)
+        logits = head(hidden[some]).float()
+        if ends is not None:
+            over = torch.arange(1, places + 1, device=ends.device) >= ends[some, None].clamp(max=places)
+            logits = end_where(logits, over, eos)
+        largest, token = logits.max(-1)
+        found.append(((largest - logits.logsumexp(-1)).exp(), token))
+    probability, tokens = zip(*found, strict=True)
+    return torch.cat(probability), torch.cat(tokens)

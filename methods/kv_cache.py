@@ -1,4 +1,4 @@
-"""What a transformer keeps of what it has read: a cache that grows, fixed buffers (:mod:`methods._static_memory`), or
+"""What a transformer keeps of what it has read: a cache that grows, fixed buffers (:mod:`methods._static_cache`), or
 nothing, so that it reads all again."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 from methods.backbone import causal_mask, positions_of
 
 
-class Memory(ABC):
+class KVCache(ABC):
     """What one trunk has read of some rows; what it reads next is added in place."""
 
     def __init__(self, trunk: Any) -> None:
@@ -28,7 +28,7 @@ class Memory(ABC):
         """Keep only some rows."""
 
 
-class Growing(Memory):
+class DynamicKVCache(KVCache):
     """A cache that grows by concatenation. Gradients pass through it."""
 
     def __init__(self, trunk: Any) -> None:
@@ -52,7 +52,7 @@ class Growing(Memory):
         self.cache.batch_select_indices(rows)
 
 
-class Rereading(Memory):
+class NoCache(KVCache):
     """No cache: with every vector all of them are read again, as in most published codes. For comparison."""
 
     def __init__(self, trunk: Any) -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from methods import _static_memory
-from methods._static_memory import Static
+from methods import _static_cache
+from methods._static_cache import StaticKVCache
 from methods.backbone import load_backbone
-from methods.decoding import Prefix, decode, extend, make_memory, prefill, read
+from methods.decoding import Prefix, decode, extend, make_cache, prefill, read
 from methods.generation import CachePolicy, Decoding
-from methods.memory import Growing
+from methods.kv_cache import DynamicKVCache
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured where there is a GPU
 
@@ -67,7 +67,7 @@ def test_hidden_states_are_those_of_a_growing_cache(lm, rows: int, length: int) 
 
 def test_buffers_are_used_again_whatever_is_in_them(lm) -> None:
     states(lm, "static", 6, 9, 12)
-    buffers = _static_memory._BUFFERS[lm.base_model]
+    buffers = _static_cache._BUFFERS[lm.base_model]
     kept = [tensor.data_ptr() for own in buffers.layers for tensor in own]
     for own in buffers.layers:
         for tensor in own:
@@ -101,9 +101,9 @@ def test_buffers_refuse_gradients(lm) -> None:
 
 
 def test_the_device_decides_by_itself(lm) -> None:
-    assert type(make_memory("auto", lm.base_model)) is (Static if DEVICE == "cuda" else Growing)
+    assert type(make_cache("auto", lm.base_model)) is (StaticKVCache if DEVICE == "cuda" else DynamicKVCache)
     with torch.enable_grad():
-        assert type(make_memory("auto", lm.base_model)) is Growing
+        assert type(make_cache("auto", lm.base_model)) is DynamicKVCache
 
 
 def test_tokens_are_those_of_a_growing_cache(lm) -> None:
@@ -121,7 +121,7 @@ def test_precision_follows_autocast(lm) -> None:
     with torch.autocast(DEVICE, torch.bfloat16):
         ours, expected = (states(lm, cache, 5, 7, 3) for cache in ("static", "dynamic"))
     torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.05)
-    assert _static_memory._BUFFERS[lm.base_model].layers[0][0].dtype == torch.bfloat16
+    assert _static_cache._BUFFERS[lm.base_model].layers[0][0].dtype == torch.bfloat16
     torch.testing.assert_close(states(lm, "static", 5, 7, 3), states(lm, "dynamic", 5, 7, 3), rtol=1e-4, atol=1e-4)
 
 
@@ -131,10 +131,10 @@ def test_nothing_is_collected_during_a_capture(enabled: bool) -> None:
     was = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
-        with _static_memory.nothing_collected():
+        with _static_cache.nothing_collected():
             assert not gc.isenabled()
         assert gc.isenabled() is enabled
-        with pytest.raises(RuntimeError, match="failed"), _static_memory.nothing_collected():
+        with pytest.raises(RuntimeError, match="failed"), _static_cache.nothing_collected():
             raise RuntimeError("failed")
         assert gc.isenabled() is enabled
     finally:

@@ -21,7 +21,7 @@ from transformers.cache_utils import StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from methods.backbone import causal_mask, positions_of
-from methods.memory import Growing, Memory
+from methods.kv_cache import DynamicKVCache, KVCache
 
 POSITIONS = 128  # lengths are rounded up to multiples of it: fewer graphs, more masked positions to pass over
 
@@ -40,14 +40,14 @@ class Slots(StaticLayer):
         return self.own
 
 
-class Static(Memory):
+class StaticKVCache(KVCache):
     """The prompt is read into a cache that grows, and copied into the trunk's buffers when the next vector comes."""
 
     def __init__(self, trunk: Any) -> None:
         if torch.is_grad_enabled():
             raise ValueError("buffers keep no gradients: decode under torch.no_grad(), or with the cache `dynamic`")
         super().__init__(trunk)
-        self.prompt: Growing | None = Growing(trunk)
+        self.prompt: DynamicKVCache | None = DynamicKVCache(trunk)
         self.buffers = _BUFFERS.setdefault(trunk, Buffers())
         self.ticket = 0
 
@@ -82,7 +82,7 @@ class Buffers:
         self.weights: tuple[int, ...] = ()
         self.ticket = 0
 
-    def take(self, trunk: Any, prompt: Growing, length: int) -> int:
+    def take(self, trunk: Any, prompt: DynamicKVCache, length: int) -> int:
         """Copy in the cache of a prompt of ``length`` positions. The ticket says who has the buffers from now on."""
         layers: list[Any] = prompt.cache.layers
         held: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers]
