@@ -12,7 +12,7 @@ import pandas as pd
 
 from benchmarks.analysis.judging import judged, readable
 from benchmarks.data import TestSet
-from benchmarks.scoring.base import MARKER
+from methods.base import ANSWER_MARKER
 from methods.generation import Decoding, Intervention
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def described(test: TestSet, said: Said) -> pd.DataFrame:
             "steps": ["\n".join(steps) for steps in said.steps],
             "answer": said.answers,
             "tokens": said.tokens,
-            "marked": [MARKER in answer for answer in said.answers],
+            "marked": [ANSWER_MARKER in answer for answer in said.answers],
             "correct": [score.correct for score in judged(test, readable(test, said))],
         }
     )
