@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from methods.base import MethodOptions
 from methods.nearest import suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
-POWER = re.compile(r"([-+]?\d*)(\.\d*)?[eE]([-+]?)(\d+)")  # 1e-3: a float only with a point and a sign in YAML 1.1
+POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 NEEDED = {  # by pydantic's type of error: what a value must be
     "float_type": "a number",
     "int_type": "a whole number",
@@ -59,8 +58,9 @@ def _refuse(value: Any) -> Any:
     raise SettingsError(f"YAML reads {value} as a {type(value).__name__}: put quotes around it")
 
 
-class UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML's readers take the last without a word."""
+class StudyLoader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, as YAML 1.2 does, and refuses a key that is there twice, of which YAML's readers take the
+    last without a word."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -69,6 +69,9 @@ class UniqueKeys(yaml.SafeLoader):
             if keys[number] in keys[:number] and key.value != "<<":
                 raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
         return node
+
+
+StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.0123456789"))
 
 
 @dataclass
@@ -158,7 +161,7 @@ def _mend(problem: ErrorDetails, annotation: Any) -> str | None:
     if kind == "value_error":
         return str(context["error"])
     if kind in ("float_type", "int_type") and isinstance(value, str):
-        return _number(value, kind)
+        return _unquoted(value)
     if kind == "string_type" and isinstance(value, int | float):
         return f"must be text: put quotes around {_shown(value)}"
     if kind in COUNTS:
@@ -185,25 +188,13 @@ def _unknown(key: str, models: Sequence[type[BaseModel]]) -> str:
     return f"no {kind} `{key}`" + (suggestion(key, fields) or f"; known: {', '.join(fields) or 'none'}")
 
 
-def _number(text: str, kind: str) -> str | None:
-    """How to write what looks like a number, and is text to YAML."""
+def _unquoted(text: str) -> str | None:
+    """The mend where text holds a number."""
     try:
-        value = float(text)
+        float(text)
     except ValueError:
         return None
-    if not math.isfinite(value):
-        return None
-    power = POWER.fullmatch(text)
-    if kind == "int_type":
-        if not value.is_integer():
-            return None
-        written = str(int(value))
-    elif power:
-        whole, fraction, sign, exponent = power.groups()
-        written = f"{whole or '0'}{fraction if fraction and fraction != '.' else '.0'}e{sign or '+'}{exponent}"
-    else:
-        written = text
-    return f"write {written}: YAML reads {text} as text" if power else f"write {written} without quotes"
+    return f"write {text} without quotes"
 
 
 def _example(annotation: Any, value: Any) -> str:

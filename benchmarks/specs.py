@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from methods.base import added_field
+
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Identifier = Annotated[str, Field(pattern=NAME)]
 Form = Literal["equation", "text", "lines"]
@@ -201,19 +203,17 @@ class EngineSpec(Strict):
     micro_batch: int | None = Field(
         default=None, ge=1, description="examples per forward pass of a rank; default: its whole share of a batch"
     )
-    micro_tokens: int | None = Field(
-        default=None,
+    micro_tokens: int | None = added_field(
+        None,
         ge=1,
-        exclude_if=lambda tokens: tokens is None,  # younger than recorded runs, whose digests it leaves as they are
         description="examples per pass of training and validation times the tokens of the batch's longest one "
         "(question, steps and answer), at most: batches of long examples are cut into more parts",
     )
     activation_checkpointing: bool = Field(
         default=False, description="recompute activations in the backward pass instead of keeping them"
     )
-    compile: bool = Field(
-        default=False,
-        exclude_if=lambda compiled: not compiled,  # younger than recorded times, whose digests it leaves as they are
+    compile: bool = added_field(
+        False,
         description="compile the transformers' layers, which takes up to a minute at first (on a CPU, a C++ compiler "
         "too), and then passes over memory less often; where a cache is read, all but attention",
     )

@@ -16,7 +16,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from benchmarks.figures import Figure
-from benchmarks.reasons import UniqueKeys, checked
+from benchmarks.reasons import StudyLoader, checked
 from benchmarks.runs import RunSpec, run_id
 from benchmarks.specs import (
     AnalysisSpec,
@@ -256,14 +256,18 @@ def shipped() -> list[str]:
 
 def load_study(name: str) -> Study:
     """Read and validate a study, given its name or the path of its YAML file."""
-    path = study_path(str(name))
-    try:
-        content = yaml.load(path.read_text(), UniqueKeys)
-    except yaml.YAMLError as error:
-        raise StudyError(f"{path} is no YAML: {error}") from error
-    study = parse_study(content, str(path))
+    path = study_path(name)
+    study = parse_study(study_content(path), str(path))
     _require_own_name(study.name, path)
     return study
+
+
+def study_content(path: Path) -> Any:
+    """What a study's file says, not yet validated."""
+    try:
+        return yaml.load(path.read_text(), StudyLoader)
+    except yaml.YAMLError as error:
+        raise StudyError(f"{path} is no YAML: {error}") from error
 
 
 def _require_own_name(name: str, path: Path) -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from methods.generation import Decoding, Generation, Length
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 
 ANSWER_MARKER = "####"  # stands before every answer, as in GSM8K
+
+
+def added_field(default: Any, **settings: Any) -> Any:
+    """A field that is younger than recorded runs: left out of their specifications at its default, so that the digests
+    of these stay what they were."""
+    return Field(default=default, exclude_if=lambda value: value == default, **settings)
 
 
 class MethodOptions(BaseModel):

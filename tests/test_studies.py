@@ -215,7 +215,7 @@ def test_schema_is_up_to_date() -> None:
         ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),
-        (_row(training={"learning_rate": "1e-3"}), "learning_rate: write 1.0e-3: YAML reads 1e-3 as text"),
+        (_row(training={"learning_rate": "1e-3"}), "learning_rate: write 1e-3 without quotes"),
         (_row(options={"stpes": True}), "equation/cot, options: no option `stpes`; did you mean `steps`"),
         (_decodings(default={}, mean={"only": ["colr"]}), r"decoding 'mean' is only for \['colr'\], which no row"),
         (_decodings(default={}, mean={"only": ["marcos"]}), r"decoding 'mean' is only for \['marcos'\], which no row"),

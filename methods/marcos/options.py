@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from methods.base import MethodOptions
+from methods.base import MethodOptions, added_field
 
 
 class SparsityOptions(MethodOptions):
@@ -15,9 +15,8 @@ class SparsityOptions(MethodOptions):
     weight: float = Field(default=1e-4, ge=0, description="lambda, or where it starts when adaptive")
     adaptive: bool = Field(default=True, description="lambda goes up and down with the L1 norm of R, to the target")
     target: float = Field(default=10 / 48, gt=0, description="L1 norm of R per sample and step that lambda steers to")
-    steps: Literal["said", "all"] = Field(
-        default="said",
-        exclude_if=lambda steps: steps == "said",  # younger than recorded runs, whose digests it leaves as they are
+    steps: Literal["said", "all"] = added_field(
+        "said",
         description="whose R counts: that of steps that say something, as in the published code, or of all, empty ones "
         "too, as the paper writes the loss",
     )
@@ -51,9 +50,8 @@ class MarCosOptions(MethodOptions):
         description="of the thinking layer's matrices: normal as the architecture has it, as in the published code, "
         "or Xavier's uniform (same appendix)",
     )
-    encoder_reads: Literal["step", "path"] = Field(
-        default="step",
-        exclude_if=lambda reads: reads == "step",  # younger than recorded runs, whose digests it leaves as they are
+    encoder_reads: Literal["step", "path"] = added_field(
+        "step",
         description="what f encodes R of a step from: its text alone, as in the paper; or the question and all steps "
         "up to it, which tell what the step adds to them",
     )
@@ -74,10 +72,9 @@ class MarCosOptions(MethodOptions):
         default=0.5, gt=0, description="phase 1's epochs, times those of the budget (0.5: 10 of the paper's 20)"
     )
     second_phase: float = Field(default=0.5, gt=0, description="those of phase 2, which trains the predictor alone")
-    second_rate: float | None = Field(
-        default=None,
+    second_rate: float | None = added_field(
+        None,
         gt=0,
-        exclude_if=lambda rate: rate is None,  # younger than recorded runs, whose digests it leaves as they are
         description="learning rate of phase 2; default: that of phase 1, as in the paper. The published code goes from "
         "1e-5 to 1e-6",
     )

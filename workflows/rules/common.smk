@@ -17,7 +17,7 @@ from benchmarks.data.store import require_known
 from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paths import Paths
-from benchmarks.study import STUDIES, StudyError, load_study, study_path
+from benchmarks.study import STUDIES, StudyError, load_study, study_content, study_path
 from benchmarks.tables import Table
 from methods.registry import code_digest, get_method
 from methods.sources import source_digest
@@ -52,7 +52,7 @@ def read_study(path):
         require_known(study)
     except (StudyError, DataError) as error:
         raise WorkflowError(str(error)) from None
-    validate(yaml.safe_load(path.read_text()), str(SCHEMA), set_default=False)
+    validate(study_content(path), str(SCHEMA), set_default=False)
     return study
 
 
