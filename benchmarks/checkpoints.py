@@ -144,9 +144,11 @@ def save(
         shutil.rmtree(target, ignore_errors=True)
         os.replace(temporary, target)
         sync(folder)
-        led_here = [path for path in _by_age(folder) if path.name <= name and _key(path) == state.get("key")]
+        before = [path for path in _by_age(folder) if path.name <= name]
+        led_here = [path for path in before if _state(path).get("key") == state.get("key")]
         for other in set(_by_age(folder)) - set(led_here[-KEPT:]):
-            shutil.rmtree(other)
+            shutil.rmtree(other, ignore_errors=True)  # what cannot be removed now is removed with the next
+        keep_selected(folder, state.get("selected"))
     ranks.wait("a checkpoint's renaming")
 
 
@@ -158,6 +160,7 @@ def _write(folder: Path, parts: Mapping[str, Tensors], state: dict[str, Any], ra
             save_file(own, path)
             sync(path)
         digests[path.name] = sha256(path)
+        del own  # before the next part is copied
     state = {**state, "digests": {name: digest for found in ranks.gather(digests) for name, digest in found.items()}}
     if ranks.first:
         with space_in(folder):
@@ -229,16 +232,26 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
     return Checkpoint(model, optimizer, state)
 
 
-def _key(path: Path) -> str | None:
+def _state(path: Path) -> dict[str, Any]:
+    """Of a checkpoint, empty where it cannot be read."""
     try:
-        return read_json(path / "state.json").get("key")
+        return read_json(path / "state.json")
     except BrokenRecord:
-        return None
+        return {}
 
 
-def best(folder: Path, stage: int) -> Path:
-    """The file of the weights that a stage has selected so far."""
-    return folder / f"best-{stage:03d}.safetensors"
+def best(folder: Path, stage: int, step: int) -> Path:
+    """The file of the weights that a stage has selected so far, those of a step. Its name is ``selected`` in the state
+    of checkpoints, each of which finds the weights that it knows of, whatever was selected after it."""
+    return folder / f"best-{stage:03d}-{step:09d}.safetensors"
+
+
+def keep_selected(folder: Path, name: str | None) -> None:
+    """Remove the files of selected weights but that of this name, and those that a checkpoint may need."""
+    needed = {name, *(_state(path).get("selected") for path in _by_age(folder))}
+    for path in folder.glob("best-*"):
+        if path.name not in needed:
+            path.unlink()
 
 
 def discard(folder: Path) -> None:

@@ -24,7 +24,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.heartbeat import DONE, STARTUP, Beat, RankFailure, first_to_go, laggards, read_beat, stop, tell_to_go
 from benchmarks.locks import RunLock
 from benchmarks.paths import Paths
-from benchmarks.preemption import EXIT_CODE, noting
+from benchmarks.preemption import EXIT_CODE, noting, shielded
 from benchmarks.rank import ENVIRONMENT
 from benchmarks.runs import RunSpec
 from benchmarks.specs import EngineSpec
@@ -68,7 +68,9 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     write_json(folder / ENVIRONMENT, carried)
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
-    with (folder / "launcher.log").open("wb") as log:
+    # A scheduler sends SIGTERM to every process of a job; a launcher that gets it kills the ranks 30 seconds later, be
+    # their checkpoint written or not
+    with (folder / "launcher.log").open("wb") as log, shielded():
         launcher = subprocess.Popen(
             command(spec.engine, threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
         )

@@ -44,6 +44,21 @@ def noting(told: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Processes that are started inside do not get SIGTERM, and their children do not, until they :func:`unshield`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unshield() -> None:
+    """Get SIGTERM again in a process that was started shielded from it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
 class Notice:
     """Of being told to go, for whoever looks at ``given`` between two steps: :func:`noting` calls :meth:`note`."""
 

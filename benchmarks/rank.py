@@ -51,9 +51,10 @@ def main() -> int:
     given = arguments()
     os.environ.update(json.loads((given.folder / ENVIRONMENT).read_text()))  # before torch is imported, which reads it
     from benchmarks.files import read_json
-    from benchmarks.preemption import EXIT_CODE, Preempted
+    from benchmarks.preemption import EXIT_CODE, Preempted, unshield
     from benchmarks.runs import RunSpec
 
+    unshield()
     spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
     rank = complete_environment(spec.engine.gpus, given.rendezvous)
     log_to(given.folder / f"rank-{rank}.log")

@@ -195,15 +195,21 @@ class Trainer:
             at.validation, at.standing = terms, warnings
         elif at.best is None or score < at.best:
             at.best, at.best_step, at.validation, at.standing = score, at.step, terms, warnings
-            self._save_weights(checkpoints.best(self.paths.checkpoints, at.stage), engine.weights())
+            self._save_weights(self._selected(at.step), engine.weights())
+            if self.ranks.first:
+                checkpoints.keep_selected(self.paths.checkpoints, self._selected(at.step).name)
         selected = {"selected_step": at.best_step} if stage.select_on else {}
         self._log("validation", {**terms, **observed, **selected})
+
+    def _selected(self, step: int) -> Path:
+        """The weights of a step of this stage, if they were selected."""
+        return checkpoints.best(self.paths.checkpoints, self.position.stage, step)
 
     def _end_stage(self) -> None:
         """Load the selected weights, record the stage, and go to the next one."""
         at, stage = self.position, self.stages[self.position.stage]
         if at.best_step is not None and at.best_step != at.step:
-            selected = read_weights(checkpoints.best(self.paths.checkpoints, at.stage))
+            selected = read_weights(self._selected(at.best_step))
             checkpoints.load_weights(self.method, selected)
         earlier = at.stages[-1] if at.stages else {"end_seconds": 0.0, "end_tokens": 0}
         trainable = sum(p.numel() for n, p in self.method.named_parameters() if stage.trains(n))
@@ -240,8 +246,10 @@ class Trainer:
         self.log.flush()
         model = engine.weights() if engine else whole_weights(self.method)
         optimizer = engine.optimizer_states() if engine else self.optimizer.items()
-        state = {"key": self.key, "seconds": self.position.seconds, "position": asdict(self.position)}
-        name = f"step-{self.position.step:09d}-{self.position.stage:03d}"
+        at = self.position
+        selected = self._selected(at.best_step).name if at.best_step is not None else None
+        state = {"key": self.key, "seconds": at.seconds, "selected": selected, "position": asdict(at)}
+        name = f"step-{at.step:09d}-{at.stage:03d}"
         checkpoints.save(self.paths.checkpoints, name, model, optimizer, state, self.ranks)
         self.saved = time.monotonic()
         if self.stopping:

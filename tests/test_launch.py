@@ -27,6 +27,7 @@ from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
 from benchmarks.launch import NoPlace, command
 from benchmarks.locks import FileLock
+from benchmarks.preemption import shielded
 from benchmarks.specs import EngineSpec, TrainingSpec
 from conftest import ROOT
 from methods.base import Budget
@@ -57,6 +58,19 @@ def test_one_node_is_deepspeeds_launcher_on_the_gpus_at_hand(bare: pytest.Monkey
     words = command(engine, 1, ["--folder", "here"])
     assert slots(words) == {"localhost": ["5", "3"]}
     assert "deepspeed.launcher.launch" in words and words[-3:] == ["benchmarks.rank", "--folder", "here"]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_launcher_gets_no_sigterm_and_a_rank_asks_for_it(asks: bool) -> None:
+    """DeepSpeed's sets a handler of its own, which kills the ranks while they save."""
+    code = "import signal, sys, time; from benchmarks.preemption import unshield; "
+    code += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); "
+    code += f"{'unshield(); ' if asks else ''}print('ready', flush=True); time.sleep({600 if asks else 0.5})"
+    with shielded():
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout and process.stdout.readline() == b"ready\n"
+    process.terminate()
+    assert process.wait(600) == (3 if asks else 0)
 
 
 def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -> None:

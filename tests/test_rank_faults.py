@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -169,7 +170,11 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
     yield "hang", finish(process, before)
     before, process = place.saved(), place.start()
     place.after_next_checkpoint(process)
-    process.terminate()
+    for one in [
+        *psutil.Process(process.pid).children(recursive=True),
+        process,
+    ]:  # as a scheduler does, the launcher too
+        one.terminate()
     yield "told to go", finish(process, before)
     before, process = place.saved(), place.start()
     place.after_next_checkpoint(process)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -247,19 +248,20 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
 def test_every_stage_selects_weights_of_its_own(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of an earlier stage stay: a run that is killed in this one may have to end that one again. The record has
-    the losses of the weights that it names."""
+    """Those of an earlier stage stay while a checkpoint is of it: a run that is killed in this one has to end that one
+    again. The record has the losses of the weights that it names."""
     selecting = [Stage(name, 0.5, select_on=("loss",)) for name in ("first", "second")]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
     losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage is the best
     monkeypatch.setattr(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": losses[at.step]})
     )
-    spec = run_of(small_study(ROWS), "cot_sft")
+    spec = run_of(small_study(ROWS, training={"checkpoint_seconds": 900}), "cot_sft")
     trainer = training.Trainer(spec, fresh(prepared, tmp_path))
     trainer.paths.run.mkdir(parents=True)
     trainer._run_stage(selecting[0])
-    selected = checkpoints.best(trainer.paths.checkpoints, 0)
+    trainer._checkpoint(None)
+    selected = checkpoints.best(trainer.paths.checkpoints, 0, 3)
     first = load_file(selected)
     trainer._end_stage()
     trainer._run_stage(selecting[1])
@@ -267,6 +269,34 @@ def test_every_stage_selects_weights_of_its_own(
     trainer._end_stage()
     chosen = [(stage["selected_step"], stage["validation"]) for stage in trainer.position.stages]
     assert chosen == [(3, {"loss": 1.0}), (8, {"loss": 3.0})]
+
+
+def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where better ones were selected after it, by a try that was killed before its next checkpoint, and the try
+    that goes on finds others."""
+    losses = {2: 2.0, 4: 1.0, 6: 3.0, 8: 3.0, 10: 3.0}
+    monkeypatch.setattr(
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": losses[at.step]})
+    )
+    monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("only", 1.0, select_on=("loss",))])
+    spec = run_of(small_study(ROWS, training={"validations": 5, "epochs": 1}), "cot_sft")
+    results = fresh(prepared, tmp_path)
+    monkeypatch.setattr(training.Trainer, "_agreed_to_save", lambda trainer: trainer.position.step == 3)
+    trainer = training.Trainer(spec, results)
+    known = checkpoints.best(trainer.paths.checkpoints, 0, 2)
+    with monkeypatch.context() as killed:
+        killed.setattr(training.Trainer, "_end_stage", lambda trainer: sys.exit("killed"))
+        with pytest.raises(SystemExit, match="killed"):
+            trainer.run()
+    assert sorted(path.name for path in known.parent.glob("best-*")) == [
+        checkpoints.best(known.parent, 0, step).name for step in (2, 4)
+    ]
+    expected = checkpoints.digest(checkpoints.read_weights(known))
+    losses[4] = 2.5
+    record = training.Trainer(spec, results).run()
+    assert (record["stages"][0]["selected_step"], record["weights_sha256"]) == (2, expected)
 
 
 def test_a_stage_that_selects_nothing_is_validated_at_its_end(

@@ -356,10 +356,10 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
         for stage, threads in {"train": 3, "time": 2}.items():
             tasks = {"tasks_per_node": gpus} if gpus > 1 else {"tasks": nodes, "tasks_per_gpu": 1}
             across = {"mpi": "srun", "cpus_per_task": threads, **tasks} if nodes > 1 else {}
-            whole = {"threads": gpus * threads, "nodes": nodes, "gpu": gpus * nodes, "mem_mb": 32000 * gpus}
+            whole = {"threads": gpus * threads, "nodes": nodes, "gpu": gpus * nodes, "mem_mb": 8000 * gpus}
             alone = {"slurm_extra": "--exclusive"} if stage == "time" else {}
             assert asked[stage, run] == whole | across | alone
-        assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": 32000}
+        assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": 8000}
 
 
 def test_what_builds_no_model_does_not_wait_for_transformers() -> None:

@@ -47,7 +47,8 @@ class ProcessEngine(Engine):
     def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
         self.updates = updates
         for name, parameter in self.trainable.items():
-            moments = {key: tensors[f"{name}.{key}"].to(parameter.device) for key in MOMENTS}
+            # Copies: what a file maps would keep that file, of a checkpoint that is soon removed
+            moments = {key: tensors[f"{name}.{key}"].to(parameter.device, copy=True) for key in MOMENTS}
             count = torch.tensor(float(updates), device=parameter.device)
             self.optimizer.state[parameter] = {"step": count, **moments}
 

@@ -182,8 +182,16 @@ class DeepSpeedEngine(Engine):
     def close(self) -> None:
         super().close()
         self._give_back()
+        self._forget()
         del self.engine, self.optimizer, self.losses, self.trainable
         gc.collect()  # what DeepSpeed builds refers to itself, and the next stage needs its memory
+
+    def _forget(self) -> None:
+        """Empty DeepSpeed's list of the modules that a forward pass is in. At stage 3 one of every engine stays there,
+        whose hooks hold that engine, and so do layers that are computed again, which stop before they are taken off."""
+        from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+
+        FWD_MODULE_STACK.clear()
 
     def _give_back(self) -> None:
         """Put PyTorch's own whole parameters in the place of DeepSpeed's, and remove all that it left behind."""
