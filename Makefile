@@ -5,6 +5,9 @@ PYTEST ?= -n auto --dist loadfile
 
 TARGET := $(if $(STUDY),--config study=$(STUDY) -- results/table.md,results/table_main.md)
 
+# The first table of a page, without its notes and entities, columns still in line
+PLAIN = '/^\* /Q; s/^\| (&nbsp;){3}([^|]*)\|/|    \2               |/; s/\| ([^|]*)<sup>=<\/sup>/|            \1=/g'
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -25,7 +28,8 @@ install: $(STAMP) ## make the environment, and nothing else
 
 table: $(STAMP) ## run a study, or what is left of it, and render its first table: make table STUDY=smoke
 	snakemake --cores $(CORES) $(TARGET)
-	@cat $(lastword $(TARGET))
+	@sed -E $(PLAIN) $(lastword $(TARGET))
+	@echo 'Its notes and details: $(lastword $(TARGET))'
 
 test: lint ## lint, then run the tests
 	pytest $(PYTEST)

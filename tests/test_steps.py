@@ -60,6 +60,16 @@ def test_sums_are_those_of_the_numbers() -> None:
     assert sums.statistics["count"] == sum(range(20)) - 7
 
 
+def test_a_loss_without_a_denominator_is_named(
+    stage: tuple[Engine, StageData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, data = stage
+    losses = {"reconstructoin": torch.zeros((), requires_grad=True)}
+    monkeypatch.setattr(engine, "forward", lambda *_: Output(losses))
+    with pytest.raises(ValueError, match=r"marcos: `forward` gives a loss 'reconstructoin', .* it has \['kl', 'recon"):
+        optimizer_step(Steps(engine, data, [(np.arange(8), data.context(0, 0))]), 0)
+
+
 def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, StageData]) -> None:
     """Neither in the method's passes, transformers included, nor when its terms are summed."""
     (engine, data), sums = stage, Sums()

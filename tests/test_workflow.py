@@ -217,14 +217,26 @@ def made(*variables: str) -> list[str]:
 
 
 def test_make_prints_the_first_table_of_the_study_that_it_is_told(finished: Path) -> None:
-    *_, call, shown = made("STUDY=ablation")
-    assert call.startswith("snakemake --cores all ") and shown == f"cat {call.split()[-1]}"
+    *_, call, shown, told = made("STUDY=ablation")
+    assert call.startswith("snakemake --cores all ")
+    assert shown.endswith(f" {call.split()[-1]}") and call.split()[-1] in told
     output = snakemake(finished, "--dry-run", *call.split()[3:])
     assert f"input: results/table_ablation.md\n    output: {call.split()[-1]}" in output
 
 
 def test_make_without_a_study_makes_the_main_table() -> None:
-    assert made()[-2:] == [f"snakemake --cores all {TARGET}", f"cat {TARGET}"]
+    call, shown, _ = made()[-3:]
+    assert call == f"snakemake --cores all {TARGET}"
+    printed = subprocess.run(
+        shown.replace(TARGET, "results/reference/quick/table_main.md"),
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    lines = printed.stdout.splitlines()
+    assert lines[2].startswith("| Model") and lines[-2].startswith("| Answer only")
+    assert not re.search("&|<", printed.stdout) and len({len(line) for line in lines[2:-1]}) == 1, "columns in line"
 
 
 def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:

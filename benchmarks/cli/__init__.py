@@ -24,5 +24,6 @@ for part in (catalogue, costs, stages, inspection):
 @app.callback()
 def _prepare() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a forked worker would warn about it
+    logging.getLogger("huggingface_hub").propagate = False  # it prints what it warns of by itself
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     watch_parent()

@@ -99,8 +99,11 @@ def published(name: str) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
     except (OSError, ValueError) as error:
-        mend = f"set {known.folder} to a folder with it" if known.folder else "log in to the hub, or name a folder"
-        raise DataError(f"no tokenizer can be read from {place}: {error}. To mend it, {mend}") from error
+        mend = (
+            f"set {known.folder} to a folder with it" if known.folder else "log in to the hub, or name a folder with it"
+        )
+        raise DataError(f"no tokenizer can be read from {place} ({error}). To mend the study's `tokenizer: "
+                        f"{{pretrained: {name}}}`, {mend}") from error  # fmt: skip
     if known.end:
         tokenizer.eos_token = tokenizer.pad_token = known.end
     if tokenizer.eos_token_id is None:

@@ -52,7 +52,10 @@ def read_study(path):
         require_known(study)
     except (StudyError, DataError) as error:
         raise WorkflowError(str(error)) from None
-    validate(study_content(path), str(SCHEMA), set_default=False)
+    try:
+        validate(study_content(path), str(SCHEMA), set_default=False)
+    except WorkflowError:  # the models, which have taken it, are younger
+        raise WorkflowError(f"{SCHEMA} does not know all of {path}: write it anew with `make schema`") from None
     return study
 
 
@@ -295,7 +298,10 @@ os.environ.update(
 announce_parent()
 LOCK = workflow_lock()
 if workflow.is_main_process and (rival := clear_stale_locks()):
-    logger.warning(f"This directory's workflow is being run by {rival}.")
+    logger.warning(
+        f"This directory's workflow is being run by {rival}. Let it end, or end it, before you start another; "
+        "--unlock is not for this."
+    )
 
 
 onstart:
