@@ -16,6 +16,7 @@ include: "workflows/rules/data.smk"
 include: "workflows/rules/train.smk"
 include: "workflows/rules/evaluate.smk"
 include: "workflows/rules/time.smk"
+include: "workflows/rules/analyse.smk"
 include: "workflows/rules/table.smk"
 include: "workflows/rules/figure.smk"
 

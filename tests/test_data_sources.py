@@ -22,7 +22,7 @@ def small_gsm8k(**changes: Any) -> DataSet:
     """GSM8K's reader with a card that expects one row and knows no checksum."""
     content = {"counts": {"train": 1}, "records": {"train": None}}
     files = {"files": {"train": (cards.File(path="gsm8k/train.jsonl", sha256=None),)}}
-    return DataSet(cards.GSM8K.model_copy(update=content | files | changes), sources.lines, sources.gsm8k)
+    return DataSet(cards.GSM8K.model_copy(update=content | files | changes), sources.json_lines, sources.gsm8k)
 
 
 @pytest.fixture

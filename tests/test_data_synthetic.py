@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.data import get_dataset, load_records
-from benchmarks.data.embedded import Draw
+from benchmarks.data.draw import Draw
 from benchmarks.data.synthetic import CORPORA, parallel24, random_pairing
 from benchmarks.scoring import SCORERS, Asked
 

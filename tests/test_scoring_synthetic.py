@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.data import load_records
-from benchmarks.data.embedded import Draw
+from benchmarks.data.draw import Draw
 from benchmarks.data.synthetic import parallel24
 from benchmarks.scoring import SCORERS, Asked
 from benchmarks.scoring.parallel24 import walk

@@ -13,13 +13,12 @@ Whether a question may be trained on is decided by its hash, so no test question
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, pairwise, product
-from typing import TypeVar
 
+from benchmarks.data.draw import Draw
 from benchmarks.data.records import Raw, question_hash
 
 VERSION = "1"
@@ -85,24 +84,6 @@ REWORDED = Wording(  # each sentence is worded as in training about half of the 
     aside=("{other} has {k} {x}.", "There are {k} {x} in the bag of {other}."),
     aside_share=0.15,
 )
-
-T = TypeVar("T")
-
-
-class Draw:
-    """Draws whose stream is the same in every version of Python: only ``random()`` promises that."""
-
-    def __init__(self, seed: str) -> None:
-        self.uniform = random.Random(seed).random
-
-    def below(self, n: int) -> int:
-        return int(self.uniform() * n)
-
-    def between(self, low: int, high: int) -> int:
-        return low + self.below(high - low + 1)
-
-    def of(self, items: Sequence[T]) -> T:
-        return items[self.below(len(items))]
 
 
 def chains(length: int) -> list[tuple[str, ...]]:

@@ -34,7 +34,7 @@ def rows_of(text: str) -> list[str]:
     return text.rstrip("\n").split("\n") if text.strip() else []
 
 
-def lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Place and fields of each line of a JSON lines file."""
     for number, line in enumerate(rows_of(text), start=1):
         place = f"{path}, line {number}"
@@ -44,7 +44,7 @@ def lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
             raise DataError(f"{place}: broken JSON ({error.msg}); fetch the file again") from error
 
 
-def array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Place and fields of each element of a JSON array."""
     try:
         rows = json.loads(text)
@@ -54,7 +54,7 @@ def array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
         yield f"{path}, element {number}", row
 
 
-def table(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Place and fields of each row of a CSV file."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
     for row in reader:
@@ -125,7 +125,7 @@ class DataSet:
         else:
             found, place = self._from_hub(split, folder), f"the hub ({self.card.hub and self.card.hub.name})"
         rows = sorted(found, key=lambda row: row.key) if found and found[0].key else found
-        verify(self.card, split, rows, place)
+        check_rows(self.card, split, rows, place)
         return [replace(row, key=str(number)) for number, row in enumerate(rows)]
 
     def in_folder(self, split: str) -> bool:
@@ -139,9 +139,9 @@ class DataSet:
         rows: list[Raw] = []
         for file in self.card.files[split]:
             path = folder / file.path
-            content = read(path, file)
-            rows += [self._convert(place, row) for place, row in self.parse(decode(path, content), path)]
-            check(path, file, content)
+            content = read_file(path, file)
+            rows += [self._convert(place, row) for place, row in self.parse(decode_utf8(path, content), path)]
+            check_sha256(path, file, content)
         return rows
 
     def _from_hub(self, split: str, folder: Path | None) -> list[Raw]:
@@ -203,7 +203,7 @@ class Generated:
 
     def rows(self, split: str) -> list[Raw]:
         rows = list(self.generate(split))
-        verify(self.card, split, rows, "the generator")
+        check_rows(self.card, split, rows, "the generator")
         return rows
 
 
@@ -219,7 +219,7 @@ def published_files() -> Path | None:
     return Path(folder)
 
 
-def read(path: Path, file: File) -> bytes:
+def read_file(path: Path, file: File) -> bytes:
     """The content of a file; an error where it is missing or empty."""
     try:
         content = path.read_bytes()
@@ -232,7 +232,7 @@ def read(path: Path, file: File) -> bytes:
     return content
 
 
-def decode(path: Path, content: bytes) -> str:
+def decode_utf8(path: Path, content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -240,14 +240,14 @@ def decode(path: Path, content: bytes) -> str:
         raise DataError(f"{path}, line {line}: not UTF-8; fetch the file again") from error
 
 
-def check(path: Path, file: File, content: bytes) -> None:
+def check_sha256(path: Path, file: File, content: bytes) -> None:
     """Refuse a file that is not, byte for byte, the published one."""
     found = hashlib.sha256(content).hexdigest()
     if file.sha256 is not None and found != file.sha256:
         raise DataError(f"{path}: wrong checksum {found}, published {file.sha256}; fetch the file again")
 
 
-def verify(card: Card, split: str, rows: list[Raw], where: str) -> None:
+def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
     """Refuse rows that are not those of the card, whatever their source."""
     if not rows:
         raise DataError(f"{card.name} ({split}) from {where} is empty; fetch it again")
@@ -271,13 +271,13 @@ def _embedded(shape: str, split: str) -> Iterable[Raw]:
 DATASETS: dict[str, DataSet | Generated] = {
     entry.card.name: entry
     for entry in (
-        DataSet(cards.GSM8K, lines, gsm8k),
+        DataSet(cards.GSM8K, json_lines, gsm8k),
         DataSet(cards.GSM8K_AUG, aug_lines, gsm8k_aug),
         DataSet(cards.GSM8K_AUG_FIRST3000, aug_lines, gsm8k_aug),
-        DataSet(cards.GSM8K_AUG_TEXT, lines, gsm8k_aug),
-        DataSet(cards.SVAMP, array, svamp),
-        DataSet(cards.SVAMP_4138, table, svamp_masked),
-        DataSet(cards.MULTIARITH, array, multiarith),
+        DataSet(cards.GSM8K_AUG_TEXT, json_lines, gsm8k_aug),
+        DataSet(cards.SVAMP, json_array, svamp),
+        DataSet(cards.SVAMP_4138, csv_rows, svamp_masked),
+        DataSet(cards.MULTIARITH, json_array, multiarith),
         *(Generated(card, partial(_embedded, shape)) for shape, card in cards.EMBEDDED.items()),
         *(Generated(card, synthetic.CORPORA[name].rows) for name, card in SYNTHETIC.items()),
     )

@@ -1,25 +1,3 @@
-rule analyse:
-    """Ask a trained run what its latents carry; several figures are drawn from the answer."""
-    input:
-        data=data_of_run,
-        model="results/{study}/runs/{run}/train.json",
-    output:
-        "results/{study}/runs/{run}/analysis/analysis.json",
-    params:
-        study=file_of,
-        digest=run_digest("analyse"),
-        code=run_code("analyse"),
-    log:
-        "results/{study}/logs/analyse/{run}.log",
-    threads: lambda wildcards: run_of(wildcards).threads
-    resources:
-        mem_mb=memory_alone,
-        runtime=120,
-        gpu=gpu,
-    shell:
-        "python -m benchmarks.cli analyse {params.study:q} {wildcards.run} 2>&1 | tee {log}"
-
-
 rule figure:
     """Draw a figure from records: a picture for the screen, one for print, their numbers, and a caption."""
     input:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from benchmarks.data.embedded import Draw
+from benchmarks.data.draw import Draw
 from benchmarks.data.records import Raw
 from benchmarks.data.synthetic import long_range, parallel24, random_pairing, random_summation
 from benchmarks.data.synthetic.problem import Problem

@@ -7,7 +7,7 @@ differ, and so what a model draws for them.
 
 from __future__ import annotations
 
-from benchmarks.data.embedded import Draw
+from benchmarks.data.draw import Draw
 from benchmarks.data.synthetic.problem import Problem, digits, words
 
 COUNT = 5  # numbers a step says

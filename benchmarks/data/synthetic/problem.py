@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from benchmarks.data.embedded import Draw
+from benchmarks.data.draw import Draw
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ at its first position and the difference at its second."""
 
 from __future__ import annotations
 
-from benchmarks.data.embedded import Draw
+from benchmarks.data.draw import Draw
 from benchmarks.data.synthetic.problem import Problem, addition, digits, words
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.data.embedded import Draw
+from benchmarks.data.draw import Draw
 from benchmarks.data.synthetic.problem import Problem, addition, digits, words
 
 
