@@ -40,7 +40,7 @@ class StageData:
     def batch(self, indices: np.ndarray, context: Context) -> Batch:
         """On the method's device."""
         if self.features is not None:
-            return self.features.batch(self.method, indices).to(self.method.device)
+            return self.features.batch(self.method, indices)
         return self.method.collate(self.corpus.examples(indices), context).to(self.method.device)
 
 
