@@ -225,6 +225,20 @@ def test_rows_of_two_studies_have_no_paired_test(tmp_path: Path) -> None:
     assert found.why.endswith("different studies, so no paired test")
 
 
+def test_too_few_trainings_separate_nothing(tmp_path: Path) -> None:
+    several = made(seeds=[0, 1, 2])
+    fabricate(several, tmp_path, SHARES)
+    for seed in (1, 2):
+        (tmp_path / f"fake/runs/equation/codi/s{seed}/evaluate.json").unlink()
+    results.collect(several, tmp_path)
+    summary = summarise(several, load_collected(several, tmp_path), tmp_path, ["default"])
+    records = Records([(several, summary)], tmp_path)
+    marcos, codi, sft = (Cell("main_0.5b", "equation", row, "gsm8k") for row in ("marcos", "codi", "cot_sft"))
+    assert (records.separated(marcos, sft), records.unpaired(marcos, sft)) == (True, None)
+    assert records.separated(marcos, codi) is False
+    assert records.unpaired(marcos, codi) == "1 and 3 trainings, of which at least 3 are needed for a test"
+
+
 def analysis_of(correct: tuple[float, ...], marked: tuple[float, ...]) -> Analysis:
     """Two questions asked as they are and with a clique of two dimensions at 0, 0.1 and 0.5: shares of each."""
     settings = ("", "1, 2 = 0", "1, 2 = 0.1", "1, 2 = 0.5")

@@ -282,18 +282,23 @@ def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
 
 
 def test_several_training_seeds(tmp_path: Path) -> None:
-    made = study(seeds=[0, 1])
+    made, few = study(seeds=[0, 1, 2]), "at least 3 trainings or one each"
     fabricate(made, tmp_path)
-    (tmp_path / "fake/runs/text/cot/s1/evaluate.json").unlink()
+    results.collect(made, tmp_path)
+    assert few not in contents(made, tmp_path)["md"]
+    for seed in (1, 2):
+        (tmp_path / f"fake/runs/text/cot/s{seed}/evaluate.json").unlink()
     results.collect(made, tmp_path)
     rendered = contents(made, tmp_path)
-    text = rendered["md"]
-    assert {test["kind"] for test in json.loads(rendered["json"])["paired_tests"]} == {"trainings"}
-    assert "generalise to other questions and to other training seeds" in text and "(here 2)" in text
-    assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, two trainings
+    text, tests = rendered["md"], json.loads(rendered["json"])["paired_tests"]
+    assert {test["kind"] for test in tests} == {"trainings", "untested"} and text.count(few) == 1
+    assert {test["p_holm"] for test in tests if test["kind"] == "untested"} == {None}
+    assert {test["block"] for test in tests if test["kind"] == "untested"} == {"text"}
+    assert "generalise to other questions and to other training seeds" in text and "(here 3)" in text
+    assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, three trainings
     lacking = cells(text, "CoT-SFT", "Training data: text")[1]
     assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text
-    assert "over the 2 training seeds" in text
+    assert "over the 3 training seeds" in text
 
 
 def test_gpu_hours_are_of_all_ranks(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from benchmarks.provenance import backbone
 from benchmarks.results import load_collected
 from benchmarks.runs import RunSpec, run_id
 from benchmarks.specs import TrainingSpec
-from benchmarks.statistics import ALPHA
+from benchmarks.statistics import ALPHA, FEWEST_TRAININGS, testable
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
 from benchmarks.tables import COUNTERPARTS, Table
@@ -64,6 +64,8 @@ class Records:
         found, one, other = self._place(a), self._line(a), self._line(b)
         if found is None or one is None or other is None:
             return None
+        if not testable(one["training_seeds"], other["training_seeds"]):
+            return False
         if self.unpaired(a, b):
             return one["low"] > other["high"] or other["low"] > one["high"]
         _, summary, block, test = found
@@ -77,6 +79,12 @@ class Records:
         """Two rows on one test set may differ in all else: that is what is compared. On two, nothing else should."""
         if across := self._across(a, b):
             return "; ".join(["different test sets, so no paired test", *_set_apart(*across)])
+        if (one := self._line(a)) and (other := self._line(b)):
+            counts = sorted((one["training_seeds"], other["training_seeds"]))
+            if not testable(*counts):
+                return (
+                    f"{counts[0]} and {counts[1]} trainings, of which at least {FEWEST_TRAININGS} are needed for a test"
+                )
         studies = {place[0].name for cell in (a, b) if (place := self._place(cell))}
         return "different studies, so no paired test" if len(studies) > 1 else None
 
