@@ -62,11 +62,12 @@ def spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def correctness(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Mean correctness over decoding seeds of each question, by id, in each training: one, or those of the column
-    ``training_seed``."""
+def correctness(predictions: pd.DataFrame, by: str = "same_as") -> pd.DataFrame:
+    """Mean correctness over decoding seeds of each question in each training: one, or those of the column
+    ``training_seed``. Questions that are the same (column ``same_as``, which older predictions lack) are one question:
+    as several they would count as independent."""
     frame = predictions.assign(training_seed=predictions.get("training_seed", 0), correct=predictions["correct"] * 1.0)
-    return frame.pivot_table("correct", "id", "training_seed")
+    return frame.pivot_table("correct", by if by in frame else "id", "training_seed")
 
 
 def testable(a: int, b: int) -> bool:

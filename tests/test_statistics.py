@@ -82,6 +82,20 @@ def test_correctness_is_a_mean_over_decoding_seeds_in_each_training() -> None:
     assert statistics.correctness(two).to_dict() == {3: {"x": 0.5, "y": 0.0}, 7: {"x": 1.0, "y": 1.0}}
 
 
+def test_questions_that_are_the_same_count_once() -> None:
+    """Copies are no further evidence: an interval of 40 questions asked five times is that of 40."""
+    once = pd.DataFrame({"id": [f"q{i}" for i in range(40)], "correct": np.arange(40) < 24})
+    copies = pd.concat([once.assign(id=once["id"] + f"-{i}", same_as=once["id"]) for i in range(5)])
+    alone, grouped, apart = map(statistics.correctness, (once, copies, copies.drop(columns="same_as")))
+    assert grouped.to_dict() == alone.to_dict() and len(apart) == 200
+    assert statistics.interval(grouped) == statistics.interval(alone) != statistics.interval(apart)
+    other = statistics.correctness(once.assign(correct=np.arange(40) < 21))
+    assert statistics.paired_test(grouped, other) == statistics.paired_test(alone, other)
+    assert statistics.correctness(copies, "id").equals(apart)
+    mixed = statistics.correctness(copies.assign(correct=[i < 60 for i in range(200)]))
+    assert mixed[0].to_dict()["q0"] == 0.4 and mixed[0].to_dict()["q39"] == 0.2, "the mean of its copies"
+
+
 # -- several trainings of a row
 
 

@@ -93,7 +93,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, An
     frame = scored(said, {RS: asked()})
     questions = [Record(id=id, question=text, steps=("",), answer="") for id, text in (("a", "1 2"), ("b", "3 4"))]
     monkeypatch.setattr(rescoring, "load_records", lambda test, form, split: questions)
-    means = summary(frame, asked())
+    means = summary(frame)
     return {"decodings": {"default": {"tests": {RS: means}}}, "predictions": {}}, frame
 
 
