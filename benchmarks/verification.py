@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from benchmarks.differences import changed_settings, changed_value, first_change, lost_numbers
+from benchmarks.differences import changed_settings, changed_value, first_change, lost_row
 from benchmarks.figures import Figure
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.paths import Paths
@@ -201,12 +201,14 @@ def _table(study: Study, collected: Collected, folder: Path, table: Table) -> It
     yield from _lines(folder / f"table_{table}.json", json.loads(again["json"]))
     for ending, text in again.items():
         path = folder / f"table_{table}.{ending}"
-        if not path.is_file():
+        if ending == "csv":
+            yield _csv(path, text, "columns or words have changed; all shared numbers are the same")
+        elif not path.is_file():
             yield Finding(path.name, "differs", "is not there")
         elif (old := path.read_text(encoding="utf-8", errors="replace")) == text:
             yield Finding(path.name, "ok")
-        elif lost := lost_numbers(old, text):
-            yield Finding(path.name, "differs", f"numbers that do not come out: {', '.join(lost[:5])}")
+        elif lost := lost_row(old, text):
+            yield Finding(path.name, "differs", f"a row whose numbers do not come out: {' '.join(lost.split())[:100]}")
         else:
             yield Finding(path.name, "drift", f"today's code words it otherwise, {first_change(old, text)}")
 

@@ -16,6 +16,7 @@ import fabricate
 from benchmarks import rescoring, results
 from benchmarks.cli import app
 from benchmarks.data.records import Record
+from benchmarks.differences import lost_row
 from benchmarks.evaluation import summary
 from benchmarks.figures import Figure
 from benchmarks.figures.render import render as draw
@@ -179,6 +180,27 @@ def test_a_number_in_a_rendered_table_is_checked_against_the_records(folder: Pat
         "table_main.tex",
         "table_main.csv",
     }
+
+
+@pytest.mark.parametrize(("ending", "sign"), [("md", " | "), ("tex", " & ")])
+def test_numbers_in_rows_that_are_not_theirs_are_found(ending: str, sign: str, folder: Path) -> None:
+    """Though all of them still stand in the table."""
+    path = folder / f"table_main.{ending}"
+    lines = path.read_text().splitlines()
+    one, other = (next(i for i, line in enumerate(lines) if name in line) for name in ("CoT-SFT", "w/o R"))
+    (title, numbers), (second, others) = (lines[i].split(sign, 1) for i in (one, other))
+    lines[one], lines[other] = title + sign + others, second + sign + numbers
+    path.write_text("\n".join(lines) + "\n")
+    (found,) = findings(folder, "differs")
+    assert found.place == path.name and found.text.startswith("a row whose numbers do not come out: ")
+
+
+def test_rows_and_columns_that_were_added_are_no_difference() -> None:
+    old = "| a | 1.0 | 2.0 |\n| b | -3.0 |\n* of 7"
+    assert lost_row(old, "| h |\n| a | 1.0 | 9 | 2.0 |\n| new | 4 |\n| b | -3.0 |\n* of 8") == ""
+    assert lost_row(old, "| b | -3.0 |\n| a | 1.0 | 2.0 |") == "| b | -3.0 |"
+    assert lost_row(old, "| a | 2.0 | 1.0 |\n| b | -3.0 |") == "| a | 1.0 | 2.0 |"
+    assert lost_row(old, "| a | 1.0 | 2.0 |\n| b | 3.0 |") == "| b | -3.0 |"
 
 
 def test_missing_records_differ(folder: Path) -> None:
