@@ -116,8 +116,7 @@ class MainTable(Maker):
             score = row.tests.get(test)
             cells.append(_measured(score and score.accuracy, "{:.2f}".format))
             cells.append(timed(score.seconds.mean, spread=score.seconds.spread) if score and score.seconds else Cell())
-        note = self.note(f"{row.title} in the paper: {row.note}" if row.note else None)
-        return Line(Cell(title, mark=note), (*cells, *[Cell()] * blank), indent=title == "paper")
+        return Line(Cell(title, mark=self.note(row.in_paper)), (*cells, *[Cell()] * blank), indent=title == "paper")
 
     # ---- the other tables
 
