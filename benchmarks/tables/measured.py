@@ -23,7 +23,7 @@ LEGEND = (
     "phase that takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, "
     "against the GPU's dense peak; what the backward pass computes again counts too.",
     "Epoch and GPU-h are extrapolated: the median step time multiplied by the steps of an epoch, summed over all "
-    "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs.",
+    "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs (H200).",
     "Test: seconds for the whole test set, greedy decoding; answers are forced to the lengths of the gold ones, since "
     "untrained weights do not stop by themselves. Where a test set has no written steps, the chain is as long as that "
     "of a training example with a question of about the same length. Median of repeats.",
