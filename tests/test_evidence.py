@@ -21,7 +21,7 @@ from benchmarks.results import load_collected
 from benchmarks.study import Study, load_study
 from benchmarks.summary import Summary, summarise
 from benchmarks.tables import Table
-from benchmarks.tables.evidence import Records, counterparts
+from benchmarks.tables.evidence import Records, _without_clique, counterparts
 from benchmarks.tables.render import contents
 from fabricate import fabricate, fabricate_analysis, fabricate_run, study
 from test_synthetic import repeating, with_draws
@@ -255,6 +255,13 @@ def test_what_a_clique_does_to_accuracy_is_its_largest_effect() -> None:
     some = (0.5, 1.0, 1.0, 0.0)
     assert MEASURES["as_accurate"](analysis_of((0.4, 0.1, 0.3, 0.5), some)) == pytest.approx(-0.3)
     assert not CLAIMS["clique_accuracy"].met(-5.83, measured=True)
+
+
+def test_a_clique_that_changes_nothing_shows_nothing_of_accuracy() -> None:
+    idle = analysis_of((0.4, 0.4, 0.4, 0.4), (1.0, 1.0, 1.0, 0.995))
+    assert MEASURES["as_accurate"](idle) is None
+    told = _without_clique(idle, "as_accurate")
+    assert told == "setting its clique changes length and #### by less than 1 %, so nothing is shown"
 
 
 def test_a_marker_that_all_answers_have_or_none_is_not_switched() -> None:

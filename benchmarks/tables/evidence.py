@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.analysis.measures import MEASURES
+from benchmarks.analysis.measures import FAINT, MEASURES, inert
 from benchmarks.analysis.reading import Analysis, analyses
 from benchmarks.analysis.steering import clique_effects
-from benchmarks.claims import Cell, Claim, Finding, Measure
+from benchmarks.claims import Analysed, Cell, Claim, Finding, Measure
 from benchmarks.paper import paper_table
 from benchmarks.provenance import backbone
 from benchmarks.results import load_collected
@@ -95,7 +95,7 @@ class Records:
     def unanalysed(self, claim: Claim) -> str:
         every = {run_of(analysis): analysis for _, analysis in self._analyses()}  # studies may share a run
         if claim.analysis in CLIQUES and every:
-            return "; ".join(f"{run}: {_without_clique(one, claim.analysis in MARKS)}" for run, one in every.items())
+            return "; ".join(f"{run}: {_without_clique(one, claim.analysis)}" for run, one in every.items())
         return "no run that was analysed shows it"
 
     def test(self, cell: Cell) -> str:
@@ -202,15 +202,18 @@ def run_of(analysis: Analysis) -> str:
     return f"{analysis.spec.study}:{analysis.spec.id}"
 
 
-def _without_clique(analysis: Analysis, marks: bool) -> str:
-    """Why an analysis has no number on a clique, and what it has instead; ``marks``: on answers with the marker."""
-    clique = analysis.record.clique
+def _without_clique(analysis: Analysis, measure: Analysed) -> str:
+    """Why an analysis has no number on a clique, and what it has instead."""
+    clique, marks = analysis.record.clique, measure in MARKS
     if not clique:
         return "no dimension of R is ever active"
     plain, *others = clique_effects(analysis).to_dict("records")
     if len(clique) > 1:
         if marks and plain["marked"] in (0, 1):
             return f"{'all' if plain['marked'] else 'no'} answers have {ANSWER_MARKER}, so no dimension need say so"
+        if measure == "as_accurate" and inert(analysis):
+            unchanged = f"changes length and {ANSWER_MARKER} by less than {100 * FAINT:g} %"
+            return f"setting its clique {unchanged}, so nothing is shown"
         return "its clique was not set to the values that the paper names"
     single = len(analysis.record.frequent) == 1
     why = "one dimension alone is active" if single else "no two dimensions correlate enough"
