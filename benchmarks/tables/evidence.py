@@ -99,9 +99,8 @@ class Records:
         return "no run that was analysed shows it"
 
     def test(self, cell: Cell) -> str:
-        """The test set that was run, and which of the paper's it stands in for."""
-        _, _, _, own = self._place(cell) or (None, None, None, cell.test)
-        return own if cell.test in (own, *own.split("_")) else f"{own} (for {cell.test})"
+        """The test set that was run."""
+        return found[3] if (found := self._place(cell)) else cell.test
 
     def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
         """A difference between two test sets says more of the models than of the tasks where models are not built
