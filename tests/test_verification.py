@@ -182,6 +182,16 @@ def test_a_number_in_a_rendered_table_is_checked_against_the_records(folder: Pat
     }
 
 
+def test_the_last_digits_of_another_machine_are_no_difference(folder: Path) -> None:
+    path = folder / "frame.csv"
+    frame = pd.read_csv(path)
+    for factor, kind in ((1 + 1e-15, "ok"), (1 + 1e-6, "differs")):
+        frame.assign(accuracy_mean=frame["accuracy_mean"] * factor).to_csv(path, index=False)
+        assert [finding.kind for finding in verify(study(), folder) if finding.place == "frame.csv"] == [kind]
+    frame.drop(columns="strict").to_csv(path, index=False)
+    assert [finding.place for finding in findings(folder, "drift")] == ["frame.csv"]
+
+
 @pytest.mark.parametrize(("ending", "sign"), [("md", " | "), ("tex", " & ")])
 def test_numbers_in_rows_that_are_not_theirs_are_found(ending: str, sign: str, folder: Path) -> None:
     """Though all of them still stand in the table."""
