@@ -175,6 +175,11 @@ class Value:
     test: str
     unpaired: str | None = None
 
+    @property
+    def stands_in(self) -> bool:
+        """Whether its test set stands in for the paper's; a name such as copy_k16 says which of the paper's it is."""
+        return self.cell.table != ANALYSIS and self.cell.test not in (self.test, *self.test.split("_"))
+
     def place(self, measure: Measure) -> str:
         """Where it stands, for people. Training has no test set."""
         number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
@@ -182,7 +187,7 @@ class Value:
             return f"{self.test} ({number})"
         against = f" against {self.against.row}" if self.against else ""
         against += f" on {self.against.test}" if self.against and self.against.test != self.cell.test else ""
-        test = "" if measure == "train" else f" {self.test}"
+        test = "" if measure == "train" else f" {self.test}{f' (for {self.cell.test})' if self.stands_in else ''}"
         return f"{self.cell.block}{test} {self.cell.row}{against} ({number})"
 
     def doubt(self, measure: Measure) -> str:

@@ -170,7 +170,7 @@ def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.Dat
 def _differing(test: str, a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Questions of different correctness, the largest difference first."""
     shown = [frame.loc[frame["seed"] == frame["seed"].min()].set_index("id") for frame in (a, b)]
-    both = pd.DataFrame({"correct_a": correctness(a)[0], "correct_b": correctness(b)[0]}).dropna()
+    both = pd.DataFrame({"correct_a": correctness(a, "id")[0], "correct_b": correctness(b, "id")[0]}).dropna()
     both["apart"] = (both["correct_a"] - both["correct_b"]).abs()
     both = both.loc[both["apart"] > 0].sort_values(by=["apart"], ascending=False, kind="stable")
     texts = {"gold": shown[0]["gold"], "text_a": shown[0]["text"], "text_b": shown[1]["text"]}

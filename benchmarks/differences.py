@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*")
 CLOSE = 1e-9  # numbers that differ by less do so because sums were taken in another order
 
 
@@ -43,15 +43,22 @@ def _same(a: Any, b: Any) -> bool:
     return a == b
 
 
-def lost_numbers(old: str, new: str) -> list[str]:
-    """Numbers in the rows of a table, of any of its formats but JSON, that its new version lacks; legends and notes are
-    left out."""
-    return list((Counter(_in_rows(old)) - Counter(_in_rows(new))).elements())
+def lost_row(old: str, new: str) -> str:
+    """The first row of a table in Markdown or LaTeX whose numbers its new version has in no row below those of the rows
+    before it, or in another order; empty where all come out. The new one may have more rows, and more numbers in one;
+    legends and notes are left out."""
+    left = iter(_rows(new))
+    return next((row for row in _rows(old) if not any(_comes_out(row, other) for other in left)), "")
 
 
-def _in_rows(text: str) -> list[str]:
-    rows = [line for line in text.splitlines() if line[:1] == "|" or line.endswith(r"\\") or line.count(",") > 9]
-    return [number for row in rows for number in re.findall(r"\d[\d.,e+-]*", row)]
+def _rows(text: str) -> list[str]:
+    """Rows that have numbers."""
+    return [line for line in text.splitlines() if (line[:1] == "|" or line.endswith(r"\\")) and NUMBER.search(line)]
+
+
+def _comes_out(row: str, other: str) -> bool:
+    left = iter(NUMBER.findall(other))
+    return all(number in left for number in NUMBER.findall(row))
 
 
 def first_change(old: str, new: str) -> str:

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.answering import answer_tests, answering_method, decoding_of
 from benchmarks.code import CODE
-from benchmarks.data import TestSet, load_tokenizer, open_test
+from benchmarks.data import load_tokenizer, open_test
 from benchmarks.diversity import draw_statistics
 from benchmarks.environment import ended, environment
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet
@@ -123,7 +123,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
                 "decoding": settings.model_dump(mode="json"),
                 "stochastic": answered.stochastic,
                 "seeds": [int(seed) for seed in frame["seed"].unique()],
-                "tests": {test: summary(frame.loc[frame["test"] == test], asked) for test, asked in work.tests.items()},
+                "tests": {test: summary(frame.loc[frame["test"] == test]) for test in work.tests},
             }
         record = {
             "run": spec.id,
@@ -139,10 +139,9 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     return record
 
 
-def summary(frame: pd.DataFrame, test: TestSet) -> dict[str, Any]:
+def summary(frame: pd.DataFrame) -> dict[str, Any]:
     """Scores of one test set under one decoding, a number per seed, and mean costs per question."""
     return {
-        "n_distinct": len(set(test.texts)),
         **means(frame),
         "forward_passes_per_question": frame["forward_passes"].mean().item(),
         "latent_steps": frame["latent_steps"].mean().item(),
@@ -152,11 +151,13 @@ def summary(frame: pd.DataFrame, test: TestSet) -> dict[str, Any]:
 
 
 def means(frame: pd.DataFrame) -> dict[str, Any]:
-    """What a summary says of one test set's predictions alone; ``deduplicated`` leaves out questions that are in the
-    training data."""
+    """What a summary says of one test set's predictions alone. ``n_distinct``: see :attr:`TestSet.same_as`, which older
+    predictions lack; ``deduplicated`` leaves out questions that are in the training data (not those that the test set
+    repeats)."""
     new = frame.loc[~frame.overlap.astype(bool)]
     return {
         "n": int((frame.seed == 0).sum()),
+        "n_distinct": len(set(frame["same_as" if "same_as" in frame else "id"])),
         "n_deduplicated": int((new.seed == 0).sum()),
         "accuracy": per_seed(frame, frame.correct),
         "strict": per_seed(frame, frame.strict),

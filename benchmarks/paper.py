@@ -44,6 +44,11 @@ class PaperRow(Strict):
     train_hours: Number | None = None
     tests: dict[str, PaperScore]
 
+    @property
+    def in_paper(self) -> str | None:
+        """Its note, where it stands among rows that are not the paper's."""
+        return f"{self.title} in the paper: {self.note}" if self.note else None
+
 
 class PaperBlock(Strict):
     title: str

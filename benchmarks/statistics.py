@@ -21,17 +21,19 @@ SEED = 0  # of what is drawn: a table is a function of its records
 ALPHA = 0.05
 CONFIDENCE = 0.95  # of intervals
 FEWEST = 10  # questions or answers: a share of fewer says nothing
+FEWEST_TRAININGS = 3  # of a row: fewer say too little of how far its trainings differ, whatever a test makes of them
 TIMES_DIFFER = 1.75  # at most, of 94 times of `quick` and `small_3b` that an idle machine measured twice (half: 1.2)
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """``difference``: mean correctness of the first minus the second over ``n`` shared questions; two-sided."""
+    """``difference``: mean correctness of the first minus the second over ``n`` shared questions; two-sided.
+    ``p_value``: NaN where nothing tests the difference (see :func:`testable`)."""
 
     n: int
     difference: float
     p_value: float
-    kind: Literal["mcnemar", "permutation", "trainings"]
+    kind: Literal["mcnemar", "permutation", "trainings", "untested"]
 
 
 @dataclass(frozen=True)
@@ -60,27 +62,35 @@ def spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def correctness(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Mean correctness over decoding seeds of each question, by id, in each training: one, or those of the column
-    ``training_seed``."""
+def correctness(predictions: pd.DataFrame, by: str = "same_as") -> pd.DataFrame:
+    """Mean correctness over decoding seeds of each question in each training: one, or those of the column
+    ``training_seed``. Questions that are the same (column ``same_as``, which older predictions lack) are one question:
+    as several they would count as independent."""
     frame = predictions.assign(training_seed=predictions.get("training_seed", 0), correct=predictions["correct"] * 1.0)
-    return frame.pivot_table("correct", "id", "training_seed")
+    return frame.pivot_table("correct", by if by in frame else "id", "training_seed")
+
+
+def testable(a: int, b: int) -> bool:
+    """Whether rows of so many trainings can be tested against each other: one of each, over questions, or enough of
+    both. With less, Welch's test calls luck a difference too often, the more so the less alike they vary."""
+    return a == b == 1 or min(a, b) >= FEWEST_TRAININGS
 
 
 def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     """Whether two rows differ on the questions they share.
 
     With one training each: an exact McNemar test where each question is right or wrong; where correctness is a mean
-    over decoding seeds, a sign-flip permutation test of the mean difference. With several: a t test of the mean
-    difference, which varies with the questions and with the trainings of either row. A row of one training is taken to
-    vary as much as the other.
+    over decoding seeds, a sign-flip permutation test of the mean difference. With at least three of each: a t test of
+    the mean difference, which varies with the questions and with the trainings of either row. Otherwise none.
     """
     shared = a.index.intersection(b.index)
     if not len(shared):
         raise ValueError("the two rows share no question: compare runs that were evaluated on the same test set")
     a, b = a.loc[shared], b.loc[shared]
     difference = (a.mean(axis=1) - b.mean(axis=1)).to_numpy()
-    if max(a.shape[1], b.shape[1]) > 1:
+    if not testable(a.shape[1], b.shape[1]):
+        return PairedTest(len(a), float(difference.mean()), np.nan, "untested")
+    if a.shape[1] > 1:
         p_value = _between_trainings(difference, a, b)
         return PairedTest(len(a), float(difference.mean()), p_value, "trainings")
     changed = difference[difference != 0]  # a sign flip of 0 changes nothing
@@ -93,10 +103,8 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
 
 
 def _between_trainings(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> float:
-    """The p-value where at least one of two rows has several trainings."""
-    most = max(a, b, key=lambda row: row.shape[1])
-    of_rows = (_trainings(row if row.shape[1] > 1 else most, row.shape[1]) for row in (a, b))
-    found = Uncertainty.of(_questions(difference), *of_rows)
+    """The p-value where either row has several trainings."""
+    found = Uncertainty.of(_questions(difference), _trainings(a), _trainings(b))
     if not found.variance:
         return float(difference.mean() == 0)
     return float(2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))
@@ -107,9 +115,10 @@ def _questions(values: np.ndarray) -> tuple[float, int]:
     return (float(values.var(ddof=1)) / len(values), len(values)) if len(values) > 1 else (0.0, 2)
 
 
-def _trainings(correct: pd.DataFrame, count: int) -> tuple[float, int]:
-    """The variance that trainings give to a mean over ``count`` of them, and how many it was estimated from."""
-    return float(correct.mean().to_numpy().var(ddof=1)) / count, correct.shape[1]
+def _trainings(correct: pd.DataFrame) -> tuple[float, int]:
+    """The variance that trainings give to a mean over them, and how many there are."""
+    count = correct.shape[1]
+    return float(correct.mean().to_numpy().var(ddof=1)) / count, count
 
 
 def _sign_flip(differences: np.ndarray) -> float:
@@ -126,11 +135,12 @@ def _sign_flip(differences: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for their number (Holm, Scandinavian Journal of Statistics 1979)."""
+    """P-values adjusted for their number (Holm, Scandinavian Journal of Statistics 1979). NaN, of what nothing tests,
+    stays, and does not count."""
     p = np.asarray(p_values, dtype=float)
-    order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
+    order = np.argsort(p, kind="stable")[: np.isfinite(p).sum()]  # NaN come last
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
+    adjusted = np.full_like(p, np.nan)
     adjusted[order] = np.minimum(stepped, 1.0)
     return adjusted.tolist()
 
@@ -150,7 +160,8 @@ def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, st
     """``best`` for the best row where the tests separate it from every other, else ``tie`` for it and all those that
     they do not separate from it.
 
-    All pairs are corrected for, because the best row is chosen on the same questions. One row alone has no mark.
+    All pairs are corrected for, because the best row is chosen on the same questions. One row alone has no mark, nor
+    has one that is not tested against the best; then none is ``best``.
     """
     if len(rows) < 2:
         return {}
@@ -158,7 +169,9 @@ def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, st
     own = pairs[(pairs["a"] == best) | (pairs["b"] == best)]
     level = own[own["p_holm"] >= ALPHA]
     tied = set(level["a"]) | set(level["b"])
-    return dict.fromkeys(tied, "tie") if tied else {best: "best"}
+    if tied or any(map(np.isnan, own["p_holm"].tolist())):
+        return dict.fromkeys(tied, "tie")
+    return {best: "best"}
 
 
 def accuracy(correct: pd.DataFrame) -> float:
@@ -171,12 +184,13 @@ def interval(correct: pd.DataFrame) -> tuple[float, float]:
     could have given.
 
     With one training, Wilson's where each question is right or wrong, else a percentile bootstrap of questions. With
-    several, of the t distribution.
+    several, of the t distribution; two have one degree of freedom, as what more Welch would give them holds too seldom.
     """
     values = correct.mean(axis=1).to_numpy()
     if (count := correct.shape[1]) > 1:
-        found, mean = Uncertainty.of(_questions(values), _trainings(correct, count)), accuracy(correct)
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, found.freedom)) * found.deviation
+        found, mean = Uncertainty.of(_questions(values), _trainings(correct)), accuracy(correct)
+        freedom = found.freedom if count >= FEWEST_TRAININGS else count - 1
+        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * found.deviation
         return max(mean - reach, 0.0), min(mean + reach, 1.0)
     if np.isin(values, (0.0, 1.0)).all():
         bounds = stats.binomtest(int(values.sum()), len(values)).proportion_ci(CONFIDENCE, method="wilson")

@@ -147,7 +147,7 @@ def _correctness(
     """Correctness of one row and decoding (``key``: block, row, decoding) on each test set, by question and training
     seed."""
     block, row, decoding = key
-    every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "correct"))
+    every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "same_as", "correct"))
     if every is None:
         return {}
     return {(*key, test): statistics.correctness(every.loc[every["test"] == test]) for test in tests}

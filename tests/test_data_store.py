@@ -47,6 +47,14 @@ def test_examples_are_the_records(prepared: Path):
         assert example.answer == words.encode(record.answer)
 
 
+def test_a_question_that_is_there_again_is_the_first_one() -> None:
+    """As it is for overlaps with training: other punctuation, the same numbers."""
+    texts = ["She has 2 cats.", "Of 3 cats?", "she has 2.0 cats", "She has 22 cats."]
+    ids = ["a", "b", "c", "d"]
+    tests = store.TestSet("some", ids, texts, [[0]] * 4, ["2"] * 4, [None] * 4, [False] * 4)
+    assert tests.same_as == ["a", "b", "a", "d"]
+
+
 def test_lengths_count_question_steps_and_answer(prepared: Path):
     corpus = open_corpus(prepared, "train")
     counted = [len(e.question) + sum(map(len, e.steps)) + len(e.answer) for e in corpus.examples(range(len(corpus)))]

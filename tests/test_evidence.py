@@ -21,7 +21,7 @@ from benchmarks.results import load_collected
 from benchmarks.study import Study, load_study
 from benchmarks.summary import Summary, summarise
 from benchmarks.tables import Table
-from benchmarks.tables.evidence import Records, counterparts
+from benchmarks.tables.evidence import Records, _without_clique, counterparts
 from benchmarks.tables.render import contents
 from fabricate import fabricate, fabricate_analysis, fabricate_run, study
 from test_synthetic import repeating, with_draws
@@ -70,7 +70,7 @@ def test_training_is_compared_in_gpu_time(tmp_path: Path) -> None:
 def test_ours_stands_beside_with_a_verdict_of_its_own(files: dict[str, str]) -> None:
     text = files["md"]
     gain = row(text, "4.70 points above CoT-SFT")
-    assert gain[3:5] == ["+4.70", "held"] and float(gain[5]) > 40
+    assert gain[3:5] == ["+4.70", "held"] and float(gain[5].removesuffix(" on alpha")) > 40
     assert gain[6] == "not comparable" and "a size, and the setting is not the paper's" in gain[7]
     above = row(text, "more accurate than the other continuous methods")
     assert above[6] == "not held" and "18 of 21 comparisons lack a number" in above[7]
@@ -225,6 +225,29 @@ def test_rows_of_two_studies_have_no_paired_test(tmp_path: Path) -> None:
     assert found.why.endswith("different studies, so no paired test")
 
 
+def test_our_test_sets_are_named_beside_the_papers(files: dict[str, str]) -> None:
+    frame = pd.read_csv(io.StringIO(files["csv"])).dropna(subset="ours")
+    ours = frame.loc[frame["table"] == "main_0.5b"]
+    pairs = set(zip(ours["measure"], ours["test"], ours["ours_test"].fillna(""), strict=True))
+    assert ("accuracy", "gsm8k", "alpha") in pairs and ("accuracy", "svamp_paper4138", "beta") in pairs
+    assert {own for measure, _, own in pairs if measure == "train"} == {""}, "training has no test set"
+    assert row(files["md"], "4.70 points above CoT-SFT")[3] == "+4.70"
+
+
+def test_too_few_trainings_separate_nothing(tmp_path: Path) -> None:
+    several = made(seeds=[0, 1, 2])
+    fabricate(several, tmp_path, SHARES)
+    for seed in (1, 2):
+        (tmp_path / f"fake/runs/equation/codi/s{seed}/evaluate.json").unlink()
+    results.collect(several, tmp_path)
+    summary = summarise(several, load_collected(several, tmp_path), tmp_path, ["default"])
+    records = Records([(several, summary)], tmp_path)
+    marcos, codi, sft = (Cell("main_0.5b", "equation", row, "gsm8k") for row in ("marcos", "codi", "cot_sft"))
+    assert (records.separated(marcos, sft), records.unpaired(marcos, sft)) == (True, None)
+    assert records.separated(marcos, codi) is False
+    assert records.unpaired(marcos, codi) == "1 and 3 trainings, of which at least 3 are needed for a test"
+
+
 def analysis_of(correct: tuple[float, ...], marked: tuple[float, ...]) -> Analysis:
     """Two questions asked as they are and with a clique of two dimensions at 0, 0.1 and 0.5: shares of each."""
     settings = ("", "1, 2 = 0", "1, 2 = 0.1", "1, 2 = 0.5")
@@ -241,6 +264,13 @@ def test_what_a_clique_does_to_accuracy_is_its_largest_effect() -> None:
     some = (0.5, 1.0, 1.0, 0.0)
     assert MEASURES["as_accurate"](analysis_of((0.4, 0.1, 0.3, 0.5), some)) == pytest.approx(-0.3)
     assert not CLAIMS["clique_accuracy"].met(-5.83, measured=True)
+
+
+def test_a_clique_that_changes_nothing_shows_nothing_of_accuracy() -> None:
+    idle = analysis_of((0.4, 0.4, 0.4, 0.4), (1.0, 1.0, 1.0, 0.995))
+    assert MEASURES["as_accurate"](idle) is None
+    told = _without_clique(idle, "as_accurate")
+    assert told == "setting its clique changes length and #### by less than 1 %, so nothing is shown"
 
 
 def test_a_marker_that_all_answers_have_or_none_is_not_switched() -> None:

@@ -197,6 +197,14 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
     assert len(shown) == len(study.blocks) and all(line.count("2.00") == 2 for line in shown)  # GPU-h, its own test
 
 
+def test_what_the_paper_says_of_a_number_stands_beside_it(tmp_path: Path) -> None:
+    committed = Path(__file__).parents[1] / "results/reference/h200"
+    shutil.copytree(committed / "runs", tmp_path / "runs")
+    text = render_measured(load_study("paper_0.5b"), tmp_path)[0].read_text()
+    assert text.count("Coconut in the paper: timed on 4 GPUs at batch size 1, all others on 1 GPU at 64") == 1
+    assert text.count("<sup>2</sup> Coconut in the paper") == 1 and text.count("| Coconut<sup>2</sup> ") == 1
+
+
 def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
     """Its study has a test set more by now; the table has those that were measured."""
     committed = Path(__file__).parents[1] / "results/reference/h200"

@@ -82,6 +82,20 @@ def test_correctness_is_a_mean_over_decoding_seeds_in_each_training() -> None:
     assert statistics.correctness(two).to_dict() == {3: {"x": 0.5, "y": 0.0}, 7: {"x": 1.0, "y": 1.0}}
 
 
+def test_questions_that_are_the_same_count_once() -> None:
+    """Copies are no further evidence: an interval of 40 questions asked five times is that of 40."""
+    once = pd.DataFrame({"id": [f"q{i}" for i in range(40)], "correct": np.arange(40) < 24})
+    copies = pd.concat([once.assign(id=once["id"] + f"-{i}", same_as=once["id"]) for i in range(5)])
+    alone, grouped, apart = map(statistics.correctness, (once, copies, copies.drop(columns="same_as")))
+    assert grouped.to_dict() == alone.to_dict() and len(apart) == 200
+    assert statistics.interval(grouped) == statistics.interval(alone) != statistics.interval(apart)
+    other = statistics.correctness(once.assign(correct=np.arange(40) < 21))
+    assert statistics.paired_test(grouped, other) == statistics.paired_test(alone, other)
+    assert statistics.correctness(copies, "id").equals(apart)
+    mixed = statistics.correctness(copies.assign(correct=[i < 60 for i in range(200)]))
+    assert mixed[0].to_dict()["q0"] == 0.4 and mixed[0].to_dict()["q39"] == 0.2, "the mean of its copies"
+
+
 # -- several trainings of a row
 
 
@@ -120,20 +134,35 @@ def test_trainings_are_compared_by_the_t_test_that_scipy_has_where_questions_are
     assert statistics.paired_test(same, 0 * same).p_value == 0.0
 
 
-def test_a_row_of_one_training_is_taken_to_vary_as_much_as_the_other() -> None:
+def test_fewer_than_three_trainings_of_a_row_are_no_test_unless_each_has_one() -> None:
+    """However far apart the rows are: how far trainings of the lesser row differ is not known."""
     draw = np.random.default_rng(1)
-    a, b = trained(draw, 3), trained(draw, 3)
-    assert statistics.paired_test(a, first(b)).p_value == pytest.approx(statistics.paired_test(first(b), a).p_value)
-    calm = pd.DataFrame(np.repeat(trained(draw, 1).to_numpy(), 3, axis=1))
-    assert statistics.paired_test(a, first(calm)).p_value > statistics.paired_test(a, calm).p_value
+    a, b = trained(draw, 3), 0 * trained(draw, 3)
+    for pair in ((a, first(b)), (first(b), a), (a, b.iloc[:, :2]), (a.iloc[:, :2], b.iloc[:, :2])):
+        found = statistics.paired_test(*pair)
+        assert found.kind == "untested" and np.isnan(found.p_value) and abs(found.difference) > 0.3
+    assert statistics.paired_test(a, b).p_value < 0.05 and statistics.paired_test(first(a), first(b)).kind == "mcnemar"
+
+
+def test_rows_that_nothing_tests_have_no_mark_and_count_for_no_correction() -> None:
+    draw = np.random.default_rng(4)
+    a, b, c = trained(draw, 3, 0.01), trained(draw, 3, 0.01), 0 * trained(draw, 3)
+    pairs = statistics.compare_rows({"a": a, "b": b, "c": first(c)})
+    assert pairs["kind"].tolist() == ["trainings", "untested", "untested"]
+    assert pairs["p_holm"].tolist() == pytest.approx([pairs["p_value"].tolist()[0], np.nan, np.nan], nan_ok=True)
+    assert statistics.marks({"a": a, "b": b, "c": first(c)}, pairs) == {"a": "tie", "b": "tie"}
+    for rows in ({"a": a, "c": first(c)}, {"a": first(a), "b": b, "c": c}, {"a": a, "b": first(c), "c": c}):
+        assert statistics.marks(rows, statistics.compare_rows(rows)) == {}
+    assert statistics.holm([0.04, np.nan, 0.02]) == pytest.approx([0.04, np.nan, 0.04], nan_ok=True)
 
 
 def test_intervals_over_trainings_are_wider_than_over_questions() -> None:
     """And hold the share of rows of their kind that they say."""
     draw = np.random.default_rng(2)
     rows = [trained(draw, 3) for _ in range(300)]
-    held = [low <= 0.5 <= high for low, high in map(statistics.interval, rows)]
-    assert 0.93 < np.mean(held) <= 1
+    for kind in (rows, [row.iloc[:, :2] for row in rows]):
+        held = [low <= 0.5 <= high for low, high in map(statistics.interval, kind)]
+        assert 0.93 < np.mean(held) <= 1
     low, high = statistics.interval(rows[0])
     inner_low, inner_high = statistics.interval(first(rows[0]))
     assert high - low > inner_high - inner_low

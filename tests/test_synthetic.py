@@ -89,7 +89,7 @@ def test_predictions_hold_what_was_drawn_and_records_how_varied_it_is() -> None:
     )
     frame = scored(said, {RS: asked()})
     assert [list(draws) for draws in frame["draws"]] == [["1"], ["2"], ["1"], ["1"], [None], ["1"]]
-    found = evaluation.summary(frame, asked())
+    found = evaluation.summary(frame)
     assert found["accuracy"] == [1.0, 0.5, 0.5]
     (draws,) = found["draws"]
     assert draws["counts"] == {"1": 4, "2": 1} and draws["n"] == 5 and draws["choices"] == 10

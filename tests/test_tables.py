@@ -281,19 +281,39 @@ def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
     assert len(pairs) == 3 and all(pair["n"] == 200 for pair in pairs)  # controls apart
 
 
-def test_several_training_seeds(tmp_path: Path) -> None:
-    made = study(seeds=[0, 1])
+def test_repeated_questions_are_said(tmp_path: Path) -> None:
+    made = study()
     fabricate(made, tmp_path)
-    (tmp_path / "fake/runs/text/cot/s1/evaluate.json").unlink()
+    for run in made.runs:
+        path = tmp_path / f"fake/runs/{run}/evaluate.json"
+        record = read_json(path)
+        for decoding in record["decodings"].values():
+            decoding["tests"]["alpha"]["n_distinct"] = 150
+        write_json(path, record)
+    results.collect(made, tmp_path)
+    text = contents(made, tmp_path)["md"]
+    assert "200 (150 distinct)" in text and text.count("Alpha & Co 100%: accuracies are of all n questions") == 1
+    assert "Not in training (%)" in text and "De-duplicated" not in text
+
+
+def test_several_training_seeds(tmp_path: Path) -> None:
+    made, few = study(seeds=[0, 1, 2]), "at least 3 trainings or one each"
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    assert few not in contents(made, tmp_path)["md"]
+    for seed in (1, 2):
+        (tmp_path / f"fake/runs/text/cot/s{seed}/evaluate.json").unlink()
     results.collect(made, tmp_path)
     rendered = contents(made, tmp_path)
-    text = rendered["md"]
-    assert {test["kind"] for test in json.loads(rendered["json"])["paired_tests"]} == {"trainings"}
-    assert "generalise to other questions and to other training seeds" in text and "(here 2)" in text
-    assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, two trainings
+    text, tests = rendered["md"], json.loads(rendered["json"])["paired_tests"]
+    assert {test["kind"] for test in tests} == {"trainings", "untested"} and text.count(few) == 1
+    assert {test["p_holm"] for test in tests if test["kind"] == "untested"} == {None}
+    assert {test["block"] for test in tests if test["kind"] == "untested"} == {"text"}
+    assert "generalise to other questions and to other training seeds" in text and "(here 3)" in text
+    assert re.search(r"± \d+\.\d\d", cells(text, "w/o R", "Training data: text")[1])  # deterministic, three trainings
     lacking = cells(text, "CoT-SFT", "Training data: text")[1]
     assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text
-    assert "over the 2 training seeds" in text
+    assert "over the 3 training seeds" in text
 
 
 def test_gpu_hours_are_of_all_ranks(tmp_path: Path) -> None:
@@ -325,7 +345,7 @@ def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: P
 def test_a_study_on_real_tests_has_the_papers_numbers_apart(tmp_path: Path) -> None:
     text = rendered(study(evaluation=PAPER_TESTS), tmp_path)["md"]
     main, reference = text.split("## For reference")
-    assert "(0.5B, 385,620 samples, 8 GPUs), not this study's" in reference.splitlines()[0]
+    assert "(0.5B, 385,620 samples, 8 H200 GPUs), not this study's" in reference.splitlines()[0]
     assert cells(reference, "MarCos", "Training data: equation")[1] == "24.11 ± 0.97"
     assert "24.11" not in main and "sparsity" not in reference
 

@@ -16,6 +16,7 @@ import fabricate
 from benchmarks import rescoring, results
 from benchmarks.cli import app
 from benchmarks.data.records import Record
+from benchmarks.differences import lost_row
 from benchmarks.evaluation import summary
 from benchmarks.figures import Figure
 from benchmarks.figures.render import render as draw
@@ -93,7 +94,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, An
     frame = scored(said, {RS: asked()})
     questions = [Record(id=id, question=text, steps=("",), answer="") for id, text in (("a", "1 2"), ("b", "3 4"))]
     monkeypatch.setattr(rescoring, "load_records", lambda test, form, split: questions)
-    means = summary(frame, asked())
+    means = summary(frame)
     return {"decodings": {"default": {"tests": {RS: means}}}, "predictions": {}}, frame
 
 
@@ -179,6 +180,37 @@ def test_a_number_in_a_rendered_table_is_checked_against_the_records(folder: Pat
         "table_main.tex",
         "table_main.csv",
     }
+
+
+def test_the_last_digits_of_another_machine_are_no_difference(folder: Path) -> None:
+    path = folder / "frame.csv"
+    frame = pd.read_csv(path)
+    for factor, kind in ((1 + 1e-15, "ok"), (1 + 1e-6, "differs")):
+        frame.assign(accuracy_mean=frame["accuracy_mean"] * factor).to_csv(path, index=False)
+        assert [finding.kind for finding in verify(study(), folder) if finding.place == "frame.csv"] == [kind]
+    frame.drop(columns="strict").to_csv(path, index=False)
+    assert [finding.place for finding in findings(folder, "drift")] == ["frame.csv"]
+
+
+@pytest.mark.parametrize(("ending", "sign"), [("md", " | "), ("tex", " & ")])
+def test_numbers_in_rows_that_are_not_theirs_are_found(ending: str, sign: str, folder: Path) -> None:
+    """Though all of them still stand in the table."""
+    path = folder / f"table_main.{ending}"
+    lines = path.read_text().splitlines()
+    one, other = (next(i for i, line in enumerate(lines) if name in line) for name in ("CoT-SFT", "w/o R"))
+    (title, numbers), (second, others) = (lines[i].split(sign, 1) for i in (one, other))
+    lines[one], lines[other] = title + sign + others, second + sign + numbers
+    path.write_text("\n".join(lines) + "\n")
+    (found,) = findings(folder, "differs")
+    assert found.place == path.name and found.text.startswith("a row whose numbers do not come out: ")
+
+
+def test_rows_and_columns_that_were_added_are_no_difference() -> None:
+    old = "| a | 1.0 | 2.0 |\n| b | -3.0 |\n* of 7"
+    assert lost_row(old, "| h |\n| a | 1.0 | 9 | 2.0 |\n| new | 4 |\n| b | -3.0 |\n* of 8") == ""
+    assert lost_row(old, "| b | -3.0 |\n| a | 1.0 | 2.0 |") == "| b | -3.0 |"
+    assert lost_row(old, "| a | 2.0 | 1.0 |\n| b | -3.0 |") == "| a | 1.0 | 2.0 |"
+    assert lost_row(old, "| a | 1.0 | 2.0 |\n| b | 3.0 |") == "| b | -3.0 |"
 
 
 def test_missing_records_differ(folder: Path) -> None:

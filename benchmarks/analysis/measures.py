@@ -11,6 +11,9 @@ from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import clique_effects
 
 STRONG, WEAK = 0.5, 0.1  # values that the paper sets its clique to
+FAINT = (
+    0.01  # of the length, or of all answers: a clique that changes less changes nothing that answers could withstand
+)
 
 
 def own_dimensions(analysis: Analysis) -> float | None:
@@ -45,10 +48,21 @@ def still_marked(analysis: Analysis) -> float | None:
 
 
 def as_accurate(analysis: Analysis) -> float | None:
-    """What the clique adds to accuracy, at the value where that is furthest from nothing."""
+    """What the clique adds to accuracy, at the value where that is furthest from nothing; None where it changes
+    nothing else either."""
+    if inert(analysis):
+        return None
     found = _clique(analysis)
     added = [line["correct"] - found[None]["correct"] for value, line in found.items() if value is not None]
     return max(added, key=abs, default=None)
+
+
+def inert(analysis: Analysis) -> bool:
+    """Whether there is a clique, and no value that it is set to changes length or marker."""
+    found = _clique(analysis)
+    return bool(found) and all(
+        abs(line["longer"]) < FAINT and abs(line["marked"] - found[None]["marked"]) < FAINT for line in found.values()
+    )
 
 
 def _of_both_kinds(analysis: Analysis) -> dict[float | None, dict[str, float]]:

@@ -19,7 +19,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, disable_progress_bars, load_from_disk
 
 from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
-from benchmarks.data.records import DataError, Record, digest
+from benchmarks.data.records import DataError, Record, digest, normalise
 from benchmarks.data.tokenizers import make_tokenizer
 from benchmarks.files import BrokenRecord, read_json, sync, write_json
 from benchmarks.paths import DONE, data_folder
@@ -107,6 +107,12 @@ class TestSet:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def same_as(self) -> list[str]:
+        """Of each question, the id of the first that is the same (see :func:`normalise`): mostly its own."""
+        first: dict[str, str] = {}
+        return [first.setdefault(normalise(text), id) for id, text in zip(self.ids, self.texts, strict=True)]
 
 
 def prepare(study: Study, block: Block, results: Path) -> Path:

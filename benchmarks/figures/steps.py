@@ -14,7 +14,7 @@ from benchmarks.specs import Block, Row
 from benchmarks.statistics import FEWEST
 from benchmarks.summary import answers
 
-COLUMNS = ("test", "id", "seed", "correct", "n_steps")
+COLUMNS = ("test", "id", "same_as", "seed", "correct", "n_steps")
 
 
 class StepsFigure(Drawing):

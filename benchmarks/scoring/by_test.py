@@ -45,6 +45,7 @@ def scored(rows: pd.DataFrame, tests: Mapping[str, TestSet]) -> pd.DataFrame:
 def _known(test: TestSet) -> pd.DataFrame:
     """What a test set says of its questions."""
     columns = {"test": test.name, "id": test.ids, "question": test.texts, "gold": test.answers, "overlap": test.overlap}
+    columns |= {"same_as": test.same_as}
     return pd.DataFrame(columns | {"n_steps": pd.array(test.n_steps, dtype="Int64")})
 
 

@@ -139,12 +139,14 @@ def claims_frame(findings: Iterable[tuple[Finding, Finding | None]]) -> pd.DataF
                 | {"against": against.row if against else None}
                 | {name: value.number if value else None for name, value in numbers.items()}
                 | {"ours_separated": numbers["ours"].sure if numbers["ours"] else None}
+                | {"ours_test": numbers["ours"].test if numbers["ours"] and claim.measure != "train" else None}
             )
     return pd.DataFrame(lines)
 
 
 def shown(finding: Finding) -> str:
-    """The numbers of a finding: all where they are few, else how far they reach; of an analysis, with its run."""
+    """The numbers of a finding: all where they are few, else how far they reach; of an analysis, with its run, and on
+    test sets that are not the paper's, with these."""
     if not finding.values:
         return DASH
     numbers = [value.number for value in finding.values]
@@ -155,7 +157,8 @@ def shown(finding: Finding) -> str:
     texts = [form.format(number) for number in (numbers if few else (min(numbers), max(numbers)))]
     text = (", ".join(texts) if few else f"{' to '.join(texts)}") + unit + ("" if few else f" ({len(numbers)})")
     run = finding.values[0].test if finding.values[0].cell.table == claims.ANALYSIS else ""
-    return text + (f" ({run})" if run else "")
+    own = dict.fromkeys(value.test for value in finding.values if value.stands_in and finding.claim.measure != "train")
+    return text + (f" ({run})" if run else "") + (f" on {', '.join(own)}" if own else "")
 
 
 def _cells(claim: Claim) -> str:

@@ -69,4 +69,5 @@ class ControlsTable(Maker):
             yield f"{heading(name)}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
         yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
-        carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length."""
+        carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length.
+        {self.untested(self.tests)}"""

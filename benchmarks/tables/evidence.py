@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.analysis.measures import MEASURES
+from benchmarks.analysis.measures import FAINT, MEASURES, inert
 from benchmarks.analysis.reading import Analysis, analyses
 from benchmarks.analysis.steering import clique_effects
-from benchmarks.claims import Cell, Claim, Finding, Measure
+from benchmarks.claims import Analysed, Cell, Claim, Finding, Measure
 from benchmarks.paper import paper_table
 from benchmarks.provenance import backbone
 from benchmarks.results import load_collected
 from benchmarks.runs import RunSpec, run_id
 from benchmarks.specs import TrainingSpec
-from benchmarks.statistics import ALPHA
+from benchmarks.statistics import ALPHA, FEWEST_TRAININGS, testable
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
 from benchmarks.tables import COUNTERPARTS, Table
@@ -64,6 +64,8 @@ class Records:
         found, one, other = self._place(a), self._line(a), self._line(b)
         if found is None or one is None or other is None:
             return None
+        if not testable(one["training_seeds"], other["training_seeds"]):
+            return False
         if self.unpaired(a, b):
             return one["low"] > other["high"] or other["low"] > one["high"]
         _, summary, block, test = found
@@ -77,6 +79,12 @@ class Records:
         """Two rows on one test set may differ in all else: that is what is compared. On two, nothing else should."""
         if across := self._across(a, b):
             return "; ".join(["different test sets, so no paired test", *_set_apart(*across)])
+        if (one := self._line(a)) and (other := self._line(b)):
+            counts = sorted((one["training_seeds"], other["training_seeds"]))
+            if not testable(*counts):
+                return (
+                    f"{counts[0]} and {counts[1]} trainings, of which at least {FEWEST_TRAININGS} are needed for a test"
+                )
         studies = {place[0].name for cell in (a, b) if (place := self._place(cell))}
         return "different studies, so no paired test" if len(studies) > 1 else None
 
@@ -87,13 +95,12 @@ class Records:
     def unanalysed(self, claim: Claim) -> str:
         every = {run_of(analysis): analysis for _, analysis in self._analyses()}  # studies may share a run
         if claim.analysis in CLIQUES and every:
-            return "; ".join(f"{run}: {_without_clique(one, claim.analysis in MARKS)}" for run, one in every.items())
+            return "; ".join(f"{run}: {_without_clique(one, claim.analysis)}" for run, one in every.items())
         return "no run that was analysed shows it"
 
     def test(self, cell: Cell) -> str:
-        """The test set that was run, and which of the paper's it stands in for."""
-        _, _, _, own = self._place(cell) or (None, None, None, cell.test)
-        return own if cell.test in (own, *own.split("_")) else f"{own} (for {cell.test})"
+        """The test set that was run."""
+        return found[3] if (found := self._place(cell)) else cell.test
 
     def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
         """A difference between two test sets says more of the models than of the tasks where models are not built
@@ -194,15 +201,18 @@ def run_of(analysis: Analysis) -> str:
     return f"{analysis.spec.study}:{analysis.spec.id}"
 
 
-def _without_clique(analysis: Analysis, marks: bool) -> str:
-    """Why an analysis has no number on a clique, and what it has instead; ``marks``: on answers with the marker."""
-    clique = analysis.record.clique
+def _without_clique(analysis: Analysis, measure: Analysed) -> str:
+    """Why an analysis has no number on a clique, and what it has instead."""
+    clique, marks = analysis.record.clique, measure in MARKS
     if not clique:
         return "no dimension of R is ever active"
     plain, *others = clique_effects(analysis).to_dict("records")
     if len(clique) > 1:
         if marks and plain["marked"] in (0, 1):
             return f"{'all' if plain['marked'] else 'no'} answers have {ANSWER_MARKER}, so no dimension need say so"
+        if measure == "as_accurate" and inert(analysis):
+            unchanged = f"changes length and {ANSWER_MARKER} by less than {100 * FAINT:g} %"
+            return f"setting its clique {unchanged}, so nothing is shown"
         return "its clique was not set to the values that the paper names"
     single = len(analysis.record.frequent) == 1
     why = "one dimension alone is active" if single else "no two dimensions correlate enough"

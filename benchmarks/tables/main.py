@@ -21,7 +21,7 @@ from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.cells import bounds, cell, count, flops, p_value, percent, points, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
 
-SCORES = (Column("n"), Column("De-duplicated (%)"), Column("Strict (%)"), Column("No answer (%)"))
+SCORES = (Column("n"), Column("Not in training (%)"), Column("Strict (%)"), Column("No answer (%)"))
 SCORES += (Column("95 % interval"), Column("± over"))
 COSTS = (Column("ms/question"), Column("Passes/question"), Column("Tokens/question"), Column("Tokens/s"))
 COSTS += (Column("Peak MiB"), Column("All steps (s)"))
@@ -116,8 +116,7 @@ class MainTable(Maker):
             score = row.tests.get(test)
             cells.append(_measured(score and score.accuracy, "{:.2f}".format))
             cells.append(timed(score.seconds.mean, spread=score.seconds.spread) if score and score.seconds else Cell())
-        note = self.note(f"{row.title} in the paper: {row.note}" if row.note else None)
-        return Line(Cell(title, mark=note), (*cells, *[Cell()] * blank), indent=title == "paper")
+        return Line(Cell(title, mark=self.note(row.in_paper)), (*cells, *[Cell()] * blank), indent=title == "paper")
 
     # ---- the other tables
 
@@ -195,14 +194,14 @@ class MainTable(Maker):
         without its warm start."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
-        interval in the details does ({interval})."""
+        interval in the details does ({interval}). {self._repeated()}"""
         yield self._times()
         yield from self._machines()
         yield from self._disturbed()
         yield f"{RANKS} Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows. {self.speaks}"
-        yield f"""De-duplicated: accuracy on the questions that are not in the training data. {self.strict()} Lines with
-        the mean in place of a drawn latent are in the details only, their accuracy behind the name; other decodings
-        have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
+        yield f"""Not in training: accuracy on the questions that are not in the training data. {self.strict()} Lines
+        with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
+        decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
         if len(self.summary.against_controls):
             yield """Against the control (last table): Δ is the row minus the control of its block, in percentage
             points; p: paired test over the same questions, Holm's correction for all rows of the block and test set."""
@@ -212,6 +211,15 @@ class MainTable(Maker):
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
+
+    def _repeated(self) -> str:
+        """What becomes of questions that a test set has more than once, where it has."""
+        lines = self.summary.lines.dropna(subset="n")
+        repeating = lines.loc[lines["n_distinct"] < lines["n"], "test"].unique()
+        if not len(repeating):
+            return ""
+        return f"""{", ".join(map(self.test_title, repeating))}: accuracies are of all n questions, of which some stand
+            there several times; tests and intervals are over the distinct ones, each scored by its mean."""
 
     def _machines(self) -> Iterable[str]:
         """Which runs were timed where, if not all on one kind of machine."""

@@ -16,6 +16,7 @@ from benchmarks.paper import PaperTable, paper_table
 from benchmarks.records import RunRecords
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.specs import Block, DecodingSpec, Row
+from benchmarks.statistics import FEWEST_TRAININGS
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
 from benchmarks.tables.cells import percent
@@ -70,9 +71,18 @@ class Maker(ABC):
         """What the tests of the study speak for."""
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
+        few = self.untested(self.summary.pairs, self.summary.against_controls)
         return f"""The tests (t tests of the mean difference, whose variance over questions and over the trainings of
             either row adds up) generalise to other questions and to other training seeds. The fewer trainings a row has
-            (here {count}), the larger a difference has to be."""
+            (here {count}), the larger a difference has to be. {few}"""
+
+    @staticmethod
+    def untested(*tests: pd.DataFrame) -> str:
+        """Why some pairs of rows have no test, where some have none."""
+        if not any("untested" in set(frame["kind"]) for frame in tests):
+            return ""
+        return f"""Two rows have no test, and no mark by one, unless both have at least {FEWEST_TRAININGS} trainings or
+            one each: fewer say too little of how far a row's trainings differ."""
 
     @cached_property
     def paper(self) -> PaperTable | None:

@@ -23,7 +23,7 @@ LEGEND = (
     "phase that takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, "
     "against the GPU's dense peak; what the backward pass computes again counts too.",
     "Epoch and GPU-h are extrapolated: the median step time multiplied by the steps of an epoch, summed over all "
-    "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs.",
+    "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs (H200).",
     "Test: seconds for the whole test set, greedy decoding; answers are forced to the lengths of the gold ones, since "
     "untrained weights do not stop by themselves. Where a test set has no written steps, the chain is as long as that "
     "of a training example with a question of about the same length. Median of repeats.",
@@ -39,7 +39,8 @@ def render_measured(study: Study, folder: Path) -> list[Path]:
     content = {
         "md": markdown(_document(study, lines, list(records.values()))),
         "csv": pd.DataFrame(lines).to_csv(index=False),
-        "json": json.dumps({"study": study.name, "lines": lines, "legend": LEGEND}, indent=1) + "\n",
+        "json": json.dumps({"study": study.name, "lines": lines, "legend": LEGEND, "notes": _notes(lines)}, indent=1)
+        + "\n",
     }
     paths = [folder / f"table_{study.name}.{ending}" for ending in content]
     for path, text in zip(paths, content.values(), strict=True):
@@ -86,7 +87,8 @@ def _training(record: dict[str, Any], records: dict[tuple[str, str], dict[str, A
 
 def _beside(paper: PaperRow | None, line: dict[str, Any]) -> dict[str, Any]:
     hours = paper.train_hours.mean * PAPER_GPUS if paper and paper.train_hours else None
-    return {"paper_gpu_hours": hours, "train_ratio": _ratio(hours, line.get("gpu_hours"))}
+    note = paper.in_paper if paper else None
+    return {"paper_gpu_hours": hours, "train_ratio": _ratio(hours, line.get("gpu_hours")), "paper_note": note}
 
 
 def _tests(record: dict[str, Any], paper: PaperRow | None) -> dict[str, Any]:
@@ -110,14 +112,21 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
     ]
     columns += [Column("Paper's GPU-h"), Column("Ratio")]
     columns += [Column(name, test) for test in tests for name in ("Test (s)", "Paper's (s)", "Ratio")]
+    notes = _notes(lines)
     sections = tuple(
-        (block.title, tuple(_line(line, tests) for line in lines if line["block"] == block.id))
+        (block.title, tuple(_line(line, tests, notes) for line in lines if line["block"] == block.id))
         for block in study.blocks
     )
-    return Document(f"{study.title}: measured costs", (Grid("", tuple(columns), sections),), LEGEND, (), _made(records))
+    grid = Grid("", tuple(columns), sections)
+    return Document(f"{study.title}: measured costs", (grid,), LEGEND, notes, _made(records))
 
 
-def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
+def _notes(lines: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What the paper says of how it got some rows' numbers, each once."""
+    return tuple(dict.fromkeys(line["paper_note"] for line in lines if line["paper_note"]))
+
+
+def _line(line: dict[str, Any], tests: Iterable[str], notes: tuple[str, ...]) -> Line:
     def shown(name: str, form: str = ",.2f") -> Cell:
         return cell(line.get(name), lambda value: format(value, form))  # a line need not have every part and test
 
@@ -127,7 +136,8 @@ def _line(line: dict[str, Any], tests: Iterable[str]) -> Line:
     cells += [shown("epoch_seconds", ",.0f"), shown("gpu_hours"), shown("paper_gpu_hours"), shown("train_ratio", ".1f")]
     for test in tests:
         cells += [shown(f"{test}_seconds"), shown(f"{test}_paper"), shown(f"{test}_ratio", ".1f")]
-    return Line(Cell(line["title"]), tuple(cells))
+    note = line["paper_note"]
+    return Line(Cell(line["title"], mark=str(notes.index(note) + 1) if note else ""), tuple(cells))
 
 
 def _kind(engine: dict[str, Any]) -> str:

@@ -154,7 +154,8 @@ class SyntheticTable(Maker):
         {FEWEST_PAIRS} pairs); uniform draws among n do so in one of n cases. A model that always draws the same has
         entropy 0 and agreement 100 %."""
         if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
-            yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}."""
+            yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}.
+            {self.untested(self.tests)}"""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
         yield f"Data are generated, and their names give the sizes: {corpora}."
         if self.paper:
@@ -170,7 +171,8 @@ class SyntheticTable(Maker):
             if pair["block"] == block.id:
                 place = f"{100 * abs(pair['difference']):.2f} points {'above' if pair['difference'] > 0 else 'below'}"
                 note = self.verdict_note(block, (rows[pair["a"]], rows[pair["b"]]))
-                yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} (p = {pair['p_holm']:.2g}{note})"
+                test = "no test" if pd.isna(pair["p_holm"]) else f"p = {pair['p_holm']:.2g}"
+                yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} ({test}{note})"
 
     def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
         """What else there is to say of two rows that are compared."""
