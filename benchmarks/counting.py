@@ -138,9 +138,8 @@ class _Pairs(TorchFunctionMode):
 
 
 @contextmanager
-def watching(method: Method) -> Iterator[Passed]:
-    """Counts what passes through a method of one layer per stack in the meantime."""
-    passed = Passed()
+def watching(method: Method, passed: Passed) -> Iterator[None]:
+    """Adds to ``passed`` what passes through a method of one layer per stack in the meantime."""
 
     def note(name: str) -> Any:
         def hook(layer: nn.Linear, inputs: tuple[Tensor, ...]) -> None:
@@ -150,7 +149,7 @@ def watching(method: Method) -> Iterator[Passed]:
 
     hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in _linears(method)]
     with _Pairs(passed):
-        yield passed
+        yield
     for hook in hooks:
         hook.remove()
 
@@ -187,21 +186,19 @@ def example(number: int, question: int, steps: Sequence[int], answer: int) -> Ex
 def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Example]]) -> tuple[Passed, Passed, float]:
     """What passes through a small method in training steps of a stage; and, if the stage is cached, what passes when
     its features are computed, and how many numbers these are per example."""
-    features, size = Passed(), 0.0
-    with watching(method) as steps, torch.no_grad():
+    steps, features, size = Passed(), Passed(), 0.0
+    with torch.no_grad():
         for number, examples in enumerate(batches):
             context = Context(stage, 0, number, seed=0)
             batch = method.collate(examples, context)
             if stage.cached:
-                rows = Counter(steps.rows), steps.pairs, steps.calls
-                made = method.features(batch, context)
-                features.rows += steps.rows - rows[0]
-                features.pairs += steps.pairs - rows[1]
+                with watching(method, features):
+                    made = method.features(batch, context)
                 features.examples += len(examples)
-                steps.rows, steps.pairs, steps.calls = rows
                 size += sum(values.numel() for values in made.values())
                 batch = method.collate_features(made)
-            method(batch, context)
+            with watching(method, steps):
+                method(batch, context)
             steps.examples += len(examples)
             steps.batches += 1
     return steps, features, size / max(features.examples, 1)
