@@ -2,7 +2,7 @@
 
 How many rows go through which layer, and how many pairs attend, depends on data, layout and curriculum alone. So the
 method runs with a backbone of a few dozen dimensions; the numbers are then those of its own layers. What is kept for
-the backward pass is linear in each dimension, so a few such runs determine it.
+the backward pass is counted at the backbone's own width, with tensors that have shapes and no numbers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -60,25 +66,12 @@ class Dimensions:
         values = (self.hidden, self.intermediate, self.layers, self.heads, self.key_heads)
         return {**dict(zip(names, values, strict=True)), "head_dim": self.head, "vocab_size": self.vocabulary}
 
-    def terms(self) -> list[float]:
-        """Kept memory is a sum of these, each times a constant."""
-        per_layer = (1, self.hidden, self.intermediate, self.heads * self.head, self.key_heads * self.head, self.heads)
-        return [1, self.hidden, self.vocabulary, *(self.layers * size for size in per_layer)]
-
 
 SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
-VARIED = (  # one more than there are terms, each with other dimensions changed; keys are always shared by heads
-    SMALL,
-    replace(SMALL, hidden=24),
-    replace(SMALL, vocabulary=96),
-    replace(SMALL, layers=2),
-    replace(SMALL, layers=2, hidden=24),
-    replace(SMALL, intermediate=40),
-    replace(SMALL, head=16),
-    replace(SMALL, heads=4),
-    replace(SMALL, heads=4, key_heads=2),
-    replace(SMALL, heads=8, key_heads=2, head=4),
-)
+
+
+class AsksForNumbers(ValueError):
+    """A forward pass needs to know a number to go on."""
 
 
 @dataclass
@@ -138,9 +131,8 @@ class _Pairs(TorchFunctionMode):
 
 
 @contextmanager
-def watching(method: Method) -> Iterator[Passed]:
-    """Counts what passes through a method of one layer per stack in the meantime."""
-    passed = Passed()
+def watching(method: Method, passed: Passed) -> Iterator[None]:
+    """Adds to ``passed`` what passes through a method of one layer per stack in the meantime."""
 
     def note(name: str) -> Any:
         def hook(layer: nn.Linear, inputs: tuple[Tensor, ...]) -> None:
@@ -150,7 +142,7 @@ def watching(method: Method) -> Iterator[Passed]:
 
     hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in _linears(method)]
     with _Pairs(passed):
-        yield passed
+        yield
     for hook in hooks:
         hook.remove()
 
@@ -160,8 +152,9 @@ def usual_length(text: str) -> int:
     return 1 + len(text) // 4
 
 
-def small_method(run: RunSpec, dimensions: Dimensions = SMALL, length: TokenCounter = usual_length) -> Method:
-    """The run's method with a small backbone of the same architecture; ``length`` counts the tokens of a text."""
+def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, length: TokenCounter = usual_length) -> Method:
+    """The run's method with a backbone of these dimensions and the same architecture; ``length`` counts the tokens of a
+    text."""
     overrides = {**run.backbone.overrides, **dimensions.fields()}
     backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
     return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, length)), seed=0)
@@ -187,21 +180,19 @@ def example(number: int, question: int, steps: Sequence[int], answer: int) -> Ex
 def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Example]]) -> tuple[Passed, Passed, float]:
     """What passes through a small method in training steps of a stage; and, if the stage is cached, what passes when
     its features are computed, and how many numbers these are per example."""
-    features, size = Passed(), 0.0
-    with watching(method) as steps, torch.no_grad():
+    steps, features, size = Passed(), Passed(), 0.0
+    with torch.no_grad():
         for number, examples in enumerate(batches):
             context = Context(stage, 0, number, seed=0)
             batch = method.collate(examples, context)
             if stage.cached:
-                rows = Counter(steps.rows), steps.pairs, steps.calls
-                made = method.features(batch, context)
-                features.rows += steps.rows - rows[0]
-                features.pairs += steps.pairs - rows[1]
+                with watching(method, features):
+                    made = method.features(batch, context)
                 features.examples += len(examples)
-                steps.rows, steps.pairs, steps.calls = rows
                 size += sum(values.numel() for values in made.values())
                 batch = method.collate_features(made)
-            method(batch, context)
+            with watching(method, steps):
+                method(batch, context)
             steps.examples += len(examples)
             steps.batches += 1
     return steps, features, size / max(features.examples, 1)
@@ -214,45 +205,67 @@ def kept_bytes(
     dimensions: Dimensions,
     precision: str,
     length: TokenCounter = usual_length,
-) -> float:
+) -> int:
     """Bytes that one forward pass over ``examples`` keeps for the backward pass at those dimensions, weights apart.
 
     With activation checkpointing: what layers keep of their inputs, and all that one layer of every stack keeps, which
     the backward pass brings back one layer at a time.
     """
-    terms = np.array([small.terms() for small in VARIED], dtype=float)
 
-    def solved(again: bool) -> np.ndarray:
+    def counted(again: bool) -> tuple[int, int]:
+        """With one layer per stack, and for each further one: layers are alike, and many take seconds to count."""
         sizes = []
-        for small in VARIED:
-            method = small_method(run, small, length)
+        for layers in (1, 2):
+            with FakeTensorMode():
+                method = sized_method(run, replace(dimensions, layers=layers), length)
             if again:
                 checkpoint_activations(method.train())
             sizes.append(kept_by(method, stage, examples, precision))
-        return np.linalg.lstsq(terms, np.array(sizes, dtype=float), rcond=None)[0]
+        return sizes[0], sizes[1] - sizes[0]
 
-    whole = solved(again=False)
+    first, layer = counted(again=False)
     if not run.engine.activation_checkpointing:
-        return float(np.dot(dimensions.terms(), whole))
-    layer = np.subtract(replace(dimensions, layers=1).terms(), replace(dimensions, layers=0).terms())
-    return float(np.dot(dimensions.terms(), solved(again=True)) + np.dot(layer, whole))
+        return first + (dimensions.layers - 1) * layer
+    first, inputs = counted(again=True)
+    return first + (dimensions.layers - 1) * inputs + layer
 
 
 def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:
-    """The same at the method's own size, counted: each tensor once, without weights and their copies in bfloat16."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in method.parameters()}
+    """Bytes that a method's forward pass keeps, each tensor once, without weights and their copies in bfloat16. A
+    method without numbers raises :class:`AsksForNumbers` where it needs one."""
+    weights = {StorageWeakRef(parameter.untyped_storage()) for parameter in method.parameters()}
     shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
-    kept: dict[int, torch.UntypedStorage] = {}  # no tensors: their graph holds the hook, which would hold them for good
+    kept: dict[StorageWeakRef, torch.UntypedStorage] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
-        copied = precision != "float32" and {tuple(tensor.shape), tuple(tensor.shape[::-1])} & shapes
+    def keep(tensor: Tensor) -> None:  # in the tensor's place the graph keeps nothing: no backward pass follows
+        copied = tensor.dtype == torch.bfloat16 and {tuple(tensor.shape), tuple(tensor.shape[::-1])} & shapes
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights and not copied:
-            kept[storage.data_ptr()] = storage
-        return tensor.detach()
+        place = StorageWeakRef(storage)
+        if place not in weights and not copied:
+            kept[place] = storage
 
-    context = Context(stage, 0, 0, seed=0)
-    batch: Batch = method.collate(examples, context)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(method.device, precision):
-        method(batch, context)
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing)
+    with hooks, autocast(method.device, precision):
+        _pass_forward(method, stage, examples)
     return sum(storage.nbytes() for storage in kept.values())
+
+
+def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> None:
+    """One training pass, of a method with numbers or without."""
+    context = Context(stage, 0, 0, seed=0)
+    batch, weight = method.collate(examples, context), next(method.parameters())
+    if not isinstance(weight, FakeTensor):
+        method(batch, context)
+        return
+    try:
+        with weight.fake_mode as mode:
+            method(without_numbers(batch, mode), context)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise AsksForNumbers(f"{method.name} cannot be planned: its forward pass asks for a number ({error.func}); "
+                             "find it out in `collate`, which knows all numbers") from error  # fmt: skip
+
+
+def without_numbers(batch: Batch, mode: FakeTensorMode) -> Batch:
+    """A batch of the same shapes."""
+    tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in batch.tensors.items()}
+    return replace(batch, tensors=tensors, keys=None if batch.keys is None else mode.from_tensor(batch.keys))

@@ -34,7 +34,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         "for: columns from this stage on leave out what the study offloads to the CPU. Hours: training alone; a warm "
         "start has its own line.",
         f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
-        "for two methods at a small size. On an H200 five methods at 0.5B took 32% to 90% of it, as few rows are the "
+        "for two methods at a small size. On an H200 five methods at 0.5B took 33% to 90% of it, as few rows are the "
         "longest, and layers were compiled.",
         f"Disk: GB of a run while it trains; {needed / 1e9:,.0f} GB for all, one after the other, and "
         f"{free / 1e9:,.0f} GB are free in {results}.",

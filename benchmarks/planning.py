@@ -20,7 +20,7 @@ from statistics import fmean
 from torch import nn
 
 from benchmarks.checkpoints import KEPT
-from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, small_method, whole_method
+from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.data.store import require_known
 from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
@@ -208,7 +208,7 @@ def _costs(
 ) -> tuple[float, float, float]:
     """FLOPs of all stages, the layers of :class:`RunPlan` (as much as a third of one to run forward again), and the
     most numbers of features per example that a stage stores."""
-    small = small_method(run, length=lengths.length)
+    small = sized_method(run, length=lengths.length)
     by_length = lengths.by_length
     flops = layers = most = 0.0
     for stage in stages:
@@ -245,7 +245,7 @@ def _activations(
     float32. That is the logits, and either their gradient, which is there while they still are, or their logarithms of
     softmax."""
     kept = kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.length)
-    passed, *_ = passed_in_stage(small_method(run, length=lengths.length), stage, [examples])
+    passed, *_ = passed_in_stage(sized_method(run, length=lengths.length), stage, [examples])
     return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
 
 

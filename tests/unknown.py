@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
+from benchmarks.counting import without_numbers
 from methods.base import Batch, Context, Method
 
 
@@ -20,9 +21,7 @@ def step_without_numbers(method: Method, batch: Batch, context: Context) -> None
     own = {**dict(method.named_buffers()), **method.state_dict(keep_vars=True)}
     weights: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in own.items()}
     with mode:
-        tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in batch.tensors.items()}
-        keys = None if batch.keys is None else mode.from_tensor(batch.keys)
-        unknown = Batch(tensors, batch.denominators, batch.tokens, keys)
+        unknown = without_numbers(batch, mode)
         if context.stage.cached:
             inside = {f"method.{name}": tensor for name, tensor in weights.items()}
             with torch.no_grad():

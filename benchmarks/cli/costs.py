@@ -35,8 +35,11 @@ def plan(
     """Say what a study will take before anything runs; exit code 1 if memory or disk space is insufficient."""
     with clear_errors():
         loaded = load_study(study)
+        import torch
+
         from benchmarks import plan_text, planning
 
+        torch.set_num_threads(1)  # what is counted is small: threads would wait for each other
         device = get_gpu(gpu)
         with _quiet_transformers():
             plans = planning.plan(loaded, results)
