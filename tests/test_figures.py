@@ -20,8 +20,10 @@ from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
+from benchmarks.figures.style import GREY
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
+from methods.registry import available
 
 OTHERS = (Figure.copied, Figure.sweeps)  # of studies of their own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
@@ -90,6 +92,19 @@ def test_accuracy_by_steps_covers_all_questions(files: dict[Figure, dict[str, Pa
 def test_an_ablation_is_named_after_its_row(folder: Path) -> None:
     drawing = ParetoFigure(study(), folder)
     assert [drawing.row_name(row) for row in study().rows] == ["CoT-SFT", "MarCos", "MarCos w/o R", "Gold answers"]
+
+
+def test_a_method_has_one_colour_in_all_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rows stand above it, and whatever other packages are installed."""
+    first = ParetoFigure(study(), folder)
+    other = ParetoFigure(study(rows=[{"id": "mine", "method": "marcos"}, *ROWS]), folder)
+    cot, plain, ablated, oracle = map(first.look, first.study.rows)
+    assert [plain, cot, oracle] == list(map(other.look, other.study.rows))
+    assert len({(one["color"], one["marker"]) for one in (cot, plain, ablated, oracle)}) == 4
+    assert ablated["marker"] != plain["marker"] and oracle["color"] == GREY
+    foreign = type("Foreign", (), {"__module__": "another_package"})
+    monkeypatch.setattr("benchmarks.figures.drawing.available", lambda: {"aaa": foreign, **available()})
+    assert first.look(first.study.rows[1]) == plain
 
 
 def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
