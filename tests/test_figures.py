@@ -138,6 +138,27 @@ def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
         InterventionFigure(plain, tmp_path).data()
 
 
+def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
+    """Its panels say so; they would be a red square and a lonely node."""
+    plain = study()
+    fabricate(plain, tmp_path)
+    results.collect(plain, tmp_path)
+    for _, _, spec in analysed(plain):
+        fabricate_analysis(spec, tmp_path)
+    path = tmp_path / "fake/runs/text/marcos/s0/analysis/analysis.json"
+    write_json(path, read_json(path) | {"frequent": [0], "clique": [0]})
+    drawing, canvas = InterventionFigure(plain, tmp_path), Canvas(layout="constrained")
+    drawing.draw(canvas, drawing.data())
+    said = ["only dimension 0\nis often active" in [text.get_text() for text in axes.texts] for axes in canvas.axes]
+    assert said == [True, False, True, *[False] * (len(said) - 3)]
+    assert not any(axes.images for axes in canvas.axes[:3]) and canvas.axes[3].images
+    assert {axes.get_ylabel() for axes in canvas.axes} >= {"Tokens per question", "Answers (%)"}
+    graph = canvas.axes[5]
+    places = np.array([text.get_position() for text in graph.texts])
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)[np.triu_indices(len(places), 1)]
+    assert len(places) == 5 and apart.min() > 0.5  # of a circle of radius 1
+
+
 def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:
     frame = pd.read_csv(files[Figure.cases]["csv"])
     assert set(frame["setting"]) == {"4, 9, 17 = 0.5"}  # the other set dimension changes nothing
