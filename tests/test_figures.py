@@ -14,14 +14,16 @@ from benchmarks.analysis.reading import analysed
 from benchmarks.figures import Figure
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
-from benchmarks.figures.dimensions import first_active
+from benchmarks.figures.dimensions import chosen
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
+from benchmarks.figures.style import GREY
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
+from methods.registry import available
 
 OTHERS = (Figure.copied, Figure.sweeps)  # of studies of their own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
@@ -92,6 +94,19 @@ def test_an_ablation_is_named_after_its_row(folder: Path) -> None:
     assert [drawing.row_name(row) for row in study().rows] == ["CoT-SFT", "MarCos", "MarCos w/o R", "Gold answers"]
 
 
+def test_a_method_has_one_colour_in_all_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rows stand above it, and whatever other packages are installed."""
+    first = ParetoFigure(study(), folder)
+    other = ParetoFigure(study(rows=[{"id": "mine", "method": "marcos"}, *ROWS]), folder)
+    cot, plain, ablated, oracle = map(first.look, first.study.rows)
+    assert [plain, cot, oracle] == list(map(other.look, other.study.rows))
+    assert len({(one["color"], one["marker"]) for one in (cot, plain, ablated, oracle)}) == 4
+    assert ablated["marker"] != plain["marker"] and oracle["color"] == GREY
+    foreign = type("Foreign", (), {"__module__": "another_package"})
+    monkeypatch.setattr("benchmarks.figures.drawing.available", lambda: {"aaa": foreign, **available()})
+    assert first.look(first.study.rows[1]) == plain
+
+
 def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
     frame = pd.read_csv(files[Figure.intervention]["csv"])
     effect = frame[(frame["part"] == "effect") & (frame["block"] == "text")]
@@ -121,6 +136,27 @@ def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
         write_json(path, read_json(path) | dead)
     with pytest.raises(NothingToDraw, match="no dimension of R is ever active"):
         InterventionFigure(plain, tmp_path).data()
+
+
+def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
+    """Its panels say so; they would be a red square and a lonely node."""
+    plain = study()
+    fabricate(plain, tmp_path)
+    results.collect(plain, tmp_path)
+    for _, _, spec in analysed(plain):
+        fabricate_analysis(spec, tmp_path)
+    path = tmp_path / "fake/runs/text/marcos/s0/analysis/analysis.json"
+    write_json(path, read_json(path) | {"frequent": [0], "clique": [0]})
+    drawing, canvas = InterventionFigure(plain, tmp_path), Canvas(layout="constrained")
+    drawing.draw(canvas, drawing.data())
+    said = ["only dimension 0\nis often active" in [text.get_text() for text in axes.texts] for axes in canvas.axes]
+    assert said == [True, False, True, *[False] * (len(said) - 3)]
+    assert not any(axes.images for axes in canvas.axes[:3]) and canvas.axes[3].images
+    assert {axes.get_ylabel() for axes in canvas.axes} >= {"Tokens per question", "Answers (%)"}
+    graph = canvas.axes[5]
+    places = np.array([text.get_position() for text in graph.texts])
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)[np.triu_indices(len(places), 1)]
+    assert len(places) == 5 and apart.min() > 0.5  # of a circle of radius 1
 
 
 def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:
@@ -160,10 +196,13 @@ def test_lines_break_at_blanks_where_there_are_any() -> None:
     assert lines[1] == [(0, "pears", False), (5, " are ", True)] and lines[2] == [(0, "left", True), (4, "?", False)]
 
 
-def test_the_step_that_is_shown_is_the_first_in_which_anything_is_active() -> None:
-    active = np.array([[False, False], [False, True], [False, False], [True, True]])
-    assert first_active(np.array([1, 3, 1, 2]), active) == 2
-    assert first_active(np.array([1, 2, 3, 4]), np.zeros((4, 2), dtype=bool)) == 1
+def test_cases_are_shown_where_a_dimension_is_active() -> None:
+    """The first step in which anything is, and the first questions in which it is: others would be empty panels."""
+    active = np.array([[False, False], [False, True], [False, False], [True, True], [False, False], [True, False]])
+    step, cases = chosen(np.array([1, 3, 2, 2, 1, 2]), active)
+    assert step == 2 and cases.tolist() == [3, 5]
+    step, cases = chosen(np.array([1, 2, 1, 1, 1]), np.zeros((5, 2), dtype=bool))
+    assert step == 1 and cases.tolist() == [0, 2, 3]
 
 
 def test_differences_are_laid_out_in_columns() -> None:

@@ -13,12 +13,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.style import GREY, PAGE, colour, marker
+from benchmarks.figures.style import GREY, PAGE, colour, marker, shade
 from benchmarks.provenance import titles
 from benchmarks.results import Collected, load_collected
 from benchmarks.specs import Row
 from benchmarks.study import Study
 from benchmarks.summary import Summary, summarise
+from methods.base import Method
+from methods.registry import available
 
 
 class NothingToDraw(ValueError):
@@ -74,12 +76,30 @@ class Drawing(ABC):
         return f"{parents[-1]} {title.lstrip('- ')}" if parents else title
 
     def look(self, row: Row) -> dict[str, Any]:
-        """Colour and marker of a row, the same in all panels; controls are grey."""
-        order = [other.id for other in self.study.rows if not other.control]
+        """Colour and marker of a row. A method has the same colour in every study, or figures of one report could not
+        be read side by side; further rows of a method have shades of it and markers of their own. Controls are grey."""
         if row.control:
             return {"color": GREY, "marker": "x"}
-        index = order.index(row.id)
-        return {"color": colour(index), "marker": marker(index)}
+        ranked = [other for other in self.study.rows if not other.control]
+        kin = [other.id for other in ranked if other.method == row.method]
+        order = colour_order()
+        if row.id == kin[0]:
+            return {"color": colour(order[row.method]), "marker": marker(order[row.method])}
+        first = {other.method: other.id for other in reversed(ranked)}
+        variants = [other.id for other in ranked if other.id != first[other.method]]
+        chosen = shade(colour(order[row.method]), kin.index(row.id))
+        return {"color": chosen, "marker": marker(len(order) + variants.index(row.id))}
+
+
+def colour_order() -> dict[str, int]:
+    """A place for each registered method. Those of other packages come last: what is installed beside this package must
+    not change the colours of its own methods."""
+    known = available()
+    return {name: at for at, name in enumerate(sorted(known, key=lambda name: (_foreign(known[name]), name)))}
+
+
+def _foreign(method: type[Method]) -> bool:
+    return method.__module__.partition(".")[0] != Method.__module__.partition(".")[0]
 
 
 def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **settings: object) -> list[list[Axes]]:

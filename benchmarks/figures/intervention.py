@@ -18,6 +18,8 @@ from benchmarks.figures.drawing import NothingToDraw, grid
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import DIVERGING, GREY, colour, picture
 
+LABELLED = 20  # dimensions, at most, that are named in a panel
+
 
 class InterventionFigure(LatentsFigure):
     """Correlations of frequent dimensions; effects of their clique at several values; the graph and its clique."""
@@ -52,20 +54,30 @@ class InterventionFigure(LatentsFigure):
         panels = grid(canvas, len(self._active), 3, (2.7, 2.4))
         for (heat, effect, graph), analysis in zip(panels, self._active, strict=True):
             own = data.loc[data["block"] == analysis.block.id]
-            self._heat(heat, own.loc[own["part"] == "correlation"], analysis)
             self._effect(effect, own.loc[own["part"] == "effect"])
-            self._graph(graph, own.loc[own["part"] == "correlation"], analysis)
+            heat.set_title("Pearson correlation")
+            graph.set_title("Correlation graph")
+            heat.set_ylabel(self.block_title(analysis))
+            if len(analysis.record.frequent) < 2:
+                for axes in (heat, graph):
+                    _left_out(axes, f"only dimension {analysis.record.frequent[0]}\nis often active")
+                continue
+            heat.set_ylabel(f"{self.block_title(analysis)}\nDimension")
+            matrix = self._matrix(own.loc[own["part"] == "correlation"], analysis)
+            self._heat(heat, matrix, analysis)
+            self._graph(graph, matrix, analysis)
 
-    def _heat(self, axes: Axes, data: pd.DataFrame, analysis: Analysis) -> None:
+    def _matrix(self, data: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
         dims = analysis.record.frequent
-        matrix = data.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims)
+        return data.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims)
+
+    def _heat(self, axes: Axes, matrix: pd.DataFrame, analysis: Analysis) -> None:
+        dims = analysis.record.frequent
         image = axes.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1)
         axes.figure.colorbar(image, ax=axes, shrink=0.8)
-        if len(dims) <= 20:
+        if len(dims) <= LABELLED:
             axes.set_xticks(range(len(dims)), list(map(str, dims)), rotation=90)
             axes.set_yticks(range(len(dims)), list(map(str, dims)))
-        axes.set_ylabel(f"{self.block_title(analysis)}\nDimension")
-        axes.set_title("Pearson correlation")
         picture(axes)
 
     def _effect(self, axes: Axes, data: pd.DataFrame) -> None:
@@ -79,28 +91,29 @@ class InterventionFigure(LatentsFigure):
         shares = axes.twinx()
         shares.grid(False)
         shares.spines["right"].set_visible(True)
-        for name, label, index in (("marked", "with #### (%)", 0), ("correct", "accuracy (%)", 1)):
+        for name, label, index in (("marked", "with ####", 0), ("correct", "right", 1)):
             shares.plot(places, 100 * table[name], "os"[index] + "-", color=colour(index), label=label)
         shares.set_ylim(0, 145)
         shares.set_yticks([0, 50, 100])
+        shares.set_ylabel("Answers (%)")
         handles = [part for one in (axes, shares) for part in one.get_legend_handles_labels()[0]]
         axes.legend(handles=handles, loc="upper left")
 
-    def _graph(self, axes: Axes, data: pd.DataFrame, analysis: Analysis) -> None:
-        dims = analysis.record.frequent
-        matrix = data.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims).to_numpy()
-        found = correlation_graph(matrix, dims, self.study.analysis.correlated_above)
-        places = nx.spring_layout(found, seed=0)
-        inside = set(analysis.record.clique)
+    def _graph(self, axes: Axes, matrix: pd.DataFrame, analysis: Analysis) -> None:
+        """Few nodes stand on a circle, the clique side by side: forces would pull a clique into one heap of numbers."""
+        dims, inside = analysis.record.frequent, set(analysis.record.clique)
+        found = correlation_graph(matrix.to_numpy(), dims, self.study.analysis.correlated_above)
+        small = len(dims) <= LABELLED
+        order = sorted(found, key=lambda dim: (dim not in inside, dim))
+        places = nx.circular_layout(nx.empty_graph(order)) if small else nx.spring_layout(found, seed=0)
         colours = [colour(1) if dim in inside else GREY for dim in found]
-        small = len(dims) <= 20
         nx.draw_networkx_edges(found, places, ax=axes, edge_color=GREY, width=0.6)
-        nx.draw_networkx_edges(found.subgraph(inside), places, ax=axes, edge_color=colour(1), width=1.5)
-        look = {"node_color": colours, "node_size": 90 if small else 12, "alpha": 0.5}
+        nx.draw_networkx_edges(found.subgraph(inside), places, ax=axes, edge_color=colour(1), width=1.0)
+        look = {"node_color": colours, "node_size": 130 if small else 12, "edgecolors": "white"}
         nx.draw_networkx_nodes(found, places, ax=axes, **look)  # type: ignore[arg-type]
         if small:
             nx.draw_networkx_labels(found, places, ax=axes, font_size=6.5)
-        axes.set_title("Correlation graph")
+        axes.set_aspect("equal")
         axes.margins(0.15)
         axes.axis("off")
 
@@ -127,3 +140,11 @@ class InterventionFigure(LatentsFigure):
         said = {claim.id: claim.printed or 0.0 for claim in load_claims()}
         yield f"""The paper, with its own model and data, at 0.5: outputs {said["clique"]:g} % longer,
         {100 - said["clique_unmarked"]:.2f} % of answers with the marker, accuracy largely unaffected."""
+
+
+def _left_out(axes: Axes, why: str) -> None:
+    """A panel that says why it is empty."""
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)

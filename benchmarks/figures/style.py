@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 # Okabe and Ito's palette, olive in place of their yellow, which is faint on paper
@@ -51,6 +52,14 @@ def colour(index: int) -> str:
 
 def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
+
+
+def shade(name: str, index: int) -> tuple[float, float, float]:
+    """A darker and lighter colour in turn, of which the first two differ from each other and from the colour itself at
+    a glance."""
+    other = 0.0 if index % 2 else 1.0
+    red, green, blue = (0.6 * part + 0.4 * other for part in to_rgb(name))
+    return red, green, blue
 
 
 def log_axis(axes: Axes, label: str) -> None:
