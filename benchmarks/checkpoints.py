@@ -129,7 +129,8 @@ def save(
     if ranks.first:
         for left in folder.glob(".*.partial"):  # by a try that was killed, or by ranks of which one failed
             shutil.rmtree(left, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        with space_in(folder.parent):
+            temporary.mkdir(parents=True)
     ranks.wait("a checkpoint's folder")
     try:
         _write(temporary, {"model": model, "optimizer": optimizer}, state, ranks)

@@ -25,7 +25,8 @@ def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
     """Train a run unless it is trained already, as one of some ranks. The caller holds the run's lock."""
     torch.set_num_threads(spec.threads)
     paths = Paths(results, spec)
-    trainer = Trainer(spec, results, ranks)
+    with memory_for_training(spec):
+        trainer = Trainer(spec, results, ranks)
     record = finished(paths, trainer.key) if ranks.first else None
     if ranks.any(record is not None):
         log.warning("%s is trained already; to train it again, remove its folder %s", spec.id, paths.run)
