@@ -73,6 +73,7 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
         row.pop("engine", None)
     content["evaluation"] |= {"tests": sorted(tests), "max_new_tokens": 2, "batch_size": 250}
     content["evaluation"]["decodings"] = {"default": {"seeds": 1}}
+    content["analysis"] = {"questions": 8, "samples": 4}
     if content.get("timing", {}) is not None:
         content["timing"] |= {"repeats": 1, "questions": 2, "train_steps": 3}
     return parse_study(content | {"threads": 1, "timing_threads": 1}, name)
