@@ -100,6 +100,17 @@ def test_decodings_stand_side_by_side_with_their_spread_over_seeds(decoding: dic
     assert "* Nucleus: tokens drawn at temperature 1 from the likeliest that make up a share of 0.9, latents" in text
 
 
+def test_questions_and_intervals_stand_below(decoding: dict[str, str], controls: dict[str, str]) -> None:
+    for text in (decoding["md"], controls["md"]):
+        below = text.split("## Questions and intervals of the default decoding")[1]
+        n, interval, spread, over = cells(below, "MarCos", ALPHA)
+        assert n == "200" and float(spread) > 0 and over == "3 decoding seeds"
+        assert cells(below, "CoT-SFT", ALPHA)[2:] == ["–", "nothing drawn"]  # noqa: RUF001
+        low, high = map(float, interval.split(" to "))
+        assert low < float(cells(text, "MarCos", ALPHA)[0].split(" ")[0]) < high
+        assert text.count("Last table: n questions; the 95 % interval of the default decoding's accuracy") == 1
+
+
 def test_a_run_without_answers_says_so_in_every_table(decoding: dict[str, str], controls: dict[str, str]) -> None:
     for text in (decoding["md"], controls["md"]):
         missing = cells(text, "MarCos", "Training data: text · Beta_set")

@@ -32,7 +32,7 @@ class AccuracyTable(Maker):
             ]
             caption = "For reference: the paper's numbers, in the paper's setting, not this study's"
             grids.append(Grid(caption, tuple(columns), self._sections(self._paper_line)))
-        return grids
+        return [*grids, self.questions()]
 
     def _columns(self, test: str) -> Iterator[Column]:
         group = self.test_title(test)
@@ -109,6 +109,7 @@ class AccuracyTable(Maker):
         yield f"""Acc: accuracy of the default decoding, mean over seeds; ± is the standard deviation over the {over};
         (det.): nothing is drawn. Δ: the row minus the first of its section, in percentage points. p: paired test of
         that difference over the same questions, Holm's correction for the rows of the section."""
+        yield self.about_questions()
         yield f"""{RANKS} These tests are corrected for all pairs of rows and p for the pairs with the first row alone,
         so a row may have a p below {statistics.ALPHA} and {TIE} too. {self.speaks}"""
         papers = [paper_table(name) for name in self.references]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.markup import Cell
+from benchmarks.markup import DASH, Cell
 
 
 def cell(value: Any, form: Callable[[Any], str], note: str = "", spread: Any = None) -> Cell:
@@ -30,6 +30,14 @@ def percent(share: float) -> str:
 def points(difference: float) -> str:
     """A difference of shares in percentage points, with its sign."""
     return f"{100 * difference:+.2f}"
+
+
+def asked(line: Mapping[str, Any]) -> Cell:
+    """How many a line was asked, and how many of them are distinct where some stand in the test set several times."""
+    n = cell(line["n"], "{:,}".format)
+    return (
+        Cell(n.text, f" ({line['n_distinct']:,} distinct)") if n.text != DASH and line["n_distinct"] < line["n"] else n
+    )
 
 
 def bounds(line: Mapping[str, Any]) -> Cell:

@@ -42,7 +42,7 @@ class ControlsTable(Maker):
         for name in self.decodings():
             group = heading(name)
             columns += [Column("(%)", group), Column("lost", group), Column("p", group)]
-        return [Grid(self.title, tuple(columns), self.by_test(self._lines))]
+        return [Grid(self.title, tuple(columns), self.by_test(self._lines)), self.questions()]
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         own = self.line(block, row, test)
@@ -71,3 +71,4 @@ class ControlsTable(Maker):
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
         carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length.
         {self.untested(self.tests)}"""
+        yield self.about_questions()

@@ -25,7 +25,7 @@ class DecodingTable(Maker):
 
     def grids(self) -> list[Grid]:
         columns = tuple(Column(f"{heading(name)} (%)") for name in self._names)
-        return [Grid(self.title, columns, self.by_test(self._lines))]
+        return [Grid(self.title, columns, self.by_test(self._lines)), self.questions()]
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -56,6 +56,7 @@ class DecodingTable(Maker):
         yield f"""± is the standard deviation over decoding seeds{over}. (det.): nothing is drawn, so there is no
         spread; where such a row is published with one, its tokens were sampled or several models were trained. A dash:
         the decoding does not apply to the row."""
+        yield self.about_questions()
 
 
 def _described(name: str, spec: DecodingSpec) -> str:

@@ -18,7 +18,7 @@ from benchmarks.runs import run_id
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import ALPHA
 from benchmarks.tables import COUNTERPARTS, Table
-from benchmarks.tables.cells import bounds, cell, count, flops, p_value, percent, points, seconds, timed
+from benchmarks.tables.cells import asked, bounds, cell, count, flops, p_value, percent, points, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
 
 SCORES = (Column("n"), Column("Not in training (%)"), Column("Strict (%)"), Column("No answer (%)"))
@@ -184,9 +184,6 @@ class MainTable(Maker):
     def legend(self) -> Iterable[str]:
         study, several = self.study, len(self.study.seeds) > 1
         over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
-        interval = "Wilson's, or a bootstrap over questions where a question's score is a mean over seeds"
-        if several:
-            interval = "of the t distribution, over questions and training seeds"
         yield """Train: time of one epoch of each training phase, warm starts included: the steps of an epoch times the
         median step, measured with no other job of the workflow beside it, on the devices that the run trains on, plus
         what a phase computes once. Training FLOPs: of the whole budget, warm starts included. Training as it ran: what
@@ -194,7 +191,7 @@ class MainTable(Maker):
         without its warm start."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
-        interval in the details does ({interval}). {self._repeated()}"""
+        interval in the details does ({self.interval}). {self.repeated()}"""
         yield self._times()
         yield from self._machines()
         yield from self._disturbed()
@@ -211,15 +208,6 @@ class MainTable(Maker):
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
-
-    def _repeated(self) -> str:
-        """What becomes of questions that a test set has more than once, where it has."""
-        lines = self.summary.lines.dropna(subset="n")
-        repeating = lines.loc[lines["n_distinct"] < lines["n"], "test"].unique()
-        if not len(repeating):
-            return ""
-        return f"""{", ".join(map(self.test_title, repeating))}: accuracies are of all n questions, of which some stand
-            there several times; tests and intervals are over the distinct ones, each scored by its mean."""
 
     def _machines(self) -> Iterable[str]:
         """Which runs were timed where, if not all on one kind of machine."""
@@ -263,13 +251,11 @@ class MainTable(Maker):
 
 
 def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:
-    n, clean = cell(line["n"], "{:,}".format), cell(line["deduplicated"], percent)
-    if n.text != DASH and line["n_distinct"] < line["n"]:
-        n = Cell(n.text, f" ({line['n_distinct']:,} distinct)")
+    clean = cell(line["deduplicated"], percent)
     if clean.text != DASH:
         clean = Cell(clean.text, f" (n={line['n_deduplicated']:,})")
     shares = (cell(line[name], percent) for name in ("strict", "no_answer"))
-    return (n, clean, *shares, bounds(line), cell(line["spread_over"], str))
+    return (asked(line), clean, *shares, bounds(line), cell(line["spread_over"], str))
 
 
 def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.markup import Cell, Document, Grid, Line
+from benchmarks.markup import Cell, Column, Document, Grid, Line
 from benchmarks.paper import PaperTable, paper_table
 from benchmarks.records import RunRecords
 from benchmarks.scoring.by_test import scorer_of
@@ -19,7 +19,7 @@ from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import FEWEST_TRAININGS
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
-from benchmarks.tables.cells import percent
+from benchmarks.tables.cells import asked, bounds, cell, percent
 from methods.base import ANSWER_MARKER
 
 TIE = "="
@@ -83,6 +83,37 @@ class Maker(ABC):
             return ""
         return f"""Two rows have no test, and no mark by one, unless both have at least {FEWEST_TRAININGS} trainings or
             one each: fewer say too little of how far a row's trainings differ."""
+
+    @property
+    def interval(self) -> str:
+        """What the 95 % intervals are."""
+        if len(self.study.seeds) > 1:
+            return "of the t distribution, over questions and training seeds"
+        return "Wilson's, or a bootstrap over questions where a question's score is a mean over seeds"
+
+    def repeated(self) -> str:
+        """What becomes of questions that a test set has more than once, where it has."""
+        lines = self.summary.lines.dropna(subset="n")
+        repeating = lines.loc[lines["n_distinct"] < lines["n"], "test"].unique()
+        if not len(repeating):
+            return ""
+        return f"""{", ".join(map(self.test_title, repeating))}: accuracies are of all n questions, of which some stand
+            there several times; tests and intervals are over the distinct ones, each scored by its mean."""
+
+    def questions(self) -> Grid:
+        """How many questions the default decoding was asked, what others could have given, and what its ± covers."""
+        columns = (Column("n"), Column("95 % interval"), Column("±"), Column("± over"))
+        return Grid("Questions and intervals of the default decoding", columns, self.by_test(self._question_lines))
+
+    def _question_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
+        line = self.line(block, row, test)
+        spread = cell(line["spread"], percent), cell(line["spread_over"], str)
+        yield Line(self.row_title(line), (asked(line), bounds(line), *spread), row.indent)
+
+    def about_questions(self) -> str:
+        """What stands in :meth:`questions`."""
+        return f"""Last table: n questions; the 95 % interval of the default decoding's accuracy ({self.interval}); its
+            ±, which says nothing about other questions, and what that covers. {self.repeated()}"""
 
     @cached_property
     def paper(self) -> PaperTable | None:

@@ -19,7 +19,8 @@ class NarTable(AccuracyTable):
 
     def grids(self) -> list[Grid]:
         columns = (Column("Passes/question"), Column("Tokens/question"))
-        return [*super().grids(), Grid("What an answer takes", columns, self.by_test(self._cost_lines))]
+        *others, last = super().grids()
+        return [*others, Grid("What an answer takes", columns, self.by_test(self._cost_lines)), last]
 
     def _cost_lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         line = self.line(block, row, test)
