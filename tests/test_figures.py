@@ -14,7 +14,7 @@ from benchmarks.analysis.reading import analysed
 from benchmarks.figures import Figure
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
-from benchmarks.figures.dimensions import first_active
+from benchmarks.figures.dimensions import chosen
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.figures.intervention import InterventionFigure
@@ -196,10 +196,13 @@ def test_lines_break_at_blanks_where_there_are_any() -> None:
     assert lines[1] == [(0, "pears", False), (5, " are ", True)] and lines[2] == [(0, "left", True), (4, "?", False)]
 
 
-def test_the_step_that_is_shown_is_the_first_in_which_anything_is_active() -> None:
-    active = np.array([[False, False], [False, True], [False, False], [True, True]])
-    assert first_active(np.array([1, 3, 1, 2]), active) == 2
-    assert first_active(np.array([1, 2, 3, 4]), np.zeros((4, 2), dtype=bool)) == 1
+def test_cases_are_shown_where_a_dimension_is_active() -> None:
+    """The first step in which anything is, and the first questions in which it is: others would be empty panels."""
+    active = np.array([[False, False], [False, True], [False, False], [True, True], [False, False], [True, False]])
+    step, cases = chosen(np.array([1, 3, 2, 2, 1, 2]), active)
+    assert step == 2 and cases.tolist() == [3, 5]
+    step, cases = chosen(np.array([1, 2, 1, 1, 1]), np.zeros((5, 2), dtype=bool))
+    assert step == 1 and cases.tolist() == [0, 2, 3]
 
 
 def test_differences_are_laid_out_in_columns() -> None:

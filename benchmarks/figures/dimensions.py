@@ -29,8 +29,8 @@ class DimensionsFigure(LatentsFigure):
         for analysis in self.analyses:
             samples, values = analysis.latents
             active = np.asarray(values > self.study.analysis.active_above)
-            step = first_active(samples["step"].to_numpy(), active)
-            for case, at in enumerate(np.flatnonzero(samples["step"] == step)[:CASES], 1):
+            step, cases = chosen(samples["step"].to_numpy(), active)
+            for case, at in enumerate(cases, 1):
                 frame = pd.DataFrame({"part": "case", "case": case, "id": samples["id"].iloc[at], "value": values[at]})
                 frames.append(frame.assign(block=analysis.block.id, step=step, dim=np.arange(values.shape[1])))
             counts = active.sum(axis=0)
@@ -51,6 +51,8 @@ class DimensionsFigure(LatentsFigure):
             left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
             left.set_ylabel(f"{self.block_title(analysis)}\nR in step {own['step'].max():.0f}")
             left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))
+            if not analysis.record.active:
+                left.text(0.5, 0.5, "no dimension is ever active", transform=left.transAxes, ha="center")
             frequency = own.loc[own["part"] == "frequency"]
             right.fill_between(frequency["rank"], frequency["value"], step="mid", color=colour(0))
             right.set_yscale("symlog", linthresh=1)
@@ -61,14 +63,23 @@ class DimensionsFigure(LatentsFigure):
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         above = self.study.analysis.active_above
         yield f"""R {self.samples}. Left: the first step in which any dimension is ever active, of the first three
-        questions (step 1 where none is); the dotted line is {above:g}, above which a dimension counts as active. Right:
-        in how many samples each dimension is active; a sample is one step of one question."""
+        questions that activate one there (of the first three, and step 1, where none is ever active): other questions
+        may have none. The dotted line is {above:g}, above which a dimension counts as active. Right: in how many
+        samples each dimension is active; a sample is one step of one question."""
         for analysis in self.analyses:
             record = analysis.record
             share = f"{record.active} of {record.dimensions}"
-            yield f"{self.block_title(analysis)}: dimensions that are ever active: {share}."
+            samples, values = analysis.latents
+            active = np.asarray(values > above)
+            step, _ = chosen(samples["step"].to_numpy(), active)
+            there = active[np.asarray(samples["step"] == step)].any(axis=1)
+            yield f"""{self.block_title(analysis)}: dimensions that are ever active: {share}. Questions that activate
+            one in step {step}: {there.sum()} of {there.size}."""
 
 
-def first_active(steps: np.ndarray, active: np.ndarray) -> int:
-    """The first step in which any dimension is active in any sample; 1 where none is. (N,) steps; (N, D) active."""
-    return int(min(steps[active.sum(axis=1) > 0], default=1))
+def chosen(steps: np.ndarray, active: np.ndarray) -> tuple[int, np.ndarray]:
+    """The first step in which any dimension is active in any sample, and the first samples of that step with one; step
+    1 and its first samples where none is. (N,) steps; (N, D) active."""
+    any_active = active.any(axis=1)
+    step = int(min(steps[any_active], default=1))
+    return step, np.flatnonzero((steps == step) & (any_active | ~any_active.any()))[:CASES]
