@@ -166,6 +166,13 @@ def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> 
     assert all(frame["before"] != frame["after"]) and set(frame["changed"]) == {40}
 
 
+def test_columns_of_cases_have_headers(folder: Path) -> None:
+    drawing, canvas = CasesFigure(study(), folder), Canvas()
+    drawing.draw(canvas, drawing.data())
+    texts = [text.get_text() for text in canvas.axes[0].texts]
+    assert texts.count("as it is") == texts.count("set by hand") == 2  # one case of each block
+
+
 def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path) -> None:
     plain, settings = study(), {"dims": "4,9,17", "setting": "4, 9, 17 = "}
     fabricate(plain, tmp_path)
