@@ -14,13 +14,14 @@ from benchmarks.analysis.reading import analysed
 from benchmarks.figures import Figure
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
+from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.dimensions import chosen
-from benchmarks.figures.drawing import NothingToDraw
+from benchmarks.figures.drawing import Drawing, NothingToDraw
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
-from benchmarks.figures.style import GREY
+from benchmarks.figures.style import GREY, styled
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
@@ -165,6 +166,13 @@ def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> 
     assert all(frame["before"] != frame["after"]) and set(frame["changed"]) == {40}
 
 
+def test_columns_of_cases_have_headers(folder: Path) -> None:
+    drawing, canvas = CasesFigure(study(), folder), Canvas()
+    drawing.draw(canvas, drawing.data())
+    texts = [text.get_text() for text in canvas.axes[0].texts]
+    assert texts.count("as it is") == texts.count("set by hand") == 2  # one case of each block
+
+
 def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path) -> None:
     plain, settings = study(), {"dims": "4,9,17", "setting": "4, 9, 17 = "}
     fabricate(plain, tmp_path)
@@ -284,6 +292,7 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
         record = read_json(path.parents[1] / "evaluate.json")
         write_json(path.parents[1] / "evaluate.json", record | {"predictions": {"default": sha256(path)}})
     results.collect(made, tmp_path)
+    _assert_labels_fit(CopiedFigure(made, tmp_path))
     paths = render(made, tmp_path, Figure.copied)
     frame = pd.read_csv(paths[2])
     assert set(frame["test"]) == {"copy_k16", "copy_k4"} and set(frame["n"]) == {200} and set(frame["copies"]) == {180}
@@ -296,6 +305,18 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
     assert set(frame.loc[frame["by_habit"], "row"]) == {"marcos"}
     assert "Hatched: answers copy no more often" in caption
     assert "copy_k4, training data: equation, MarCos (75.0 %)" in caption and "CoT-SFT (0.0 %)" not in caption
+
+
+def _assert_labels_fit(drawing: Drawing) -> None:
+    """No label of an axis is cut off by the edge of the image."""
+    with styled():
+        canvas = Canvas(layout="constrained")
+        drawing.draw(canvas, drawing.data())
+        canvas.draw_without_rendering()
+    for axes in canvas.axes:
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            box = label.get_window_extent()
+            assert box.y0 >= 0 and box.y1 <= canvas.bbox.height and box.x0 >= 0, label.get_text()
 
 
 def test_figures_of_latents_name_what_they_need(folder: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import differences
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import colour
+from benchmarks.figures.style import GREY, colour
 
 FONT = 6.5  # points
 WIDE = 0.602 * FONT / 72  # inches of one character of DejaVu Sans Mono
@@ -63,7 +63,7 @@ class CasesFigure(LatentsFigure):
         """One axis over all, whose units are characters and lines."""
         blocks = [(line, *layout(line["before"], line["after"])) for line in data.to_dict("records")]
         heads = [wrapped([(f"{line['id']}: {line['question']}", False)], 2 * COLUMN + GAP) for line, *_ in blocks]
-        lines = sum(3 + len(head) + max(map(len, sides)) for (_, *sides), head in zip(blocks, heads, strict=True))
+        lines = sum(4 + len(head) + max(map(len, sides)) for (_, *sides), head in zip(blocks, heads, strict=True))
         wide, high = (2 * COLUMN + GAP) * WIDE, lines * HIGH
         canvas.set_layout_engine("none")
         canvas.set_size_inches(wide + 0.2, high + 0.2)
@@ -76,7 +76,9 @@ class CasesFigure(LatentsFigure):
             heading = f"{line['block']} · {line['setting']} · {self.test_title(line['test'])}"
             axes.text(0, at, heading, fontsize=FONT + 0.5, fontweight="bold")
             write(axes, head, 0, at + 1, colour(0))
-            below = at + 1 + len(head)
+            below = at + 2 + len(head)
+            for start, name in ((0, "as it is"), (COLUMN + GAP, "set by hand")):
+                axes.text(start, below - 1, name, fontsize=FONT, fontstyle="italic", color=GREY)
             write(axes, before, 0, below, colour(0))
             write(axes, after, COLUMN + GAP, below, colour(1))
             at = below + max(len(before), len(after)) + 2

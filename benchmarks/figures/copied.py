@@ -92,7 +92,7 @@ class CopiedFigure(Drawing):
             axes.set_xticks(range(len(bins)), names, rotation=90 if len(bins) > 8 else 0)
             axes.set_title(self.set_title(str(block), str(test)))
             axes.set_xlabel("Copied step")
-        panels[0].set_ylabel("Answers that copy a step (%)")
+        panels[0].set_ylabel("Answers that\ncopy a step (%)")
         legend_below(canvas, panels)
 
     def set_title(self, block: str, test: str) -> str:

@@ -74,7 +74,7 @@ class DimensionsFigure(LatentsFigure):
             step, _ = chosen(samples["step"].to_numpy(), active)
             there = active[np.asarray(samples["step"] == step)].any(axis=1)
             yield f"""{self.block_title(analysis)}: dimensions that are ever active: {share}. Questions that activate
-            one in step {step}: {there.sum()} of {len(there)}."""
+            one in step {step}: {there.sum()} of {there.size}."""
 
 
 def chosen(steps: np.ndarray, active: np.ndarray) -> tuple[int, np.ndarray]:
