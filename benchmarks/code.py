@@ -34,7 +34,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,
-        *_modules("timing", "step_timing", "load", "pace", "flops", "lengths"),
+        *_modules("timing", "step_timing", "load", "pace", "flops", "sampling"),
         *_modules("steps", "micro_batches", "features", "engine", "data.batching"),
     ),
     "collect": (*RECORDS, *_modules("statistics")),

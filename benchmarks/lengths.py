@@ -20,6 +20,7 @@ from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED
 from benchmarks.files import read_json
 from benchmarks.paths import DONE, data_folder
+from benchmarks.sampling import spread_over
 from benchmarks.specs import Block, DataSpec, TokenizerSpec
 from benchmarks.study import Study
 from methods.base import Example
@@ -188,9 +189,3 @@ def _mean(examples: Sequence[Example]) -> float:
 def total_length(example: Example) -> int:
     """Tokens of question, steps and answer."""
     return len(example.question) + sum(map(len, example.steps)) + len(example.answer)
-
-
-def spread_over(length: int, count: int) -> np.ndarray:
-    """``count`` indices spread evenly over ``range(length)``, from the middle of each part; or all of them."""
-    count = min(count, length)
-    return ((np.arange(count) + 0.5) * length / count).astype(int)

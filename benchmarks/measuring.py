@@ -25,12 +25,13 @@ from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
 from benchmarks.files import read_json, write_json
 from benchmarks.launch import free_port
-from benchmarks.lengths import rows_by_card, spread_over
+from benchmarks.lengths import rows_by_card
 from benchmarks.models import build_method
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec, row_of
+from benchmarks.sampling import spread_over
 from benchmarks.specs import EngineSpec, TimingSpec
 from benchmarks.step_timing import time_training, timing_of
 from benchmarks.steps import StageData, Steps, batches_of, budget_of, optimizer_step, phase_of

@@ -24,10 +24,11 @@ from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, 
 from benchmarks.data.store import require_known
 from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
-from benchmarks.lengths import Lengths, lengths_of, spread_over, total_length
+from benchmarks.lengths import Lengths, lengths_of, total_length
 from benchmarks.micro_batches import parts_of, rows_per_pass
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
+from benchmarks.sampling import spread_over
 from benchmarks.steps import budget_for
 from benchmarks.study import Study
 from benchmarks.zero import BFLOAT16, FLOAT32, ZERO, Memory

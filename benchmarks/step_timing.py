@@ -16,10 +16,10 @@ from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, peak_memory, synchronize
 from benchmarks.features import FeatureStore
 from benchmarks.flops import flop_counter
-from benchmarks.lengths import spread_over
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.paths import Paths
 from benchmarks.runs import RunSpec
+from benchmarks.sampling import spread_over
 from benchmarks.specs import TimingSpec
 from benchmarks.steps import StageData, Steps, budget_of, optimizer_step, steps_of
 from benchmarks.study import StudyError

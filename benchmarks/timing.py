@@ -22,7 +22,6 @@ from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.environment import ended, environment
 from benchmarks.files import read_json, write_json
-from benchmarks.lengths import spread_over
 from benchmarks.load import MUCH, OtherLoad
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
@@ -30,6 +29,7 @@ from benchmarks.pace import Pace
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
+from benchmarks.sampling import spread_over
 from benchmarks.step_timing import time_training, timing_of
 from methods.base import Method
 from methods.generation import Length

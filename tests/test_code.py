@@ -17,7 +17,6 @@ from test_workflow import STAND_IN, planned
 NEUTRAL = {
     *("checkpoints", "code", "data", "environment", "figures", "files", "heartbeat", "launch", "locks", "paths"),
     *("out_of_memory", "preemption", "progress", "reasons", "records", "run_log", "runs", "specs", "study", "tables"),
-    "counting",  # decides plans alone
 }
 
 
