@@ -25,10 +25,10 @@ from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
 from benchmarks.files import read_json, write_json
 from benchmarks.launch import free_port
-from benchmarks.lengths import rows_by_card
 from benchmarks.models import build_method
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.paths import Paths
+from benchmarks.plan.lengths import rows_by_card
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec, row_of
 from benchmarks.sampling import spread_over

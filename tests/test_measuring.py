@@ -19,9 +19,9 @@ from benchmarks.data import prepare
 from benchmarks.engine import autocast
 from benchmarks.files import read_json, write_json
 from benchmarks.hardware import gpu_of
-from benchmarks.lengths import rows_by_card
 from benchmarks.measuring import gold_examples, measure
 from benchmarks.paths import Paths
+from benchmarks.plan.lengths import rows_by_card
 from benchmarks.specs import DataSpec, EngineSpec
 from benchmarks.study import StudyError, load_study
 from benchmarks.tables.measured import measured_lines, render_measured

@@ -18,9 +18,9 @@ from benchmarks.data import prepare
 from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
-from benchmarks.lengths import total_length
 from benchmarks.models import build_method, exported_method
 from benchmarks.paths import Paths
+from benchmarks.plan.lengths import total_length
 from benchmarks.runs import RunSpec
 from benchmarks.steps import StageData
 from benchmarks.study import Study

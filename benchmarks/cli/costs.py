@@ -37,14 +37,14 @@ def plan(
         loaded = load_study(study)
         import torch
 
-        from benchmarks import plan_text, planning
+        from benchmarks.plan import costs, text
 
         torch.set_num_threads(1)  # what is counted is small: threads would wait for each other
         device = get_gpu(gpu)
         with _quiet_transformers():
-            plans = planning.plan(loaded, results)
-        typer.echo(plan_text.render(loaded, plans, device, utilisation, results))
-        refusals = planning.refusals(plans, device, results)
+            plans = costs.plan(loaded, results)
+        typer.echo(text.render(loaded, plans, device, utilisation, results))
+        refusals = costs.refusals(plans, device, results)
     for refusal in refusals:
         typer.echo(refusal, err=True)
     raise typer.Exit(bool(refusals))

@@ -5,7 +5,7 @@ included; the backward pass takes twice as many as the forward pass for the form
 Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), over the GPUs as far as they have examples to compute
 (:attr:`RunPlan.occupancy`); the utilisation is given, since nothing here can know it. Or, where that is more, what the
 host needs to launch the layers, :data:`LAUNCH` for each: it is as long for few tokens as for many, whatever the GPU.
-Memory: see :mod:`benchmarks.zero`.
+Memory: see :mod:`benchmarks.plan.memory`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from statistics import fmean
 from torch import nn
 
 from benchmarks.checkpoints import KEPT
-from benchmarks.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.data.store import require_known
 from benchmarks.files import gigabytes
 from benchmarks.hardware import GPU
-from benchmarks.lengths import Lengths, lengths_of, total_length
 from benchmarks.micro_batches import parts_of, rows_per_pass
+from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
+from benchmarks.plan.lengths import Lengths, lengths_of, total_length
+from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory
 from benchmarks.progress import Progress
 from benchmarks.runs import RunSpec
 from benchmarks.sampling import spread_over
 from benchmarks.steps import budget_for
 from benchmarks.study import Study
-from benchmarks.zero import BFLOAT16, FLOAT32, ZERO, Memory
 from methods.backbone import Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.registry import get_method

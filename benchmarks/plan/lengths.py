@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.counting import TokenCounter, example, usual_length
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus, store
 from benchmarks.data.loading import dataset_with, split_validation, to_records
 from benchmarks.data.records import DataError, Record
@@ -20,6 +19,7 @@ from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED
 from benchmarks.files import read_json
 from benchmarks.paths import DONE, data_folder
+from benchmarks.plan.counting import TokenCounter, example, usual_length
 from benchmarks.sampling import spread_over
 from benchmarks.specs import Block, DataSpec, TokenizerSpec
 from benchmarks.study import Study

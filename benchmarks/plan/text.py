@@ -8,9 +8,9 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks.hardware import GPU
-from benchmarks.planning import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_space
+from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_space
+from benchmarks.plan.memory import ZERO
 from benchmarks.study import Study
-from benchmarks.zero import ZERO
 
 TOLD = 0.05  # share of idle ranks, or of further passes, that is worth a word
 

@@ -1,4 +1,4 @@
-"""Plans of studies: memory on ranks, hours, lengths, disk, and what is refused (test_counting: what can be counted)."""
+"""Plans of studies: memory on ranks, hours, lengths, disk, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import launch, planning
+from benchmarks import launch
 from benchmarks.cli import app
-from benchmarks.counting import example
 from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.files import read_json
 from benchmarks.hardware import GPU, GPUS
-from benchmarks.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.paths import Paths
-from benchmarks.plan_text import render
-from benchmarks.planning import LAUNCH, USABLE, RunPlan, plan, plan_run, refusals
+from benchmarks.plan import costs
+from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run, refusals
+from benchmarks.plan.counting import example
+from benchmarks.plan.lengths import expected_lengths, lengths_of, total_length
+from benchmarks.plan.memory import Memory
+from benchmarks.plan.text import render
 from benchmarks.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.study import Study, load_study
-from benchmarks.zero import Memory
 from methods.base import Budget
 from small import PLANNED, OneOf, small_study
 from tiny import make
@@ -289,7 +290,7 @@ def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
     """As if so many bytes were free everywhere."""
-    monkeypatch.setattr(planning.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    monkeypatch.setattr(costs.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
 
 
 def planned(*arguments: str) -> tuple[int, str]:

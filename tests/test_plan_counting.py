@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from benchmarks import launch, step_timing
-from benchmarks.counting import AsksForNumbers, Dimensions, example, kept_by, kept_bytes, sized_method
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.models import build_method
 from benchmarks.paths import Paths
-from benchmarks.planning import MEMORY_ERROR, plan
+from benchmarks.plan.costs import MEMORY_ERROR, plan
+from benchmarks.plan.counting import AsksForNumbers, Dimensions, example, kept_by, kept_bytes, sized_method
 from benchmarks.runs import RunSpec
 from methods.base import Budget
 from small import PLANNED, small_study

@@ -1,0 +1,1 @@
+"""What a study will take, worked out before anything runs."""
