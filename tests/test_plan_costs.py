@@ -46,10 +46,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
 
 
 def test_zero_splits_moments_then_gradients_then_weights() -> None:
-    """And adds a second copy of the weights that a rank updates, or the weights that are gathered."""
+    """And adds a second copy of the weights that a rank updates, and the weights that are gathered."""
     memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0)
-    assert [memory.on(1, stage) for stage in range(4)] == [19.0, 23.0, 23.0, 23.0]
-    assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.5, 9.0, 9.0]
+    assert [memory.on(1, stage) for stage in range(4)] == [19.0, 23.0, 23.0, 27.0]
+    assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.5, 9.0, 9.5]
     assert [memory.on(8, 2, "optimizer"), memory.on(8, 3, "weights")] == [7.5, 7.5]
     assert Memory(80e9, 0.0, 0.0, 0.0, 0.0).on(8, 3) == 14e9
 
@@ -86,6 +86,13 @@ def test_advice_to_split_weights_leaves_compilation_out() -> None:
     advice = made.advice(GPU("made up", 100e9 / USABLE, 1.0, 1.0))
     assert advice == "DOES NOT FIT: set zero_stage to 3 and compile to false"
     EngineSpec.model_validate({**engine, "zero_stage": 3, "compile": False})
+
+
+def test_advice_splits_no_weights_where_passes_differ() -> None:
+    """ZeRO 3 is refused there."""
+    run = small_study(PLANNED, engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 2}).runs["equation/coconut/s0"]
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, Memory(80e9, 0.0, 80e9, 160e9, 1e9), 1.0, 1e9, "made up", (1,), False)
+    assert made.advice(GPU("made up", 100e9 / USABLE, 1.0, 1.0)) == "DOES NOT FIT: take more GPUs, or larger ones"
 
 
 @pytest.mark.parametrize(
@@ -386,6 +393,10 @@ def test_too_little_disk_is_refused_with_the_mend(
     assert refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
     with_free_disk(monkeypatch, needed - 1)
     (refusal,) = refusals(made, GPUS["H200"], tmp_path / "new" / "results")
+    for free, warned in ((needed, True), (sum(one.disk + one.memory.weights for one in made), False)):
+        with_free_disk(monkeypatch, free)  # six runs, all of which eight GPUs train at a time
+        text = render(prepared[0], made, GPUS["H200"], 0.4, tmp_path)
+        assert ("WARNING: there is no room for 6 at a time, as 8 GPUs train them" in text) == warned
     assert refusal.startswith("TOO LITTLE DISK: ") and "make room there, or name another folder" in refusal
     code, output = planned("smoke", "--results", str(tmp_path))
     assert code == 0 and "TOO LITTLE" not in output

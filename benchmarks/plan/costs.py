@@ -48,7 +48,8 @@ MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the te
 class RunPlan:
     """What one run takes. ``layers``: those that one micro-batch of each step goes through, one after the other, over
     all steps. ``disk``: bytes at once while it trains; ``row``: bytes that one of the longest rows takes in a pass;
-    ``basis``: where the lengths come from; ``lengths``: of examples as they are, in tokens."""
+    ``basis``: where the lengths come from; ``lengths``: of examples as they are, in tokens; ``even_passes``: see
+    :attr:`Method.even_passes`."""
 
     run: RunSpec
     parameters: int
@@ -61,6 +62,7 @@ class RunPlan:
     row: float
     basis: str
     lengths: Sequence[int]
+    even_passes: bool = True
 
     @property
     def ranks(self) -> int:
@@ -126,10 +128,11 @@ class RunPlan:
         """What to change so that it fits."""
         room = USABLE * gpu.memory
         own = self.run.engine.zero_stage
-        for stage in ZERO[own + 1 :]:
+        stages = ZERO if self.even_passes else ZERO[:-1]
+        for stage in stages[own + 1 :]:
             if self.needed_at(stage) <= room:
                 return f"DOES NOT FIT: set {self._stage(stage)}"
-        for stage in dict.fromkeys((own, ZERO[-1])):
+        for stage in dict.fromkeys((own, stages[-1])):
             room_for = math.floor((room - self.needed_at(stage) + self.memory.activations) / self.row)
             if room_for >= 1:
                 more = "" if stage == own else f"{self._stage(stage)} and "
@@ -183,13 +186,14 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     weights, copy, gradients = FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
     row = kept[0] / passes[0][0]
-    # checkpoints that are kept and the one being written; selected weights of each stage, and the final ones; features
-    selected = sum(bool(stage.select_on) for stage in stages)
+    # Checkpoints that are kept and the one being written, the weights selected until each of them, and the final ones
+    selected = min(KEPT + 1, run.training.validations) if any(stage.select_on for stage in stages) else 0
     disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
     disk += FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
     sizes = [total_length(lengths.by_length[place]) for place in spread_over(len(lengths.examples), SIZES)]
-    return RunPlan(run, parameters, lengths.tokens, ran, flops, layers, memory, disk, row, lengths.basis, sizes)
+    given = lengths.tokens, ran, flops, layers, memory, disk, row, lengths.basis, sizes
+    return RunPlan(run, parameters, *given, even_passes=whole.even_passes)
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
@@ -264,7 +268,7 @@ def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
     found = []
     if large := [made.run.id for made in plans if not made.fits(gpu)]:
         found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table names the mends")
-    needed, free = disk_space(plans, results)
+    needed, free = disk_needed(plans), disk_free(results)
     if needed > free:
         found.append(
             f"TOO LITTLE DISK: all runs, one after the other, take {gigabytes(needed)} in {results}, and "
@@ -273,9 +277,13 @@ def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
     return found
 
 
-def disk_space(plans: Sequence[RunPlan], results: Path) -> tuple[float, int]:
-    """Bytes that all runs take, one after the other: the largest while it trains, and the final weights of each; and
-    those that are free where the folder is, or will be."""
-    needed = max((made.disk for made in plans), default=0.0) + sum(made.memory.weights for made in plans)
+def disk_needed(plans: Sequence[RunPlan], together: int = 1) -> float:
+    """Bytes that all runs take, so many at a time: the largest while they train, and the final weights of each."""
+    training = sorted((made.disk for made in plans), reverse=True)[:together]
+    return sum(training) + sum(made.memory.weights for made in plans)
+
+
+def disk_free(results: Path) -> int:
+    """Bytes that are free where the folder is, or will be."""
     folder = next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
-    return needed, shutil.disk_usage(folder).free
+    return shutil.disk_usage(folder).free

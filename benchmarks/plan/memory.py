@@ -1,9 +1,9 @@
 """Memory that training takes on one GPU, at each stage of DeepSpeed's ZeRO.
 
 Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
-the largest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: at
-stages 1 and 2 the weights that a rank updates a second time, at stage 3 those that are gathered. With the same number
-of rows, training takes more than validation, and the features of a cached stage, which need no logits, take less.
+the largest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: the
+weights that a rank updates a second time, and at stage 3 those that are gathered. With the same number of rows, training
+takes more than validation, and the features of a cached stage, which need no logits, take less.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Memory:
         weights, gradients, moments = (
             part * share for part, share in zip((self.weights, self.gradients, self.moments), split, strict=True)
         )
-        updated = self.gradients / ranks if stage in (1, 2) else 0.0  # as many weights as there are gradients
+        updated = self.gradients / ranks if stage else 0.0  # as many weights as there are gradients
         gathered = min(self.weights, FLOAT32 * GATHERED) if stage == 3 else 0.0
         lasting = {"none": weights + updated + moments, "optimizer": weights, "weights": 0.0}[offload]
         return lasting + gathered + self.copy + gradients + self.activations

@@ -8,10 +8,11 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks.hardware import GPU
-from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_space
+from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_free, disk_needed
 from benchmarks.plan.memory import ZERO
 from benchmarks.study import Study
 
+MACHINE = 8  # GPUs of one machine, as the paper had
 TOLD = 0.05  # share of idle ranks, or of further passes, that is worth a word
 
 
@@ -24,7 +25,6 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
     )
     total = sum(made.hours(gpu, utilisation) * made.ranks for made in plans)
-    needed, free = disk_space(plans, results)
     speed = gpu.peak(study.engine.precision) / 1e12
     notes = [
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
@@ -36,13 +36,25 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
         "for two methods at a small size. On an H200 five methods at 0.5B took 33% to 90% of it, as few rows are the "
         "longest, and layers were compiled.",
-        f"Disk: GB of a run while it trains; {needed / 1e9:,.0f} GB for all, one after the other, and "
-        f"{free / 1e9:,.0f} GB are free in {results}.",
+        *_disk(plans, results),
     ]
     notes += [*_idle(plans), *_launched(plans, gpu, utilisation)]
     if shared := [id for id, source in study.sources.items() if source.study != study.name]:
         notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")
     return "\n".join([table, "", *notes])
+
+
+def _disk(plans: Sequence[RunPlan], results: Path) -> list[str]:
+    """What all runs take on the disk, and a warning where there is no room for those that the workflow trains at a
+    time."""
+    together = min(len(plans), max(1, MACHINE // min((made.ranks for made in plans), default=1)))
+    alone, several, free = disk_needed(plans), disk_needed(plans, together), disk_free(results)
+    at_a_time = f"{together} at a time, as {MACHINE} GPUs train them"
+    told = [f"Disk: GB of a run while it trains; {alone / 1e9:,.0f} GB for all, one after the other, "
+            f"{several / 1e9:,.0f} GB {at_a_time}, and {free / 1e9:,.0f} GB are free in {results}."]  # fmt: skip
+    if alone <= free < several:
+        told.append(f"WARNING: there is no room for {at_a_time}: give Snakemake fewer GPUs (`--resources gpu=N`).")
+    return told
 
 
 def _idle(plans: Sequence[RunPlan]) -> list[str]:
