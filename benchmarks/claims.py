@@ -1,13 +1,14 @@
-"""What the paper says of its numbers (``claims.yaml``), recomputed: from its own tables, and from a study's records."""
+"""What the paper says of its numbers (``claims.yaml``), judged by the numbers of its own tables, or of our records."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import yaml
 from pydantic import model_validator
@@ -79,8 +80,7 @@ class Claim(Strict):
 
     @property
     def is_strict(self) -> bool:
-        """Whether the claim asserts a difference, so that a tie refutes it; "not worse" and "the same" are compatible
-        with a tie."""
+        """Whether the claim asserts a difference, so that a tie refutes it; "not worse" and "the same" allow one."""
         return self.within is None and (self.at_least is None or self.at_least > 0)
 
     def met(self, value: float, measured: bool) -> bool:
@@ -94,7 +94,7 @@ class Claim(Strict):
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """A place in the paper's tables."""
 
     table: str
@@ -103,62 +103,38 @@ class Cell:
     test: str
 
 
-class Source(Protocol):
+class Source(ABC):
     """Numbers by their places in the paper's tables, where there are any. ``measured``: ours, not the paper's."""
 
     measured: ClassVar[bool]
 
-    def value(self, cell: Cell, measure: Measure) -> float | None:
+    @abstractmethod
+    def value(self, cell: PaperCell, measure: Measure) -> float | None:
         """Accuracy in percent, or seconds."""
-        ...
 
-    def separated(self, a: Cell, b: Cell) -> bool | None:
+    def separated(self, a: PaperCell, b: PaperCell) -> bool | None:
         """Whether a paired test separates two accuracies, or their 95 % intervals where there can be no such test."""
         return None
 
-    def unpaired(self, a: Cell, b: Cell) -> str | None:
+    def unpaired(self, a: PaperCell, b: PaperCell) -> str | None:
         """Why no paired test can compare two accuracies, where that is so, and what else sets them apart."""
         return None
 
+    @abstractmethod
     def analysed(self, claim: Claim) -> tuple[float, str] | None:
         """What an analysis of R gave, in percent, and the run that was analysed."""
-        ...
 
+    @abstractmethod
     def unanalysed(self, claim: Claim) -> str:
         """Why no analysis of R has a number for a claim."""
-        ...
 
-    def test(self, cell: Cell) -> str:
+    def test(self, cell: PaperCell) -> str:
         """The test set that a cell's number comes from."""
         return cell.test
 
-    def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
+    def incomparable(self, cell: PaperCell, against: PaperCell | None) -> str | None:
         """Why a comparison, or an accuracy alone, is no evidence of what a claim is about, where it is none."""
         return None
-
-
-class Paper(Source):
-    """The paper's own numbers, which cannot be tested."""
-
-    measured: ClassVar = False
-
-    def value(self, cell: Cell, measure: Measure) -> float | None:
-        table = paper_table(cell.table)
-        row = table.printed(cell.block).get(cell.row)
-        if row is None:
-            return None
-        if measure == "train":
-            return 3600 * row.train_hours.mean if row.train_hours else None
-        score = row.tests[cell.test]
-        if measure == "test":
-            return score.seconds.mean if score.seconds else None
-        return score.accuracy.mean * (100 if table.unit == "share" else 1)
-
-    def analysed(self, claim: Claim) -> tuple[float, str] | None:
-        return None if claim.printed is None else (claim.printed, "")
-
-    def unanalysed(self, claim: Claim) -> str:
-        return "shown in a figure only; no number is printed"
 
 
 @dataclass(frozen=True)
@@ -167,8 +143,8 @@ class Value:
     :meth:`Source.separated`; of a ratio of times, whether it is too far from the claim's bound to be noise. ``test``:
     see :meth:`Source.test`; of an analysis, the run that was analysed. ``unpaired``: see :meth:`Source.unpaired`."""
 
-    cell: Cell
-    against: Cell | None
+    cell: PaperCell
+    against: PaperCell | None
     number: float
     sure: bool | None
     signed: bool
@@ -192,8 +168,8 @@ class Value:
 
     def doubt(self, measure: Measure) -> str:
         """What leaves open which side is ahead, where that is open."""
-        tests = "95 % intervals do" if self.unpaired else "paired tests do"
-        return f"{tests} not separate" if measure == "accuracy" else "another measurement may turn round"
+        tests = "95 % intervals" if self.unpaired else "paired tests"
+        return f"{tests} do not separate" if measure == "accuracy" else "another measurement may turn round"
 
 
 @dataclass(frozen=True)
@@ -230,7 +206,7 @@ def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
     if claim.analysis and (found := source.analysed(claim)) is not None:
-        cell = Cell(ANALYSIS, "R", "marcos", claim.analysis)
+        cell = PaperCell(ANALYSIS, "R", "marcos", claim.analysis)
         values = (Value(cell, None, found[0], None, claim.within is not None, found[1]),)
     wanted = sum(_comparisons(claim, part) for part in claim.cells)
     if not values:
@@ -284,14 +260,14 @@ def _comparisons(claim: Claim, part: Cells) -> int:
 def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
     """The comparisons of one group of cells that the source has both sides of."""
     for test in part.on[:1] if claim.measure == "train" else part.on:
-        own = Cell(part.table, part.block, part.row, test)
+        own = PaperCell(part.table, part.block, part.row, test)
         number = source.value(own, claim.measure)
         if number is None:
             continue
         if not part.against:
             yield Value(own, None, number, None, False, source.test(own))
         place = (part.against_table or part.table, part.block)
-        others = [Cell(*place, row, part.against_test or test) for row in part.against]
+        others = [PaperCell(*place, row, part.against_test or test) for row in part.against]
         known = {cell: value for cell in others if (value := source.value(cell, claim.measure)) is not None}
         if claim.versus == "best" and known:
             known = dict([max(known.items(), key=lambda item: item[1])])

@@ -17,8 +17,8 @@ class OtherLoad:
         self._began, self._before = time.perf_counter(), _others()
 
     def share(self) -> float:
-        """Of the CPU time that the machine had since then; what children of this process took that have ended counts
-        as its own."""
+        """The share of the machine's CPU time since this object was made that other processes took; what ended children
+        of this process took is not theirs."""
         available = (time.perf_counter() - self._began) * (psutil.cpu_count() or 1)
         return max(0.0, _others() - self._before) / available
 

@@ -34,5 +34,5 @@ class Pace:
         self._seconds.append(time.perf_counter() - began)
 
     def seconds(self) -> float:
-        """Of that work, the median."""
+        """The median time of the work that was done."""
         return median(self._seconds)

@@ -59,7 +59,7 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
 
 
 def in_short(study: Study, collected: Collected) -> str:
-    """The same for a table that has numbers of other studies too, whose own tables say the rest."""
+    """The models and commits of a study, for a table that has its numbers beside another's; its own tables say more."""
     return f"{'; '.join(_models(study))}; commit {'; '.join(_distinct(map(_commit, environments(collected))))}"
 
 

@@ -38,9 +38,9 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The variance of a mean over questions and trainings, and its degrees of freedom. What each of several sources
-    adds, as if they were independent (Welch and Satterthwaite); what questions and seeds have in common counts twice,
-    so that it is rather too large."""
+    """The variance of a mean over questions and trainings, and its degrees of freedom (Welch and Satterthwaite). Its
+    sources are added as if they were independent: what the draw of questions and the seeds both vary counts twice, so
+    that the variance is rather too large than too small."""
 
     variance: float
     freedom: float

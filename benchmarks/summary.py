@@ -57,7 +57,7 @@ OWN = {  # what this frame adds
 }
 
 RESULT = {"n": "Int64", "difference": "Float64", "p_value": "Float64", "p_holm": "Float64", "kind": "string"}
-# a row as it is against the same row under a control of its latents; differences of accuracy are as it is minus control
+# a row as it is against the same row with other latents; differences of accuracy are as it is minus the other
 TESTED = dict.fromkeys(KEYS, "string") | RESULT
 # a row against a control row of its block; differences are the row minus the control
 AGAINST = dict.fromkeys(["block", "row", "control", "test"], "string") | RESULT
@@ -67,18 +67,18 @@ DEAD = "R is dead"  # how the warning begins of a training that ends with no dim
 @dataclass(frozen=True)
 class Summary:
     """``lines``: one per block, row, decoding and test. ``pairs``: the paired tests that the marks rest on.
-    ``controls``: paired tests of each row as it is against the same row with latents that are not its own.
+    ``swaps``: paired tests of each row as it is against the same row with latents that are not its own.
     ``against_controls``: paired tests of each row against each control row of its block, on every test set."""
 
     lines: pd.DataFrame
     pairs: pd.DataFrame
-    controls: pd.DataFrame
+    swaps: pd.DataFrame
     against_controls: pd.DataFrame
 
     @cached_property
     def tested(self) -> pd.DataFrame:
-        """The lines, each control's with its paired test."""
-        return self.lines.merge(self.controls.drop(columns="n"), how="left", on=KEYS)
+        """The lines, those with other latents with their paired tests."""
+        return self.lines.merge(self.swaps.drop(columns="n"), how="left", on=KEYS)
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -210,7 +210,8 @@ def _families(correct: dict[tuple[str, ...], pd.DataFrame]) -> Iterator[tuple[st
 def _against_own(
     swapped: Mapping[tuple[str, ...], pd.DataFrame], correct: Mapping[tuple[str, ...], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Each row's default decoding against its controls, the p-values corrected within a block's test set."""
+    """Each row's default decoding against those with other latents, the p-values corrected within a block's test
+    set."""
     lines = []
     for block, test in dict.fromkeys((key[0], key[3]) for key in swapped):
         family = {key: series for key, series in swapped.items() if (key[0], key[3]) == (block, test)}

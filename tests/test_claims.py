@@ -8,9 +8,10 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks.claims import Cell, Claim, Measure, Paper, Source, checked, judge, load_claims
+from benchmarks.claims import Claim, Measure, PaperCell, Source, checked, judge, load_claims
 from benchmarks.cli import app
 from benchmarks.tables.claims import paper_alone
+from benchmarks.tables.evidence import Paper
 
 CLAIMS = {claim.id: claim for claim in load_claims()}
 CELLS = {"table": "main_0.5b", "block": "equation", "row": "marcos", "against": ["cot_sft", "codi"]}
@@ -36,19 +37,19 @@ class Given(Source):
     def unanalysed(self, claim: Claim) -> str:
         return "nothing was analysed"
 
-    def value(self, cell: Cell, measure: Measure) -> float | None:
+    def value(self, cell: PaperCell, measure: Measure) -> float | None:
         return self.numbers.get((cell.row, cell.test))
 
-    def separated(self, a: Cell, b: Cell) -> bool | None:
+    def separated(self, a: PaperCell, b: PaperCell) -> bool | None:
         return self.sure
 
-    def unpaired(self, a: Cell, b: Cell) -> str | None:
+    def unpaired(self, a: PaperCell, b: PaperCell) -> str | None:
         return self.apart
 
-    def test(self, cell: Cell) -> str:
+    def test(self, cell: PaperCell) -> str:
         return f"own_{cell.test}"
 
-    def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
+    def incomparable(self, cell: PaperCell, against: PaperCell | None) -> str | None:
         return self.reason if cell.row == "marcos" else None
 
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import results
 from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed
-from benchmarks.claims import Cell, judge, load_claims
+from benchmarks.claims import PaperCell, judge, load_claims
 from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.markup import DASH
 from benchmarks.results import load_collected
@@ -61,7 +61,7 @@ def test_training_is_compared_in_gpu_time(tmp_path: Path) -> None:
         fabricate(ours, folder, SHARES)
         results.collect(ours, folder)
         records = Records([(ours, summarise(ours, load_collected(ours, folder), folder, ["default"]))], folder)
-        cell = Cell("main_0.5b", "equation", "marcos", "gsm8k")
+        cell = PaperCell("main_0.5b", "equation", "marcos", "gsm8k")
         both.append((records.value(cell, "train"), records.value(cell, "accuracy")))
     (seconds, accuracy), (gpu_seconds, same) = both
     assert gpu_seconds == 4 * (seconds or 0) > 0 and same == accuracy
@@ -242,7 +242,7 @@ def test_too_few_trainings_separate_nothing(tmp_path: Path) -> None:
     results.collect(several, tmp_path)
     summary = summarise(several, load_collected(several, tmp_path), tmp_path, ["default"])
     records = Records([(several, summary)], tmp_path)
-    marcos, codi, sft = (Cell("main_0.5b", "equation", row, "gsm8k") for row in ("marcos", "codi", "cot_sft"))
+    marcos, codi, sft = (PaperCell("main_0.5b", "equation", row, "gsm8k") for row in ("marcos", "codi", "cot_sft"))
     assert (records.separated(marcos, sft), records.unpaired(marcos, sft)) == (True, None)
     assert records.separated(marcos, codi) is False
     assert records.unpaired(marcos, codi) == "1 and 3 trainings, of which at least 3 are needed for a test"

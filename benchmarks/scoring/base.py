@@ -10,6 +10,7 @@ from typing import ClassVar
 from methods.base import ANSWER_MARKER
 
 Draws = tuple[str | None, ...]
+MARKED = f"right, and with {ANSWER_MARKER} before the answer and nowhere else"
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,12 @@ class Score:
 
 
 class Scorer(ABC):
-    """``reads_steps``: whether it needs the steps as text, a line each, before the answer."""
+    """``reads_steps``: whether it needs the steps as text, a line each, before the answer. ``strict_means``: what its
+    strict score asks for, for people."""
 
     name: ClassVar[str]
     reads_steps: ClassVar[bool]
+    strict_means: ClassVar[str]
 
     @abstractmethod
     def score(self, text: str, asked: Asked) -> Score:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks.scoring.base import Asked, Score, Scorer, integers, said, states
+from benchmarks.scoring.base import MARKED, Asked, Score, Scorer, integers, said, states
 
 COUNT = 5
 WIDTH = 4  # steps of a bin in the paper's figure
 
 
 class Copying(Scorer):
-    """The draw is the step that was copied, counted from 1; the first one where steps are equal. Strict: correct, and
-    with the marker before the answer alone."""
+    """The draw is the step that was copied, counted from 1; the first one where steps are equal."""
 
     name = "copy"
     reads_steps = True
+    strict_means = MARKED
 
     def score(self, text: str, asked: Asked) -> Score:
         lines, marked = said(text)

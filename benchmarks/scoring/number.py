@@ -16,11 +16,13 @@ TOLERANCE = 1e-4  # of gold answers that are no integers; relative where they ar
 
 
 class Number(Scorer):
-    """Correct: equal to the gold answer, within :data:`TOLERANCE` where that is no integer. Strict: the same string,
-    when commas are dropped."""
+    """Correct: equal to the gold answer, within :data:`TOLERANCE` where that is no integer."""
 
     name = "number"
     reads_steps = False
+    strict_means = (
+        "right, and written exactly as the gold number ($ and commas aside); without a marker the last number counts"
+    )
 
     def score(self, text: str, asked: Asked) -> Score:
         """What is missing is wrong."""

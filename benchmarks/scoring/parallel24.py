@@ -8,7 +8,7 @@ import math
 import re
 from fractions import Fraction
 
-from benchmarks.scoring.base import Asked, Score, Scorer, integers, said
+from benchmarks.scoring.base import MARKED, Asked, Score, Scorer, integers, said
 
 EQUATION = re.compile(r"(\d+) ?([-+*/]) ?(\d+) ?= ?(\d+)")
 GOAL = 24
@@ -16,10 +16,11 @@ GOAL = 24
 
 class Parallel24(Scorer):
     """A draw is a path by the places of its operands: ``3-1`` takes the second number of the question from the fourth,
-    and results are counted on from 4. Strict: correct, step k has k operations, and the marker is in place."""
+    and results are counted on from 4."""
 
     name = "parallel24"
     reads_steps = True
+    strict_means = f"{MARKED}, and with k equations in step k"
 
     def score(self, text: str, asked: Asked) -> Score:
         lines, marked = said(text)

@@ -9,16 +9,17 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import pairwise
 
-from benchmarks.scoring.base import Asked, Score, Scorer, integers, said, states
+from benchmarks.scoring.base import MARKED, Asked, Score, Scorer, integers, said, states
 
 Numbers = tuple[int, ...]
 ADDITION = re.compile(r"(-?\d+) ?\+ ?(-?\d+) ?= ?(-?\d+)")
 
 
 class Sequences(Scorer):
-    """Strict: correct, and with the marker before the equation alone."""
+    """Judges the steps of an answer, and the equation that it ends with."""
 
     reads_steps = True
+    strict_means = MARKED
 
     @abstractmethod
     def explain(self, before: Numbers, after: Numbers) -> str | None:

@@ -1,4 +1,5 @@
-"""Tables of accuracy alone: every row against the first, beside the paper's number for it."""
+"""Tables of accuracy alone: every row against the first, beside the paper's number for it. Those of further ablations,
+of speaking without autoregression, and of methods that start from published checkpoints."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from benchmarks import statistics
 from benchmarks.markup import Cell, Column, Grid, Line
 from benchmarks.paper import Measured, paper_table
 from benchmarks.specs import Block, Row
+from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.cells import cell, p_value, points
-from benchmarks.tables.maker import RANKS, TIE, Maker
+from benchmarks.tables.maker import PASSES, RANKS, TIE, Maker
 
 
 class AccuracyTable(Maker):
@@ -119,6 +121,50 @@ class AccuracyTable(Maker):
         else:
             yield f"""This study's setting is not the paper's: only the sign of a difference can be compared with the
             paper's, not its size. Paper: {places}. {about} A dash: the paper gives no number."""
+
+
+class AblationTable(AccuracyTable):
+    """The paper's appendix "Additional Ablation Studies"; its default row is that of the main table."""
+
+    references = (COUNTERPARTS[Table.ablation],)
+
+    def legend(self) -> Iterable[str]:
+        yield from super().legend()
+        yield """The paper says that initialisation makes a marginal difference, and prints no number for it. For a
+        sparsity weight of 0 its LaTeX source has a row that is commented out, with accuracies of about 1 %."""
+
+
+class NarTable(AccuracyTable):
+    """The paper's table has the rows that speak at once; the numbers of all other rows are those of its main table."""
+
+    references = (COUNTERPARTS[Table.nar], COUNTERPARTS[Table.main])
+
+    def grids(self) -> list[Grid]:
+        columns = (Column("Passes/question"), Column("Tokens/question"))
+        *others, last = super().grids()
+        return [*others, Grid("What an answer takes", columns, self.by_test(self._cost_lines)), last]
+
+    def _cost_lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
+        line = self.line(block, row, test)
+        costs = (cell(line["forward_passes"], "{:.2f}".format), cell(line["tokens_per_question"], "{:.1f}".format))
+        yield Line(self.row_title(line), costs, row.indent)
+
+    def legend(self) -> Iterable[str]:
+        yield from super().legend()
+        yield f"{PASSES} Rows that speak at once were trained to do so."
+
+
+class PretrainedTable(AccuracyTable):
+    """A block for each checkpoint, as in the paper."""
+
+    references = (COUNTERPARTS[Table.pretrained],)
+
+    def legend(self) -> Iterable[str]:
+        yield from super().legend()
+        for block in self.study.blocks:
+            runs = [run for run in self.study.runs.values() if run.block == block.id]
+            starts = dict.fromkeys(run.backbone.pretrained or f"{run.backbone.name} from scratch" for run in runs)
+            yield f"{block.title}: from {' and '.join(starts)}."
 
 
 def _pairs_with(first: str, pairs: pd.DataFrame, block: str, test: str) -> Iterator[dict[str, Any]]:

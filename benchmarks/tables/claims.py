@@ -11,12 +11,11 @@ import pandas as pd
 
 from benchmarks import claims
 from benchmarks.claims import Claim, Finding
-from benchmarks.markup import DASH, Column, Document, Grid, Line
-from benchmarks.markup import Cell as Shown
+from benchmarks.markup import DASH, Cell, Column, Document, Grid, Line
 from benchmarks.paper import paper_table
 from benchmarks.statistics import ALPHA, TIMES_DIFFER
 from benchmarks.study import Study
-from benchmarks.tables.evidence import Records, counterparts
+from benchmarks.tables.evidence import Paper, Records, counterparts
 from benchmarks.tables.maker import Maker
 
 TITLE = "What the paper says of its numbers"
@@ -39,7 +38,7 @@ class ClaimsTable(Maker):
     @cached_property
     def findings(self) -> list[tuple[Finding, Finding]]:
         """What the paper's own numbers say to each claim, and what ours do."""
-        return [(claims.judge(claim, claims.Paper()), self._ours(claim)) for claim in claims.load_claims()]
+        return [(claims.judge(claim, Paper()), self._ours(claim)) for claim in claims.load_claims()]
 
     def _ours(self, claim: Claim) -> Finding:
         finding = claims.judge(claim, self._records, self._records.in_papers_setting(claim))
@@ -82,7 +81,7 @@ LEGEND = (
 
 def paper_alone() -> Document:
     """The claims against the paper's own numbers, for which no study has to have run."""
-    findings = [(claims.judge(claim, claims.Paper()), None) for claim in claims.load_claims()]
+    findings = [(claims.judge(claim, Paper()), None) for claim in claims.load_claims()]
     return Document(TITLE, (claims_grid(TITLE, findings),), (" ".join(LEGEND[0].split()),))
 
 
@@ -112,7 +111,7 @@ def claims_grid(title: str, findings: Iterable[tuple[Finding, Finding | None]]) 
             if finding and finding.why
         ]
         texts.append(claim.without or "; ".join(reasons) or DASH)
-        lines.append(Line(Shown(sentence), tuple(Shown(text) for text in texts)))
+        lines.append(Line(Cell(sentence), tuple(Cell(text) for text in texts)))
     columns = tuple(Column(name, text=True) for name in COLUMNS)
     return Grid(title, columns, (("Claims, in the order of the paper", tuple(lines)),), head="Claim")
 

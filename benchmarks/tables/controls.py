@@ -35,7 +35,7 @@ class ControlsTable(Maker):
 
     @property
     def tests(self) -> pd.DataFrame:
-        return self.summary.controls
+        return self.summary.swaps
 
     def grids(self) -> list[Grid]:
         columns = [Column("Own (%)")]
@@ -47,10 +47,10 @@ class ControlsTable(Maker):
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         own = self.line(block, row, test)
         score = self.absent(own) if pd.isna(own["accuracy"]) else Cell(percent(own["accuracy"]), mark=self.lacking(own))
-        controls = (cell for name in self.decodings() for cell in self._control(block, row, name, test))
-        yield Line(self.row_title(own), (score, *controls), row.indent)
+        swaps = (cell for name in self.decodings() for cell in self._swap(block, row, name, test))
+        yield Line(self.row_title(own), (score, *swaps), row.indent)
 
-    def _control(self, block: Block, row: Row, decoding: str, test: str) -> tuple[Cell, ...]:
+    def _swap(self, block: Block, row: Row, decoding: str, test: str) -> tuple[Cell, ...]:
         method = get_method(row.method)
         if not method.has_latents:
             return (Cell(mark=self.note(f"{method.title} has no latents")), Cell(), Cell())

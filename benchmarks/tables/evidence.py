@@ -1,4 +1,4 @@
-"""Our records as evidence on the paper's claims: numbers by the places that they have in the paper's tables."""
+"""Evidence on the paper's claims, its own tables and our records: numbers by their places in the paper's tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from benchmarks.analysis.measures import FAINT, MEASURES, inert
 from benchmarks.analysis.reading import Analysis, analyses
 from benchmarks.analysis.steering import clique_effects
-from benchmarks.claims import Analysed, Cell, Claim, Finding, Measure
+from benchmarks.claims import Analysed, Claim, Finding, Measure, PaperCell, Source
 from benchmarks.paper import paper_table
 from benchmarks.provenance import backbone
 from benchmarks.results import load_collected
@@ -31,7 +31,31 @@ CLIQUES = (*MARKS, "longer", "as_accurate")  # all measures of a clique
 Place = tuple[Study, Summary, str, str]  # a study, its numbers, and a block and a test set of it
 
 
-class Records:
+class Paper(Source):
+    """The paper's own numbers, which cannot be tested."""
+
+    measured: ClassVar = False
+
+    def value(self, cell: PaperCell, measure: Measure) -> float | None:
+        table = paper_table(cell.table)
+        row = table.printed(cell.block).get(cell.row)
+        if row is None:
+            return None
+        if measure == "train":
+            return 3600 * row.train_hours.mean if row.train_hours else None
+        score = row.tests[cell.test]
+        if measure == "test":
+            return score.seconds.mean if score.seconds else None
+        return score.accuracy.mean * (100 if table.unit == "share" else 1)
+
+    def analysed(self, claim: Claim) -> tuple[float, str] | None:
+        return None if claim.printed is None else (claim.printed, "")
+
+    def unanalysed(self, claim: Claim) -> str:
+        return "shown in a figure only; no number is printed"
+
+
+class Records(Source):
     """Numbers of studies by the places of the paper's tables. Rows have the ids of the paper's rows. Test sets have the
     paper's names or, in tables of :data:`TASKS`, contain them; others stand in for the paper's, in their order."""
 
@@ -46,7 +70,7 @@ class Records:
             for name in names:
                 self.by_table.setdefault(name, []).append((study, summary))
 
-    def value(self, cell: Cell, measure: Measure) -> float | None:
+    def value(self, cell: PaperCell, measure: Measure) -> float | None:
         line = self._line(cell) or {}
         column, scale = {
             "accuracy": ("accuracy", 100),
@@ -60,7 +84,7 @@ class Records:
             scale = _run(found, cell).engine.ranks  # GPU time: the paper's rows all have as many GPUs, ours may differ
         return scale * float(value)  # type: ignore[arg-type]
 
-    def separated(self, a: Cell, b: Cell) -> bool | None:
+    def separated(self, a: PaperCell, b: PaperCell) -> bool | None:
         found, one, other = self._place(a), self._line(a), self._line(b)
         if found is None or one is None or other is None:
             return None
@@ -75,7 +99,7 @@ class Records:
                 return pair["p_holm"] < ALPHA
         return None
 
-    def unpaired(self, a: Cell, b: Cell) -> str | None:
+    def unpaired(self, a: PaperCell, b: PaperCell) -> str | None:
         """Two rows on one test set may differ in all else: that is what is compared. On two, nothing else should."""
         if across := self._across(a, b):
             return "; ".join(["different test sets, so no paired test", *_set_apart(*across)])
@@ -98,18 +122,18 @@ class Records:
             return "; ".join(f"{run}: {_without_clique(one, claim.analysis)}" for run, one in every.items())
         return "no run that was analysed shows it"
 
-    def test(self, cell: Cell) -> str:
+    def test(self, cell: PaperCell) -> str:
         """The test set that was run."""
         return found[3] if (found := self._place(cell)) else cell.test
 
-    def incomparable(self, cell: Cell, against: Cell | None) -> str | None:
+    def incomparable(self, cell: PaperCell, against: PaperCell | None) -> str | None:
         """A difference between two test sets says more of the models than of the tasks where models are not built
         alike."""
         if against and (across := self._across(cell, against)) and across[0].backbone != across[1].backbone:
             return self.unpaired(cell, against)
         return self._trivial(cell)
 
-    def _trivial(self, cell: Cell) -> str | None:
+    def _trivial(self, cell: PaperCell) -> str | None:
         """A model that says the same step again and again need not remember it to repeat it."""
         found, line = self._place(cell), self._line(cell)
         if cell.table != COUNTERPARTS[Table.longrange] or found is None or line is None:
@@ -147,18 +171,18 @@ class Records:
         tables = {name for part in claim.cells for name in (part.table, part.against_table) if name}
         return all(study.paper == name for name in tables for study, _ in self.by_table.get(name, []))
 
-    def _across(self, a: Cell, b: Cell) -> tuple[RunSpec, RunSpec] | None:
+    def _across(self, a: PaperCell, b: PaperCell) -> tuple[RunSpec, RunSpec] | None:
         """The runs behind two cells on different test sets; None where these are on the same, or not at hand."""
         here, there = self._place(a), self._place(b)
         if here is None or there is None or here[3] == there[3]:
             return None
         return _run(here, a), _run(there, b)
 
-    def _line(self, cell: Cell) -> dict[str, Any] | None:
+    def _line(self, cell: PaperCell) -> dict[str, Any] | None:
         found = self._place(cell)
         return found[1].line(found[2], cell.row, "default", found[3]) if found else None
 
-    def _place(self, cell: Cell) -> Place | None:
+    def _place(self, cell: PaperCell) -> Place | None:
         """The study that has a cell, and its block and test set there. A study that trains on each test set's own data
         has a block for each."""
         for study, summary in self.by_table.get(cell.table, []):
@@ -178,7 +202,7 @@ def counterparts(table: str, study: Study) -> dict[str, str]:
     return {test: test for test in own} if set(own) & set(papers) else dict(zip(papers, own, strict=False))
 
 
-def _run(place: Place, cell: Cell) -> RunSpec:
+def _run(place: Place, cell: PaperCell) -> RunSpec:
     """The first training of a cell's row; those with other seeds have the same settings."""
     study, _, block, _ = place
     return study.runs[run_id(block, cell.row, study.seeds[0])]

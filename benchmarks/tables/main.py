@@ -137,7 +137,7 @@ class MainTable(Maker):
         sections = []
         for block in self.study.blocks:
             lines = []
-            for row in (row for _, rows in self.rows(block) for row in rows):
+            for row in self.all_rows(block):
                 line = self.line(block, row)
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)

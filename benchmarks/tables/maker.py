@@ -14,13 +14,13 @@ import pandas as pd
 from benchmarks.markup import Cell, Column, Document, Grid, Line
 from benchmarks.paper import PaperTable, paper_table
 from benchmarks.records import RunRecords
+from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.specs import Block, DecodingSpec, Row
 from benchmarks.statistics import FEWEST_TRAININGS
 from benchmarks.study import Study
 from benchmarks.summary import Summary, dead
 from benchmarks.tables.cells import asked, bounds, cell, percent
-from methods.base import ANSWER_MARKER
 
 TIE = "="
 # What several legends say
@@ -29,16 +29,6 @@ RANKS = f"""Bold: separated from every other ranked row of its block and test se
     not separate from it, where there are any."""
 PASSES = """Passes/question: calls of a transformer, thinking included, for the batch that the question is answered in;
     a question waits for the longest of its batch, so it counts them all."""
-
-MARKED = f"right, and with {ANSWER_MARKER} before the answer and nowhere else"
-STRICT = {  # what a strict score asks for, by scorer
-    "number": "right, and written exactly as the gold number ($ and commas aside); "
-    "without a marker the last number counts",
-    "summation": MARKED,
-    "pairing": MARKED,
-    "copy": MARKED,
-    "parallel24": f"{MARKED}, and with k equations in step k",
-}
 
 
 @dataclass
@@ -157,7 +147,7 @@ class Maker(ABC):
         """What Strict means, which depends on the scorers of the study's test sets."""
         found: dict[str, list[str]] = {}
         for test in self.test_names:
-            found.setdefault(STRICT[_scorer(test)], []).append(self.test_title(test))
+            found.setdefault(_scorer(test).strict_means, []).append(self.test_title(test))
         parts = [f"{text} ({', '.join(titles)})" for text, titles in found.items()]
         return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(found))}."
 
@@ -218,23 +208,27 @@ class Maker(ABC):
             if rows := [row for row in own if row.control == control]:
                 yield heading, rows
 
+    def all_rows(self, block: Block) -> list[Row]:
+        """Rows of a block in the order of :meth:`rows`."""
+        return [row for _, rows in self.rows(block) for row in rows]
+
     def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
         """Sections of a grid, one for each block and test set."""
         sections = []
         for block in self.study.blocks:
-            rows = [row for _, rows in self.rows(block) for row in rows]
             for test in self.study.tests_of(block):
                 heading = f"{block.title} · {self.test_title(test)}"
-                sections.append((heading, tuple(line for row in rows for line in lines(block, row, test))))
+                own = tuple(line for row in self.all_rows(block) for line in lines(block, row, test))
+                sections.append((heading, own))
         return tuple(sections)
 
 
-def _scorer(test: str) -> str:
-    """The name of a test set's scorer; a set that is no longer known is one of word problems."""
+def _scorer(test: str) -> Scorer:
+    """A test set's scorer; a set that is no longer known is one of word problems."""
     try:
-        return scorer_of(test).name
+        return scorer_of(test)
     except ValueError:
-        return "number"
+        return SCORERS["number"]
 
 
 def heading(decoding: str) -> str:

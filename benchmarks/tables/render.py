@@ -16,15 +16,13 @@ from benchmarks.results import Collected, load_collected
 from benchmarks.study import Study, load_study
 from benchmarks.summary import Summary, summarise
 from benchmarks.tables import Table
-from benchmarks.tables.ablation import AblationTable
+from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
 from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.controls import ControlsTable
 from benchmarks.tables.decoding import DecodingTable
 from benchmarks.tables.longrange import LongRangeTable
 from benchmarks.tables.main import MainTable
 from benchmarks.tables.maker import Maker
-from benchmarks.tables.nar import NarTable
-from benchmarks.tables.pretrained import PretrainedTable
 from benchmarks.tables.scale import ScaleTable
 from benchmarks.tables.synthetic import SyntheticTable
 
@@ -57,7 +55,8 @@ def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str
 
 
 def rendered(study: Study, collected: Collected, results: Path, table: Table) -> dict[str, str]:
-    """The same from records at hand; the predictions are read from ``results``."""
+    """A table's contents by the ending of the file's name, from records at hand; the predictions are read from
+    ``results``."""
     kind = MAKERS[table]
     others = tuple(_beside(study, results)) if kind.reads_beside else ()
     beside = tuple((other, _summary(other, found, results, kind)) for other, found in others)

@@ -26,7 +26,7 @@ class ScaleTable(MainTable):
         sections = []
         for block in self.study.blocks:
             lines = []
-            for row in (row for _, rows in self.rows(block) for row in rows):
+            for row in self.all_rows(block):
                 run = self.study.runs.get(run_id(block.id, row.id, self.study.seeds[0]))
                 if run is None:
                     continue
