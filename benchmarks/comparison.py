@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.mlflow_store import Outage, experiment_id, find_runs, mend, session
+from benchmarks.mlflow_store import Outage, find_experiment, find_runs, mend, require_store, session
 from benchmarks.statistics import accuracy, correctness, holm, paired_test
 from benchmarks.tracking import KINDS
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
+SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are shares of 1, in tables percentages
+NO_RUN = "it has no run at all: `marcos-bench track STUDY` brings those of a study"
 QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, two correctnesses, two texts
 
 
@@ -45,8 +47,10 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     """Compare two runs, each given as MLflow run id, run name (as equation/marcos/s0) or STUDY:RUN; on one test set, or
     where ``test`` is None on all that both have."""
     try:
+        require_store(results)
         with session(results) as client:
-            experiment = experiment_id(client, results)
+            if (experiment := find_experiment(client)) is None:
+                raise ComparisonError(f"MLflow has no run {a!r}; {NO_RUN}")
             runs = [_find(client, experiment, name) for name in (a, b)]
             found = [_predictions(client, run, decoding) for run in runs]
     except Outage as outage:
@@ -76,16 +80,31 @@ def _not_shared(test: str | None, shared: Sequence[str]) -> str:
 
 def render(comparison: Comparison, limit: int = 10) -> str:
     """Plain text; at most ``limit`` differing questions of each test set, and how many there are."""
-    metrics, tests = comparison.metrics, comparison.tests
     parts = [f"a: {comparison.a}\nb: {comparison.b}\ndecoding: {comparison.decoding}"]
-    parts += ["Metrics", _table(metrics, ("", ".6g", ".6g", "+.6g"))]
+    parts += ["Metrics", _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]
     parts += ["Paired tests over the same questions (p_holm: corrected for the number of test sets)"]
-    parts += [_table(tests, ("", "", ".4f", ".4f", "+.4f", ".4g", ".4g", ""))]
-    for test, found in comparison.questions.groupby("test", sort=False):
+    tests = comparison.tests.assign(**{name: 100 * comparison.tests[name] for name in ("a", "b", "a - b")})
+    tests = tests.rename(columns={"a": "a (%)", "b": "b (%)", "a - b": "a - b (points)"})
+    parts += [_table(tests, ("", "", ".2f", ".2f", "+.2f", ".4g", ".4g", ""))]
+    for test in tests["test"]:
+        found = comparison.questions.loc[comparison.questions["test"] == test]
+        if found.empty:
+            parts.append(f"{test}: both runs answer the same questions right, equally often")
+            continue
         shown = min(limit, len(found))
         parts.append(f"{test}: the runs differ on {len(found)} questions; {shown} of them, the clearest first")
         parts.append(_table(found.drop(columns="test").head(limit), ("", "", ".2f", ".2f", "", ""), QUESTION_WIDTHS))
     return "\n\n".join(parts)
+
+
+def _with_units(metrics: pd.DataFrame) -> pd.DataFrame:
+    """Shares as percentages, as in the tables, and memory in MB."""
+    shares, memory = metrics["metric"].str.startswith(SHARES), metrics["metric"].str.startswith("peak_memory")
+    shown = metrics.copy()
+    for chosen, factor, unit in ((shares, 100, "%"), (memory, 1e-6, "MB")):
+        shown.loc[chosen, ["a", "b", "a - b"]] *= factor
+        shown.loc[chosen, "metric"] += f" ({unit})"
+    return shown
 
 
 def _table(frame: pd.DataFrame, formats: Sequence[str], wraps: list[int | None] | None = None) -> str:
@@ -124,7 +143,7 @@ def _known(client: MlflowClient, experiment: str, study: str) -> str:
     names = [(run.data.tags["study"], run.data.tags["run"]) for run in _imported(client, experiment, {"kind": "run"})]
     own = [pair for pair in names if pair[0] == study] or names
     if not own:
-        return "it has no run at all: `marcos-bench track STUDY` brings those of a study"
+        return NO_RUN
     known = ", ".join(f"{of}:{run}" for of, run in sorted(set(own)))
     return f"it has {known}. Those of another study come with `marcos-bench track STUDY`"
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.files import BrokenRecord
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
@@ -49,10 +51,24 @@ def connect(results: Path) -> MlflowClient:
     return MlflowClient(tracking_uri(results))
 
 
+def require_store(results: Path) -> None:
+    """Who only reads makes no database: one that is not there is named, and so is what fills it."""
+    path = (results / DATABASE).absolute()
+    if not os.environ.get("MLFLOW_TRACKING_URI") and not path.is_file():
+        raise BrokenRecord(f"{path} does not exist, so no run is tracked there: run `marcos-bench track STUDY`, or "
+                           "name the folder that has it (--results)")  # fmt: skip
+
+
+def find_experiment(client: MlflowClient) -> str | None:
+    """The one experiment that holds all studies, where anything was ever tracked."""
+    found = client.get_experiment_by_name(EXPERIMENT)
+    return found.experiment_id if found else None
+
+
 def experiment_id(client: MlflowClient, results: Path) -> str:
-    """The one experiment that holds all studies; its artifacts lie in the results folder unless a server has them."""
-    if found := client.get_experiment_by_name(EXPERIMENT):
-        return found.experiment_id
+    """That experiment, made where there is none; its artifacts lie in the results folder unless a server has them."""
+    if found := find_experiment(client):
+        return found
     local = tracking_uri(results).startswith("sqlite:")
     return client.create_experiment(EXPERIMENT, (results / "mlartifacts").resolve().as_uri() if local else None)
 

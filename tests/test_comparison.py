@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from benchmarks import comparison, results, tracking
 from benchmarks.cli import app
 from benchmarks.comparison import Comparison, ComparisonError, compare, render
-from benchmarks.files import read_json
+from benchmarks.files import BrokenRecord, read_json
+from benchmarks.mlflow_store import EXPERIMENT, session
 from fabricate import fabricate, study
 
 
@@ -91,7 +92,19 @@ def test_another_decoding_on_the_command_line(folder: Path) -> None:
 def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:
     result = compare("text/marcos/s0", "text/marcos/s0", folder, None, "default")
     assert result.questions.empty and result.tests["p"].tolist() == [1.0, 1.0]
-    assert "the runs differ on" not in render(result)
+    text = render(result)
+    assert "the runs differ on" not in text
+    assert "alpha: both runs answer the same questions right" in text
+
+
+def test_numbers_are_shown_in_the_units_of_the_tables(compared: Comparison) -> None:
+    lines = {line.split("  ")[0]: line.split()[-3:] for line in render(compared).splitlines() if line}
+    accuracy = compared.metrics.set_index("metric").loc["accuracy/alpha"]
+    assert [float(value) for value in lines["accuracy/alpha (%)"]] == pytest.approx([100 * x for x in accuracy])
+    assert "parameters" in lines and "test_seconds/beta" in lines
+    memory = compared.metrics.set_index("metric").loc["peak_memory/beta", "a"]
+    assert float(lines["peak_memory/beta (MB)"][0]) == pytest.approx(memory / 1e6, rel=1e-5)
+    assert "a - b (points)" in render(compared)
 
 
 def test_other_decodings(folder: Path) -> None:
@@ -124,8 +137,17 @@ def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch:
 
 
 def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
+    """And no database is made by looking."""
+    folder = tmp_path / "results"
+    with pytest.raises(BrokenRecord, match=rf"^{folder}/mlflow.db does not exist, .*: run `marcos-bench track STUDY`"):
+        compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
+    assert not folder.exists()
+    with session(folder) as client:
+        assert client.get_experiment_by_name(EXPERIMENT) is None
     with pytest.raises(ComparisonError, match=r"it has no run at all: `marcos-bench track STUDY`"):
-        compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
+        compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
+    with session(folder) as client:
+        assert client.get_experiment_by_name(EXPERIMENT) is None
 
 
 def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

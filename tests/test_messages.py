@@ -185,8 +185,26 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal(
     monkeypatch.setattr(explaining, "row", lambda *_: ["many words " * 9] * 4)
     monkeypatch.setenv("COLUMNS", "80")
     explaining.explain(smoke, tmp_path, 1, None)
-    lines = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert "".join(lines) == run
+    cells = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert cells[0] == run
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [
+        (["2+5=7", "#### 7"], ("1. 2+5=7", "#### 7")),
+        (["2+5=7\n1+1=2\n#### 7"], ("1. 2+5=7\n2. 1+1=2", "#### 7")),  # all in one text
+        (["#### 7"], ("", "#### 7")),
+        (["\n\n"], ("", r"(no answer) '\n\n'")),  # an untrained model
+        (["2+5", "<<<"], ("1. 2+5", "(no answer) '<<<'")),
+    ],
+)
+def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[str, str]) -> None:
+    asked = SimpleNamespace(name="embedded_in_domain", texts=["How many?"], answers=["7"], n_steps=[1])
+    said = SimpleNamespace(steps=[steps], answers=steps[-1:], trace={})
+    speaker = SimpleNamespace(spec=load_study("smoke").runs["equation/cot_sft/s0"])
+    cells = explaining.row(speaker, asked, said)  # type: ignore[arg-type]
+    assert tuple(cell.plain for cell in cells[:2]) == shown
 
 
 @pytest.mark.parametrize(

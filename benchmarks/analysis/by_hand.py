@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -31,7 +31,7 @@ def intervene(
     decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
     frame = pd.concat([outputs(speaker, asked, decoding, by_hand) for by_hand in ([], [one])], ignore_index=True)
     console = Console()
-    console.print(changes_table(frame, dict(zip(asked.ids, asked.texts, strict=True)), show))
+    console.print(changes(frame, dict(zip(asked.ids, asked.texts, strict=True)), show))
     console.print(effects_table(effects(frame)))
 
 
@@ -50,11 +50,14 @@ def known_test(spec: RunSpec, test: str | None) -> str:
     return test or tests[0]
 
 
-def changes_table(frame: pd.DataFrame, questions: dict[str, str], show: int) -> Table:
-    """The outputs that change, with differences in colour."""
+def changes(frame: pd.DataFrame, questions: dict[str, str], show: int) -> RenderableType:
+    """A table of the outputs that change, with differences in colour; how many do, where none is to be shown."""
     before, after = (frame.loc[frame["setting"] == setting].set_index("id") for setting in frame["setting"].unique())
     changed = [id for id in before.index if before.loc[id, "steps"] != after.loc[id, "steps"]]
-    title = f"{len(changed)} of {len(before)} outputs change; the first {min(show, len(changed))} of them"
+    title = f"{len(changed)} of {len(before)} outputs change"
+    if not changed[:show]:
+        return Text(f"{title}." if changed else f"None of {len(before)} outputs changes.")
+    title += f"; the first {min(show, len(changed))} of them"
     table = Table("Question", "Before", f"After ({after['setting'].iloc[0]})", title=title, show_lines=True)
     for id in changed[:show]:
         old, new = str(before.loc[id, "steps"]), str(after.loc[id, "steps"])

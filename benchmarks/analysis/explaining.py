@@ -31,8 +31,9 @@ SHOWN = 8  # latents of a step, active dimensions
 def explain(study: Study, results: Path, number: int, test: str | None) -> None:
     """Print the question and a table of all trained runs; ``number`` counts from 1."""
     console, asked = Console(), None
-    run = Column("Run", overflow="fold")  # whole, however narrow: it is what other commands ask for
-    table = Table(run, "Steps", "Answer", "Latents as nearest tokens", "Active dimensions", show_lines=True)
+    run = Column("Run", no_wrap=True, overflow="fold")  # whole: it is what other commands ask for
+    said_apart = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
+    table = Table(run, *said_apart, "Latents as nearest tokens", "Active dimensions", show_lines=True)
     missing = []
     for id, spec in study.sources.items():
         if not Paths(results, spec).weights.is_file():
@@ -62,19 +63,29 @@ def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
 
 def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text, Text]:
     """Steps, answer (green where right), latents in words, and active dimensions, for the first question."""
-    right = judged(asked, readable(asked, said))[0].correct
-    steps = said.steps[0][:-1] if len(said.steps[0]) > 1 else []
+    score = judged(asked, readable(asked, said))[0]
+    steps, answer = told_apart(said)
+    if score.extracted is None:
+        steps = steps if len(said.steps[0]) > 1 else []
+        answer = f"(no answer) {said.answers[0]!r}"  # with the blanks that may be all there is
     written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
     name = steerable_latents(speaker.spec)
     words = [words_of(speaker, value[0]) for key, value in said.trace.items() if key != name]
     active = active_dimensions(said.trace[name][0], speaker.spec) if name else []
-    answer = Text(said.answers[0].strip(), style="green" if right else "red")
     return (
         Text("\n".join(written)),
-        answer,
+        Text(answer, style="green" if score.correct else "red"),
         Text("\n".join("\n".join(lines) for lines in words)),
         Text("\n".join(active)),
     )
+
+
+def told_apart(said: Said) -> tuple[list[str], str]:
+    """Steps and answer of the first question. Where a method says all in one text, its last line is the answer."""
+    if len(said.steps[0]) > 1:
+        return said.steps[0][:-1], said.answers[0].strip()
+    *steps, answer = said.answers[0].strip().split("\n")
+    return steps, answer
 
 
 def words_of(speaker: Speaker, latents: np.ndarray) -> list[str]:
