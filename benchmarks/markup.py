@@ -75,16 +75,26 @@ class Document:
 
 
 def markdown(document: Document) -> str:
-    """GitHub's Markdown: the first grid is under the title, then come notes and legend, then further grids."""
+    """GitHub's Markdown: the first grid is under the title, then comes the legend, then further grids; each note is
+    under the first grid that refers to it."""
     first, *others = document.grids
-    parts = [f"# {_md(document.title)}", _markdown_grid(first)]
-    parts += ["\n".join(f"<sup>{i}</sup> {_md(note)}  " for i, note in enumerate(document.notes, 1))]
+    told: set[str] = set()
+    parts = [f"# {_md(document.title)}", _markdown_grid(first), _markdown_notes(document, first, told)]
     parts += ["\n".join(f"* {_md(text)}" for text in document.legend)]
     for grid in others:
-        parts += [f"## {_md(grid.caption)}", _markdown_grid(grid)]
+        parts += [f"## {_md(grid.caption)}", _markdown_grid(grid), _markdown_notes(document, grid, told)]
     if document.footer:
         parts.append(markdown_footer(document.footer))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_notes(document: Document, grid: Grid, told: set[str]) -> str:
+    """The notes that a grid refers to, but those that are ``told`` already, to which they are added."""
+    lines = [line for _, section in grid.sections for line in section]
+    marks = {one.mark for line in lines for one in (line.title, *line.cells)} - told
+    told |= marks
+    notes = [(str(number), note) for number, note in enumerate(document.notes, 1)]
+    return "\n".join(f"<sup>{number}</sup> {_md(note)}  " for number, note in notes if number in marks)
 
 
 def markdown_footer(footer: Mapping[str, str]) -> str:

@@ -2,8 +2,8 @@
 
 Memory is float32 weights, gradients and AdamW's two moments, a bfloat16 copy of the weights in mixed precision, what
 the largest micro-batch keeps for its backward pass, with the logits' gradient, and what ZeRO adds to its split: the
-weights that a rank updates a second time, and at stage 3 those that are gathered. With the same number of rows, training
-takes more than validation, and the features of a cached stage, which need no logits, take less.
+weights that a rank updates a second time, and at stage 3 those that are gathered. With the same number of rows,
+training takes more than validation, and the features of a cached stage, which need no logits, take less.
 """
 
 from __future__ import annotations

@@ -124,7 +124,9 @@ class MainTable(Maker):
         return Grid("Details by test set", SCORES + COSTS, self.by_test(self._detail_lines))
 
     def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
-        for decoding in ("default", *self.decodings()):
+        default = self.summary.line(block.id, row.id, "default", test)
+        drawn = default is not None and default["stochastic"] is True  # else the mean of it is the same answer
+        for decoding in ("default", *(self.decodings() if drawn else ())):
             line = self.summary.line(block.id, row.id, decoding, test)
             if line is None or (decoding != "default" and pd.isna(line["accuracy"])):
                 continue
