@@ -111,6 +111,21 @@ def test_questions_and_intervals_stand_below(decoding: dict[str, str], controls:
         assert text.count("Last table: n questions; the 95 % interval of the default decoding's accuracy") == 1
 
 
+def test_repeated_questions_are_said(tmp_path: Path) -> None:
+    ours = study()
+    fabricate(ours, tmp_path)
+    for run in ours.runs:
+        path = tmp_path / f"fake/runs/{run}/evaluate.json"
+        record = read_json(path)
+        for decoding in record["decodings"].values():
+            decoding["tests"]["alpha"]["n_distinct"] = 150
+        write_json(path, record)
+    results.collect(ours, tmp_path)
+    text = contents(ours, tmp_path)["md"]
+    assert "200 (150 distinct)" in text and text.count("Alpha & Co 100%: accuracies are of all n questions") == 1
+    assert "Not in training (%)" in text and "De-duplicated" not in text
+
+
 def test_a_run_without_answers_says_so_in_every_table(decoding: dict[str, str], controls: dict[str, str]) -> None:
     for text in (decoding["md"], controls["md"]):
         missing = cells(text, "MarCos", "Training data: text · Beta_set")

@@ -280,21 +280,6 @@ def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
     assert len(pairs) == 3 and all(pair["n"] == 200 for pair in pairs)  # controls apart
 
 
-def test_repeated_questions_are_said(tmp_path: Path) -> None:
-    made = study()
-    fabricate(made, tmp_path)
-    for run in made.runs:
-        path = tmp_path / f"fake/runs/{run}/evaluate.json"
-        record = read_json(path)
-        for decoding in record["decodings"].values():
-            decoding["tests"]["alpha"]["n_distinct"] = 150
-        write_json(path, record)
-    results.collect(made, tmp_path)
-    text = contents(made, tmp_path)["md"]
-    assert "200 (150 distinct)" in text and text.count("Alpha & Co 100%: accuracies are of all n questions") == 1
-    assert "Not in training (%)" in text and "De-duplicated" not in text
-
-
 def test_several_training_seeds(tmp_path: Path) -> None:
     made, few = study(seeds=[0, 1, 2]), "at least 3 trainings or one each"
     fabricate(made, tmp_path)
