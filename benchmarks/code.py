@@ -16,7 +16,17 @@ ANSWERS = _modules("answering", "casting", "models", "engine.device", "engine.la
 TABLES = (
     *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
     *_modules(
-        "statistics", "scoring", "diversity", "hardware", "load", "pace", "study", "runs", "specs", "files", "analysis"
+        "statistics",
+        "scoring",
+        "diversity",
+        "hardware",
+        "other_load",
+        "pace",
+        "study",
+        "runs",
+        "specs",
+        "files",
+        "analysis",
     ),
 )
 RECORDS = _modules("results", "records")
@@ -34,7 +44,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,
-        *_modules("timing", "step_timing", "load", "pace", "flops", "sampling"),
+        *_modules("timing", "step_timing", "other_load", "pace", "flops", "sampling"),
         *_modules("steps", "micro_batches", "features", "engine", "data.batching"),
     ),
     "collect": (*RECORDS, *_modules("statistics")),

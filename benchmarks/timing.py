@@ -22,7 +22,7 @@ from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.environment import ended, environment
 from benchmarks.files import read_json, write_json
-from benchmarks.load import MUCH, OtherLoad
+from benchmarks.other_load import MUCH, OtherLoad
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
 from benchmarks.pace import Pace

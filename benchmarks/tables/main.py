@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.load import MUCH
+from benchmarks.other_load import MUCH
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.pace import SLOWER
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
