@@ -136,7 +136,7 @@ def read_parquet(path: Path, digest: str | None, mend: str, columns: Sequence[st
     import pandas as pd  # takes its time, and most of what is done with files needs none of it
 
     if not path.is_file():
-        raise BrokenRecord(f"{path} does not exist: run {mend} again")
+        raise BrokenRecord(f"{path.absolute()} does not exist: run {mend} again")
     if sha256(path) != digest:
         raise BrokenRecord(f"{path} is not the file that was recorded: run {mend} again")
     return pd.read_parquet(path, columns=None if columns is None else list(columns))
