@@ -94,7 +94,7 @@ def save_weights(path: Path, tensors: dict[str, Tensor]) -> str:
 def read_weights(path: Path) -> Stored:
     """A weights file, verified. Its tensors are read one by one, so that a model filled with them is in memory once."""
     if not path.is_file():
-        raise BrokenRecord(f"{path} does not exist: train this run first (marcos-bench train)")
+        raise BrokenRecord(f"{path.absolute()} does not exist: train this run first (marcos-bench train)")
     try:
         stored = Stored([path])
         whole = stored.metadata.get(DIGEST) == digest(stored)

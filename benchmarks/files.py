@@ -137,7 +137,7 @@ def read_parquet(path: Path, digest: str | None, mend: str, columns: Sequence[st
     import pyarrow.parquet as pq
 
     if not path.is_file():
-        raise BrokenRecord(f"{path} does not exist: run {mend} again")
+        raise BrokenRecord(f"{path.absolute()} does not exist: run {mend} again")
     if sha256(path) != digest:
         raise BrokenRecord(f"{path} is not the file that was recorded: run {mend} again")
     known = pq.read_schema(path).names

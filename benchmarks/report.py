@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from benchmarks.markup import MADE
 from benchmarks.tables import Table
 
 TEMPLATE = "report.html"  # the name of this module, so that the workflow sees an edit
+SENTENCE = 60  # characters of a table's cell, above which it is broken into lines
 REFERENCE = "reference"  # committed results, which are no part of a folder's own
 FACTS = ("commit", "python", "torch", "transformers", "device", "cpu")
 
@@ -97,6 +99,9 @@ def _html(text: str, folder: Path) -> str:
     """Markdown to HTML: headings below those of the report, images embedded, tables that scroll on their own."""
     reader = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = reader.parse(text)
+    for cell, inside in itertools.pairwise(tokens):
+        if cell.type == "td_open" and len(inside.content) > SENTENCE:
+            cell.attrSet("class", "sentence")  # numbers stand in one line, sentences would make lines of metres
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 2)}"

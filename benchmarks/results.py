@@ -85,9 +85,20 @@ def collect(study: Study, results: Path) -> pd.DataFrame:
     return frame
 
 
+def require_records(study: Study, results: Path) -> None:
+    """Refuse a folder without any record of the study: most likely it is not the folder that was meant."""
+    if not any(
+        Paths(results, spec).record(stage).is_file() for spec in study.sources.values() for stage in spec.stages
+    ):
+        raise BrokenRecord(f"no run of {study.name} has a record in {results.absolute()}: run the study first, or name "
+                           "the folder that holds its results (--results)")  # fmt: skip
+
+
 def load_collected(study: Study, results: Path) -> Collected:
     """What ``collect`` wrote for this version of the study, or :class:`BrokenRecord`."""
-    path = results / study.name / "collect.json"
+    path = (
+        results / study.name / "collect.json"
+    ).absolute()  # perhaps the command runs in another folder than was meant
     collected = read_collected(path)
     if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
         raise BrokenRecord(f"{path} was made from another version of the study: run `{_command(path)}` again")

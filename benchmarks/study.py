@@ -32,6 +32,7 @@ from benchmarks.specs import (
     TrainingSpec,
 )
 from benchmarks.tables import Table
+from methods.nearest import suggestion
 from methods.registry import get_method
 
 BUDGETS = {"epochs", "tokens"}  # settings of a training, which has one of them
@@ -196,7 +197,10 @@ class Study(Strict):
 
     @cached_property
     def _shared(self) -> tuple[RunSpec, ...]:
-        return tuple(load_study(self.shares).sources.values()) if self.shares else ()
+        try:
+            return tuple(load_study(self.shares).sources.values()) if self.shares else ()
+        except StudyError as error:
+            raise StudyError(f"`shares`: {error}") from error
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
         """What a method is told of a setting when it is asked whether to ``skip`` it."""
@@ -244,8 +248,8 @@ def study_path(name: str) -> Path:
     """The YAML file of a study, given its name or a path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(shipped())
-        raise StudyError(f"no study at {path}: give the path of a YAML file, or one of: {known}")
+        near, known = suggestion(path.stem, shipped()), ", ".join(shipped())
+        raise StudyError(f"no study at {path}{near} (give the path of a YAML file, or one of: {known})")
     return path
 
 

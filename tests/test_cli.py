@@ -63,6 +63,7 @@ def test_data_sets_are_listed_and_their_cards_shown() -> None:
     fields = yaml.safe_load(card.split("@")[0])
     assert fields["licence"].startswith("Apache-2.0") and fields["counts"] == {"test": 600}
     assert fields["files"]["test"][0]["path"] == "multiarith/MultiArith.json" and "@inproceedings{roy2015" in card
+    assert "\nhub: 'cq01/mawps-asdiv-a_svamp (not pinned: never" in output("datasets", "svamp_paper4138")
     done = CliRunner().invoke(app, ["datasets", "multiarit"])
     assert done.exit_code == 2 and "did you mean `multiarith`?" in done.output
 

@@ -161,14 +161,19 @@ def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
         ),
         (
             ["explain", "smoke", "--question", "1"],
-            "no run of smoke is trained here, and trained runs are what is asked: train one first, e.g. `marcos-bench "
-            "train smoke text/cot_sft/s0`",
+            ", and trained runs are what is asked: train one first, e.g. `marcos-bench train smoke text/cot_sft/s0`",
         ),
+        (["collect", "smoke"], ": run the study first, or name the folder that holds its results (--results)"),
     ],
 )
-def test_a_command_names_the_one_to_run_before_it(arguments: list[str], mend: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [*arguments, "--results", str(tmp_path)])
-    assert done.exit_code == 2 and mend in done.output
+def test_a_command_names_the_one_to_run_before_it(
+    arguments: list[str], mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the whole path of the folder in which it found nothing: that may be another one than was meant."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*arguments, "--results", "there"])
+    assert done.exit_code == 2 and mend in done.output and str(tmp_path / "there") in done.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_explain_shows_whole_ids_in_a_narrow_terminal(

@@ -69,6 +69,15 @@ def outline(page: str) -> Outline:
     return parser
 
 
+def test_sentences_in_tables_are_broken_into_lines(tmp_path: Path) -> None:
+    (tmp_path / "collect.json").write_text("{}")
+    cells = ["12.5 ± 0.3", "a claim that nobody would read in one line " * 2]
+    (tmp_path / "table_main.md").write_text(f"# A title\n\n| a | b |\n|---|---|\n| {' | '.join(cells)} |\n")
+    text = report(tmp_path).read_text()
+    assert f"<td>{cells[0]}</td>" in text and f'<td class="sentence">{cells[1].strip()}</td>' in text
+    assert text.count(".sentence {") == 2  # on screen and in print
+
+
 def test_every_link_of_the_contents_has_its_place(outline: Outline) -> None:
     assert len(outline.links) == 1 + 3 + 2  # study, tables, figures
     assert {link.removeprefix("#") for link in outline.links} == set(outline.ids)

@@ -212,6 +212,7 @@ def test_schema_is_up_to_date() -> None:
         ),
         ({"rows": [{"id": "cot", "method": "cot_sft", "blocks": ["text"]}]}, r"unknown blocks \['text'\]"),
         ({"tokenizer": {}}, "exactly one tokenizer"),
+        ({"shares": "smok"}, "`shares`: no study at .*; did you mean `smoke`"),
         ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),
@@ -230,7 +231,7 @@ def test_invalid_study_is_refused_with_the_reason(change: dict[str, object], mes
 
 
 def test_unknown_study_lists_the_known_ones() -> None:
-    with pytest.raises(StudyError, match="quick"):
+    with pytest.raises(StudyError, match=r"quik\.yaml; did you mean `quick`\? \(give the path .*: ablation, "):
         load_study("quik")
 
 

@@ -241,6 +241,13 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert done.exit_code == 2 and f"there is no folder {tmp_path / 'quick'}" in done.output
 
 
+def test_a_folder_of_several_studies_is_no_study(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["verify", str(tmp_path)])
+    assert done.exit_code == 2 and f"name one study's folder, e.g. {tmp_path}/smoke" in done.output
+    write_json(tmp_path / "fake/collect.json", {})
+    assert f"e.g. {tmp_path}/fake, or say with --study" in CliRunner().invoke(app, ["verify", str(tmp_path)]).output
+
+
 def test_a_run_whose_records_are_collected_and_gone_differs(folder: Path) -> None:
     shutil.rmtree(folder / RUN)
     assert f"{Path(RUN).relative_to('runs')} train" in findings(folder, "differs")[0].text

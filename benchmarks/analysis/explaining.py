@@ -46,8 +46,10 @@ def explain(study: Study, results: Path, number: int, test: str | None) -> None:
         table.add_row(id, *row(speaker, asked, said))
     if asked is None:
         first = next(iter(study.sources.values()))
-        raise BrokenRecord(f"no run of {study.name} is trained here, and trained runs are what is asked: train one "
-                           f"first, e.g. `marcos-bench train {first.study} {first.id}`")  # fmt: skip
+        raise BrokenRecord(
+            f"no run of {study.name} is trained in {results.absolute()}, and trained runs are what is asked: train one "
+            f"first, e.g. `marcos-bench train {first.study} {first.id}`"
+        )
     console.print(Text(f"{asked.name} {asked.ids[0]}: {asked.texts[0]}\nGold answer: {asked.answers[0]}"))
     console.print(table)
     if missing:

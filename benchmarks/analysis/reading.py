@@ -100,7 +100,7 @@ def record_path(results: Path, spec: RunSpec) -> Path:
 
 def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
     """A run's analysis, or :class:`BrokenRecord`."""
-    path = record_path(results, spec)
+    path = record_path(results, spec).absolute()
     try:
         record = AnalysisRecord.model_validate(read_json(path, f"run `marcos-bench analyse {spec.study} {spec.id}`"))
     except ValidationError as error:

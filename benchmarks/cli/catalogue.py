@@ -66,6 +66,8 @@ def datasets(
         card = None if name is None else get_dataset(name).card
     if card is not None:
         shown = card.model_dump(mode="json", exclude_defaults=True, exclude={"citation"})
+        if card.hub and card.hub.revision is None:
+            shown["hub"] = f"{card.hub.name} (not pinned: never loaded from there)"
         text = yaml.safe_dump(shown, sort_keys=False, default_flow_style=None, width=120)
         typer.echo(f"{text}{card.citation}".rstrip())
         return

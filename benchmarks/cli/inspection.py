@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
-from benchmarks.study import StudyError, load_study
+from benchmarks.study import StudyError, load_study, shipped
 
 app = typer.Typer()
 NAMED = "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; or an MLflow run id."
@@ -80,6 +80,10 @@ def verify(
 
         if not folder.is_dir():
             raise StudyError(f"there is no folder {folder}: name that of a study's results")
+        if study is None and folder.resolve().name not in shipped():
+            example = min(folder.glob("*/collect.json"), default=folder / "smoke/collect.json").parent
+            raise StudyError(f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
+                             "with --study whose results these are")  # fmt: skip
         loaded = load_study(study or folder.resolve().name)
         findings = verification.verify(loaded, folder)
     typer.echo(verification.report(findings))

@@ -98,7 +98,9 @@ def collect(study: StudyArgument, results: Results = RESULTS) -> None:
     with clear_errors():
         from benchmarks import results as records
 
-        frame = records.collect(load_study(study), results)
+        loaded = load_study(study)
+        records.require_records(loaded, results)
+        frame = records.collect(loaded, results)
     typer.echo(f"{len(frame)} rows, {(frame.status == 'done').sum()} of them from finished runs", err=True)
 
 

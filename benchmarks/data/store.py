@@ -152,7 +152,7 @@ def require_prepared(study: Study, block: Block, results: Path, file: str) -> No
     """Refuse data that are missing, or that were prepared from other settings; ``file`` is the study as commands name
     it."""
     if not is_prepared(study, block, results):
-        folder = data_folder(results, study.name, block.id)
+        folder = data_folder(results, study.name, block.id).absolute()
         raise DataError(f"{folder} has not the data that {study.name} asks for: run `marcos-bench data {file} --block "
                         f"{block.id}`")  # fmt: skip
 
