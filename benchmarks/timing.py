@@ -22,9 +22,9 @@ from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.environment import ended, environment
 from benchmarks.files import read_json, write_json
-from benchmarks.other_load import MUCH, OtherLoad
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
+from benchmarks.other_load import MUCH, OtherLoad
 from benchmarks.pace import Pace
 from benchmarks.paths import Paths
 from benchmarks.progress import Progress

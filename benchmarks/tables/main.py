@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.other_load import MUCH
 from benchmarks.markup import DASH, Cell, Column, Grid, Line
+from benchmarks.other_load import MUCH
 from benchmarks.pace import SLOWER
 from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
 from benchmarks.provenance import hardware
