@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import launch, load, pace, step_timing, timing, training
+from benchmarks import launch, other_load, pace, step_timing, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.flops import flop_counter
@@ -115,9 +115,9 @@ def test_the_cpu_time_of_other_processes_is_noticed(
 ) -> None:
     process = Mock(cpu_times=Mock(side_effect=[(2, 1, 0, 0), own]))
     fake = Mock(cpu_count=lambda: 4, cpu_times=Mock(side_effect=[Machine(100, 10), machine]), Process=lambda: process)
-    monkeypatch.setattr(load, "psutil", fake)
-    monkeypatch.setattr(load, "time", Mock(perf_counter=Mock(side_effect=[1000.0, 1010.0])))
-    assert load.OtherLoad().share() == pytest.approx(share)
+    monkeypatch.setattr(other_load, "psutil", fake)
+    monkeypatch.setattr(other_load, "time", Mock(perf_counter=Mock(side_effect=[1000.0, 1010.0])))
+    assert other_load.OtherLoad().share() == pytest.approx(share)
 
 
 def test_the_pace_is_the_median_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
