@@ -21,7 +21,7 @@ from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
-from benchmarks.figures.style import GREY, styled
+from benchmarks.figures.style import GREY, log_axis, styled
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
@@ -74,6 +74,17 @@ def test_no_row_beats_one_on_the_front(files: dict[Figure, dict[str, Path]]) -> 
             assert not (line["front"] and len(better))
         assert any(panel["front"])
     assert not any(frame.loc[frame["control"], "front"])
+
+
+@pytest.mark.parametrize("costs", [(5.8e9, 1.01e10), (1.2e9, 1.9e9), (3e11, 2e13)])
+def test_a_logarithmic_axis_has_several_ticks(costs: tuple[float, float]) -> None:
+    """Of costs within one decade too."""
+    axes = Canvas(layout="constrained").subplots()
+    axes.plot(costs, [0, 1])
+    log_axis(axes, "cost")
+    low, high = axes.get_xlim()
+    labels = [axes.xaxis.get_major_formatter()(tick) for tick in axes.get_xticks() if low <= tick <= high]
+    assert len(labels) >= 3 and not any("e+" in label or "e0" in label for label in labels)
 
 
 def test_what_cannot_be_drawn_is_named(files: dict[Figure, dict[str, Path]]) -> None:

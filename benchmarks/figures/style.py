@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 # Okabe and Ito's palette, olive in place of their yellow, which is faint on paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999933")
@@ -63,11 +64,14 @@ def shade(name: str, index: int) -> tuple[float, float, float]:
 
 
 def log_axis(axes: Axes, label: str) -> None:
-    """A logarithmic x axis with few ticks, in plain numbers where these are short."""
+    """A logarithmic x axis for what is drawn, with few ticks, in plain numbers where these are short. Within a decade
+    they are evenly spaced numbers: 1, 2 and 5 could be one tick alone, from which nothing can be read off."""
     axes.set_xscale("log")
     axes.set_xlabel(label)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("e+", "e")))
+    low, high = axes.get_xlim()
+    narrow = high < 10 * low
+    axes.xaxis.set_major_locator(MaxNLocator(4) if narrow else LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: re.sub(r"e\+0*", "e", f"{value:g}")))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
