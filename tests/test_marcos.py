@@ -142,15 +142,6 @@ def test_the_answer_is_always_the_last_target() -> None:
     assert all(row[-1] == VOCABULARY.eos for row in targets(EXAMPLES[0], 3, VOCABULARY, limit=1) if len(row) > 1)
 
 
-def test_speaking_starts_from_one_token_where_a_newline_has_two() -> None:
-    two = replace(VOCABULARY, encode=lambda text: [3, 4] if text == "\n" else VOCABULARY.encode(text))
-    for example in EXAMPLES:
-        assert [row[1:] for row in targets(example, 3, two, limit=128)] == [
-            row[len(VOCABULARY.newline) :] for row in targets(example, 3, VOCABULARY, limit=128)
-        ]
-        assert all(row[0] == 4 for row in targets(example, 3, two, limit=128))
-
-
 def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
     many = [Example(f"row-{i}", [5], [], [7]) for i in range(400)]
     plain = [*VOCABULARY.newline, 7, VOCABULARY.eos]

@@ -14,6 +14,7 @@ from methods.collating import IGNORE, labelled
 from methods.draws import question_keys
 from methods.generation import Decoding, Length
 from methods.marcos import speaking
+from methods.marcos.layout import targets
 from methods.marcos.options import MarCosOptions
 from methods.marcos.speaking import at_once_loss, decode_at_once, revealed, speak_at_once
 from test_marcos import CONTEXT, EXAMPLES, VOCABULARY, make
@@ -161,6 +162,15 @@ def test_what_is_said_at_once_ends_at_the_limit_and_takes_few_rows_at_a_time(mon
     assert torch.equal(method.generate(QUESTIONS, Decoding()).answer, whole)
     short = method.generate(QUESTIONS, Decoding(max_new_tokens=2)).answer
     assert torch.equal(short, whole[:, :2]) and whole.shape[1] > 2
+
+
+def test_speaking_starts_from_one_token_where_a_newline_has_two() -> None:
+    two = replace(VOCABULARY, encode=lambda text: [3, 4] if text == "\n" else VOCABULARY.encode(text))
+    for example in EXAMPLES:
+        assert [row[1:] for row in targets(example, 3, two, limit=128)] == [
+            row[len(VOCABULARY.newline) :] for row in targets(example, 3, VOCABULARY, limit=128)
+        ]
+        assert all(row[0] == 4 for row in targets(example, 3, two, limit=128))
 
 
 def test_what_is_said_at_once_is_never_drawn() -> None:

@@ -17,13 +17,7 @@ from methods.draws import key, normal, question_keys
 from methods.generation import Decoding, Generation
 from methods.marcos.layout import paths, positions, start, targets
 from methods.marcos.options import MarCosOptions
-from methods.marcos.randomness import (
-    RandomnessEncoder,
-    RandomnessPredictor,
-    SparsityController,
-    gaussian_kl,
-    upstream_nll,
-)
+from methods.marcos.randomness import RandomnessEncoder, RandomnessPredictor, SparsityController
 from methods.marcos.speaking import at_once_loss, decode_at_once, decode_in_turn, revealed, speak, target_tensors
 from methods.marcos.thinking import next_neurons, pool
 
@@ -127,7 +121,7 @@ class MarCos(Method):
 
     def forward(self, batch: Batch, context: Context) -> Output:
         if context.stage.cached:
-            return self._prior_loss(batch)
+            return Output({"kl": self.prior.loss(batch.tensors, self.options.prior_loss == "upstream")})
         question = self.understand(batch["question"])
         mean, _, randomness = self._encode(batch, context) if self.options.randomness else (None, None, None)
         thoughts = self.think(question, batch["question_real"], randomness)
@@ -239,13 +233,6 @@ class MarCos(Method):
     def collate_features(self, features: dict[str, Tensor]) -> Batch:
         rows = len(features["pooled"])
         return Batch(features, {"kl": float(rows)}, tokens=rows * self.options.steps)
-
-    def _prior_loss(self, batch: Batch) -> Output:
-        mean, log_deviation = self.prior(batch["pooled"])
-        if self.options.prior_loss == "upstream":
-            return Output({"kl": upstream_nll(batch["mean"], mean, log_deviation).sum()})
-        deviation = batch["deviation"] if "deviation" in batch.tensors else self.options.epsilon
-        return Output({"kl": gaussian_kl(batch["mean"], deviation, mean, log_deviation).sum()})
 
     # -- inference
 

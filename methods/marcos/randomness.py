@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,13 +44,20 @@ class RandomnessPredictor(nn.Module):
     def __init__(self, hidden_size: int, size: int, epsilon: float) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, 2 * size))
-        self.floor = math.log(epsilon)
+        self.epsilon, self.floor = epsilon, math.log(epsilon)
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """(…, d) to mean and log deviation, both (…, tau d). The deviation stays above epsilon, smoothly, so that its
         gradient never dies there."""
         mean, raw = self.layers(pooled).chunk(2, -1)
         return mean, self.floor + F.softplus(raw - self.floor)
+
+    def loss(self, features: Mapping[str, Tensor], upstream: bool) -> Tensor:
+        """Summed over features (B, K, …): ``pooled``, and the posterior's ``mean`` and perhaps ``deviation`` there."""
+        mean, log_deviation = self(features["pooled"])
+        if upstream:
+            return upstream_nll(features["mean"], mean, log_deviation).sum()
+        return gaussian_kl(features["mean"], features.get("deviation", self.epsilon), mean, log_deviation).sum()
 
     def draw(self, pooled: Tensor, keys: Tensor, step: int, at_mean: bool) -> Tensor:
         """R of one thinking step (B, tau d) from (B, d): a draw by the rows' keys (B,), or its mean."""
