@@ -19,8 +19,10 @@ def checkpoint_activations(method: Method) -> None:
         raise ValueError(f"{method.name} reads a cache while it trains, and layers that run again would add to it "
                          "twice: leave activation_checkpointing out of its row's engine")  # fmt: skip
     for trunk in trunks(method):
+        # The second is its name in the oldest transformers of the range, and a deprecated one in the newest
+        enable = getattr(trunk, "activation_checkpointing_enable", None) or trunk.gradient_checkpointing_enable
         # Nothing in a layer draws random numbers, whose state would be kept and set again for each
-        trunk.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+        enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
 def compile_layers(method: Method, caches: bool) -> None:
