@@ -73,6 +73,22 @@ def test_a_launcher_gets_no_sigterm_and_a_rank_asks_for_it(asks: bool) -> None:
     assert process.wait(600) == (3 if asks else 0)
 
 
+def test_ranks_are_started_by_a_launcher_that_gets_no_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = []
+
+    def started(*_: Any, **__: Any) -> None:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        raise OSError("as far as this")
+
+    monkeypatch.setattr(launch.subprocess, "Popen", started)
+    run = small_study([{"id": "cot_sft", "method": "cot_sft"}], engine={"kind": "deepspeed"}).runs[
+        "equation/cot_sft/s0"
+    ]
+    with pytest.raises(OSError, match="as far as this"):
+        launch.run_ranks(run, tmp_path, "train")
+    assert signal.SIGTERM in blocked[0] and signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoPlace, match="2 nodes: run inside a SLURM job of as many, or name a hostfile"):
         command(EIGHT, 6, [])

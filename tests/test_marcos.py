@@ -213,6 +213,8 @@ def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: in
     torch.testing.assert_close(output.losses["sparsity"], 0.5 * norms.sum())
     logged = method.observed({name: float(value) for name, value in output.statistics.items()})
     assert logged["l1_per_step"] == pytest.approx(float(norms.mean()))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {tensor.dtype for tensor in method(batch, CONTEXT).statistics.values()} == {torch.float32}
 
 
 VARIANTS = [

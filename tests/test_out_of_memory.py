@@ -46,6 +46,13 @@ def test_training_names_its_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "at most 8 rows: lower `engine.micro_batch`" in said and "`marcos-bench plan`" in said
 
 
+def test_a_model_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = small_study(ROWS)
+    prepare(study, study.blocks[0], tmp_path)
+    monkeypatch.setattr(CoTSFT, "to", full)
+    assert "error: small: training equation/cot_sft/s0: CUDA out of" in call(tmp_path, "train", "equation/cot_sft/s0")
+
+
 def test_answers_name_their_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CoTSFT, "generate", full)
     said = call(tmp_path, "measure", "--name", "here", timing={"batch_size": 12})

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from benchmarks import checkpoints, launch, steps, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
+from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
 from benchmarks.features import FeatureStore
 from benchmarks.models import build_method, exported_method
@@ -153,6 +154,19 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
     torch.testing.assert_close(losses[0], losses[1])
     for first, other in zip(*gradients, strict=True):
         torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-4)
+
+
+def test_moments_that_are_loaded_are_copies(prepared: Path) -> None:
+    """A checkpoint's tensors are mapped from its file, which a network file system keeps until they are gone."""
+    _, engine, _ = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
+    states = {
+        f"{name}.{moment}": torch.zeros_like(parameter)
+        for name, parameter in engine.trainable.items()
+        for moment in MOMENTS
+    }
+    engine.load_optimizer_states(states, 1)
+    given = {tensor.data_ptr() for tensor in states.values()}
+    assert not [name for name, tensor in engine.optimizer_states() if tensor.data_ptr() in given]
 
 
 def test_features_are_stored_in_the_precision_that_they_have(prepared: Path, tmp_path: Path) -> None:

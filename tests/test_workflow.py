@@ -353,7 +353,7 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
     study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text())
     study |= {"name": "ranks", "threads": 3, "timing_threads": 2, "engine": {"kind": "deepspeed", "gpus": 4}}
     study["rows"][0]["engine"] = {"nodes": 2}
-    study["rows"][3]["engine"] = {"nodes": 2, "gpus": 1}
+    study["rows"][3] |= {"engine": {"nodes": 2, "gpus": 1}, "backbone": {"name": "qwen2.5-0.5b"}}
     (folder / "ranks.yaml").write_text(yaml.safe_dump(study))
     (plugin := folder / "snakemake_executor_plugin_slurm").mkdir()
     (plugin / "__init__.py").write_text(CLUSTER)
@@ -365,13 +365,14 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
     output = printed(folder, [*words, "--", *records])
     asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
     for run, (nodes, gpus) in runs.items():
+        memory = 40_000 if "wo_r" in run else 8_000  # MB of a process, by its backbone
         for stage, threads in {"train": 3, "time": 2}.items():
             tasks = {"tasks_per_node": gpus} if gpus > 1 else {"tasks": nodes, "tasks_per_gpu": 1}
             across = {"mpi": "srun", "cpus_per_task": threads, **tasks} if nodes > 1 else {}
-            whole = {"threads": gpus * threads, "nodes": nodes, "gpu": gpus * nodes, "mem_mb": 8000 * gpus}
+            whole = {"threads": gpus * threads, "nodes": nodes, "gpu": gpus * nodes, "mem_mb": memory * gpus}
             alone = {"slurm_extra": "--exclusive"} if stage == "time" else {}
             assert asked[stage, run] == whole | across | alone
-        assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": 8000}
+        assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": memory}
 
 
 def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
