@@ -96,9 +96,8 @@ def require_records(study: Study, results: Path) -> None:
 
 def load_collected(study: Study, results: Path) -> Collected:
     """What ``collect`` wrote for this version of the study, or :class:`BrokenRecord`."""
-    path = (
-        results / study.name / "collect.json"
-    ).absolute()  # perhaps the command runs in another folder than was meant
+    # Whole, for the error: perhaps the command runs in another folder than was meant
+    path = results.absolute() / study.name / "collect.json"
     collected = read_collected(path)
     if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
         raise BrokenRecord(f"{path} was made from another version of the study: run `{_command(path)}` again")

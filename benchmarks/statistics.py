@@ -103,7 +103,7 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
 
 
 def _between_trainings(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> float:
-    """The p-value where either row has several trainings."""
+    """The p-value of rows of several trainings each."""
     found = Uncertainty.of(_questions(difference), _trainings(a), _trainings(b))
     if not found.variance:
         return float(difference.mean() == 0)

@@ -115,7 +115,7 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
         chosen = torch.where(running, choose(logits, decoding, keys[rows], step), eos)
         tokens[rows, step] = chosen
         alive = chosen != eos
-        still, left = torch.stack([running.sum(), alive.sum()]).tolist()  # the one wait for the device in a step
+        still, left = torch.stack([running.sum(), alive.sum()]).tolist()  # the one wait for the device in a greedy step
         emitted, running = emitted + still, alive
         if left == 0 or step + 1 == limit:
             break

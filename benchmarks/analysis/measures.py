@@ -11,9 +11,8 @@ from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import clique_effects
 
 STRONG, WEAK = 0.5, 0.1  # values that the paper sets its clique to
-FAINT = (
-    0.01  # of the length, or of all answers: a clique that changes less changes nothing that answers could withstand
-)
+# Of the length, or of all answers: a clique that changes less changes nothing that answers could withstand
+FAINT = 0.01
 
 
 def own_dimensions(analysis: Analysis) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.markup import DASH, Cell
+from benchmarks.markup import Cell
 
 
 def cell(value: Any, form: Callable[[Any], str], note: str = "", spread: Any = None) -> Cell:
@@ -34,10 +34,9 @@ def points(difference: float) -> str:
 
 def asked(line: Mapping[str, Any]) -> Cell:
     """How many a line was asked, and how many of them are distinct where some stand in the test set several times."""
-    n = cell(line["n"], "{:,}".format)
-    return (
-        Cell(n.text, f" ({line['n_distinct']:,} distinct)") if n.text != DASH and line["n_distinct"] < line["n"] else n
-    )
+    if pd.isna(line["n"]) or line["n_distinct"] == line["n"]:
+        return cell(line["n"], "{:,}".format)
+    return Cell(f"{line['n']:,}", f" ({line['n_distinct']:,} distinct)")
 
 
 def bounds(line: Mapping[str, Any]) -> Cell:

@@ -104,11 +104,9 @@ class Records(Source):
         if across := self._across(a, b):
             return "; ".join(["different test sets, so no paired test", *_set_apart(*across)])
         if (one := self._line(a)) and (other := self._line(b)):
-            counts = sorted((one["training_seeds"], other["training_seeds"]))
-            if not testable(*counts):
-                return (
-                    f"{counts[0]} and {counts[1]} trainings, of which at least {FEWEST_TRAININGS} are needed for a test"
-                )
+            fewer, more = sorted((one["training_seeds"], other["training_seeds"]))
+            if not testable(fewer, more):
+                return f"{fewer} and {more} trainings, of which at least {FEWEST_TRAININGS} are needed for a test"
         studies = {place[0].name for cell in (a, b) if (place := self._place(cell))}
         return "different studies, so no paired test" if len(studies) > 1 else None
 
