@@ -12,44 +12,34 @@ def _modules(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks.{name}" for name in names)
 
 
-ANSWERS = _modules("answering", "casting", "models", "engine.device", "engine.layers", "data.tokenizers")
-TABLES = (
-    *_modules("tables", "summary", "claims", "paper", "markup", "provenance", "paths", "results", "records"),
-    *_modules(
-        "statistics",
-        "scoring",
-        "diversity",
-        "hardware",
-        "other_load",
-        "pace",
-        "study",
-        "runs",
-        "specs",
-        "files",
-        "analysis",
-    ),
-)
-RECORDS = _modules("results", "records")
+ANSWERS = _modules("evaluation.answering", "evaluation.casting", "models", "engine.device", "engine.layers")
+ANSWERS += _modules("data.tokenizers")
+RECORDS = _modules("records.results", "records.schema")
+TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
+TABLES += _modules("plan.hardware", "timing.other_load", "timing.pace")
+STEPS = _modules("training.steps", "training.features", "studies.micro_batches", "engine", "data.batching")
 
 CODE: dict[str, tuple[str, ...]] = {
     "data": _modules("data"),
     # What the weights of a run depend on. All engines are listed, because any of them may resume another's checkpoint;
     # data cards are not, because they carry versions
     "train": (
-        *_modules("train_stage", "training", "steps", "micro_batches", "features", "models", "engine"),
-        *_modules("data.records", "data.loading", "data.tokenizers", "data.batching"),
+        *_modules("training.stage", "training.loop", "models"),
+        *STEPS,
+        *_modules("data.records", "data.loading", "data.tokenizers"),
     ),
     "answer": ANSWERS,  # of the evaluate stage: an edit of the rest scores again what was answered
-    "evaluate": (*ANSWERS, *_modules("evaluation", "scoring", "diversity")),
+    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "scoring")),
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,
-        *_modules("timing", "step_timing", "other_load", "pace", "flops", "sampling"),
-        *_modules("steps", "micro_batches", "features", "engine", "data.batching"),
+        *STEPS,
+        *_modules("timing.stage", "timing.steps", "timing.sampling"),
+        *_modules("timing.flops", "timing.other_load", "timing.pace"),
     ),
-    "collect": (*RECORDS, *_modules("statistics")),
-    "track": (*RECORDS, *_modules("tracking", "mlflow_store", "provenance")),
+    "collect": (*RECORDS, *_modules("records.statistics")),
+    "track": (*RECORDS, *_modules("tracking.importer", "tracking.store", "records.provenance")),
     "table": TABLES,
     "figure": (*TABLES, *_modules("figures")),
-    "report": _modules("report", "markup"),
+    "report": _modules("report", "tables.markup"),
 }

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from benchmarks.micro_batches import rows_per_pass
-from benchmarks.runs import RunSpec
+from benchmarks.studies.micro_batches import rows_per_pass
+from benchmarks.studies.runs import RunSpec
 
 
 class OutOfMemory(ValueError):

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+SUFFIXES = {".py", ".yaml", ".html"}  # of modules, and of the data files beside them
 OWN = __name__.partition(".")[0] + "."
 
 
@@ -45,7 +46,7 @@ def _is_words(part: ast.stmt) -> bool:
 
 
 def source_files(module: str) -> list[Path]:
-    """A module's file, with a data file of the same name if it has one; of a package, all modules in it."""
+    """A module's file, with a data file of the same name if it has one; of a package, all that are in it."""
     if files := _files(module):
         return files
     raise ModuleNotFoundError(f"no module is named {module!r}")
@@ -60,7 +61,9 @@ def _files(module: str) -> list[Path]:
     if not spec.submodule_search_locations:
         return [Path(str(spec.origin))]
     path = Path(spec.submodule_search_locations[0]).joinpath(*parts)
-    return sorted(path.rglob("*.py")) if path.is_dir() else sorted(path.parent.glob(f"{path.name}.*"))
+    if not path.is_dir():
+        return sorted(path.parent.glob(f"{path.name}.*"))
+    return sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
 
 
 @cache

@@ -12,11 +12,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 
-from benchmarks import launch
 from benchmarks.data import prepare
 from benchmarks.files import read_json
-from benchmarks.paths import Paths
-from benchmarks.runs import RunSpec
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
 from inflict import ROWS
 from methods.base import Vocabulary
 from small import fresh, small_study

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.files import sha256, write_json, write_text
-from benchmarks.runs import RunSpec
-from benchmarks.study import Study, parse_study
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import Study, parse_study
 
 N = 200  # questions of each test set
 ENVIRONMENT = {

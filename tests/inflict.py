@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import launch
-from benchmarks.paths import Paths
-from benchmarks.runs import RunSpec
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
 from small import MARCOS, small_study
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
@@ -22,7 +22,7 @@ STEPS = 20  # of either run; 10 of MarCos's are its second phase
 
 # Runs that are to die do so in processes of their own, forked from one that has imported everything and used nothing
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["benchmarks.training", "methods.registry"])
+FORKS.set_forkserver_preload(["benchmarks.training.loop", "methods.registry"])
 
 Fault = Callable[[int], None]
 

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from benchmarks import steps
 from benchmarks.engine import Phase, Ranks, build_engine
-from benchmarks.features import FeatureStore
-from benchmarks.specs import EngineSpec, TrainingSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.training import steps
+from benchmarks.training.features import FeatureStore
 from methods.base import Batch, Budget, Context, Example, Method, Output, Stage
 from methods.registry import available, get_method
 from small import MARCOS

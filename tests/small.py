@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine import Ranks
-from benchmarks.study import Study, parse_study
+from benchmarks.studies.study import Study, parse_study
 
 MARCOS = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
 

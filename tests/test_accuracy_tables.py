@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import results
-from benchmarks.study import Study
+from benchmarks.records import results
+from benchmarks.studies.study import Study
 from benchmarks.tables import Table
 from benchmarks.tables.render import contents
 from fabricate import fabricate, study

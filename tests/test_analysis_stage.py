@@ -21,17 +21,17 @@ from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.steering import clique_effects
-from benchmarks.answering import decoding_of
-from benchmarks.checkpoints import save_weights
 from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.process import whole_weights
+from benchmarks.evaluation.answering import decoding_of
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.models import build_method, trained_weights
-from benchmarks.paths import Paths
-from benchmarks.runs import RunSpec
-from benchmarks.study import Study, parse_study
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import Study, parse_study
+from benchmarks.training.checkpoints import save_weights
 from fabricate import train_record
 from methods.base import Context, Example, Stage
 from methods.generation import Intervention, InterventionError

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks.claims import Claim, Measure, PaperCell, Source, checked, judge, load_claims
 from benchmarks.cli import app
+from benchmarks.paper.claims import Claim, Measure, PaperCell, Source, checked, judge, load_claims
 from benchmarks.tables.claims import paper_alone
 from benchmarks.tables.evidence import Paper
 

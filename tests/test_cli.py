@@ -10,11 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks import results
 from benchmarks.cli import app
 from benchmarks.cli.catalogue import described
 from benchmarks.data import DATASETS
-from benchmarks.study import STUDIES, study_path
+from benchmarks.records import results
+from benchmarks.studies.study import STUDIES, study_path
 from conftest import bibtex_fields
 from fabricate import fabricate, study
 from methods import registry
@@ -118,7 +118,7 @@ def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monke
     for name in ("first", "a_name_of_more_than_16_letters", "last"):
         (tmp_path / f"{name}.yaml").write_text(text.replace("name: smoke", f"name: {name}"))
     (tmp_path / "broken.yaml").write_text("name: [broken")
-    monkeypatch.setattr("benchmarks.study.STUDIES", tmp_path)
+    monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
     done = CliRunner().invoke(app, ["studies"])
     lines = done.output.splitlines()
     assert done.exit_code == 2 and f"error: {tmp_path}/broken.yaml is no YAML" in lines[3]
@@ -133,7 +133,7 @@ def test_a_block_that_a_study_has_not_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.tracking.attach_table", lambda *_: None)
+    monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
     made, path = study(tables=["decoding", "main"]), tmp_path / "study.yaml"
     path.write_text(made.model_dump_json(exclude_unset=True))
     fabricate(made, tmp_path)
@@ -152,7 +152,7 @@ def test_a_table_that_a_study_does_not_list_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_without_any_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.tracking.attach_table", lambda *_: None)
+    monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
     made, path = study(), tmp_path / "study.yaml"
     path.write_text(made.model_dump_json(exclude_unset=True))
     results.collect(made, tmp_path)
@@ -165,7 +165,7 @@ def test_a_table_without_any_result_says_so(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_median_of_an_even_number_of_times_is_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"tests": {"alpha": {"answer_only": {"seconds": [3.0, 1.0, 2.0, 8.0], "n": 7}}}}
-    for name in ("devices.pin_for", "data.store.require_prepared"):
+    for name in ("processes.devices.pin_for", "data.store.require_prepared"):
         monkeypatch.setattr(f"benchmarks.{name}", lambda *_: None)
-    monkeypatch.setattr("benchmarks.timing.time_run", lambda *_: times)
+    monkeypatch.setattr("benchmarks.timing.stage.time_run", lambda *_: times)
     assert "alpha (answer_only): 2.50 s for 7 questions" in output("time", "smoke", "equation/marcos/s0")

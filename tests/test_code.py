@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from benchmarks.code import CODE
+from conftest import ROOT
 from copies import copy_suite, snakemake, stand_in
 from methods.sources import source_files
 from test_workflow import STAND_IN, planned
 
 # They read, write, wait, log and name things, or hold settings and data that have digests of their own
 NEUTRAL = {
-    *("checkpoints", "code", "data", "environment", "figures", "files", "heartbeat", "launch", "locks", "paths"),
-    *("out_of_memory", "preemption", "progress", "reasons", "records", "run_log", "runs", "specs", "study", "tables"),
+    f"benchmarks.{name}"
+    for name in (
+        *("code", "data", "environment", "figures", "files", "locks", "out_of_memory", "processes", "progress"),
+        *("records.schema", "studies", "tables", "training.checkpoints", "training.run_log"),
+    )
 }
 
 
 def imported(module: str) -> set[str]:
-    """The modules and packages right below ``benchmarks`` that a module, or any of a package, takes something from."""
+    """What a module, or any of a package, takes something from: modules below ``benchmarks``, or packages where they
+    hand it on."""
     found: set[str] = set()
     for path in source_files(module):
         for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
-            if isinstance(node, ast.ImportFrom) and node.module == "benchmarks":
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks."):
-                found.add(node.module.split(".")[1])
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "benchmarks":
+                folder = ROOT.joinpath(*node.module.split("."))
+                inside = {alias.name for alias in node.names if (folder / f"{alias.name}.py").exists()}
+                found |= {f"{node.module}.{name}" for name in inside} or {node.module}
     return found
+
+
+def unlisted(modules: Iterable[str], listed: Iterable[str]) -> set[str]:
+    """What modules import from elsewhere than what is listed, be it a module, a package, or a part of one."""
+    names = {f"{name}." for module in modules for name in imported(module)}
+    known = [f"{module}." for module in listed]
+    return {name for name in names if not any(name.startswith(one) or one.startswith(name) for one in known)}
 
 
 @pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
 def test_the_code_of_a_stage_is_all_that_decides_its_numbers(stage: str) -> None:
-    listed = {module.split(".")[1] for module in CODE[stage]}
-    assert {name for module in CODE[stage] for name in imported(module)} <= listed | NEUTRAL
+    assert not unlisted(CODE[stage], {*CODE[stage], *NEUTRAL})
+
+
+def test_an_edit_of_what_tables_import_renders_them_anew() -> None:
+    assert not unlisted(["benchmarks.tables"], CODE["table"])
 
 
 @pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
 def test_settings_count_by_their_digest_and_not_by_the_code_that_reads_them(stage: str) -> None:
-    assert not {"benchmarks.study", "benchmarks.specs", "benchmarks.runs"} & {*CODE[stage]}
+    assert not {"benchmarks.studies.study", "benchmarks.studies.specs", "benchmarks.studies.runs"} & {*CODE[stage]}
 
 
 @pytest.mark.parametrize("stage", CODE)

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import comparison, results, tracking
 from benchmarks.cli import app
-from benchmarks.comparison import Comparison, ComparisonError, compare, render
 from benchmarks.files import BrokenRecord, read_json
-from benchmarks.mlflow_store import EXPERIMENT, session
+from benchmarks.records import results
+from benchmarks.tracking import comparison
+from benchmarks.tracking import importer as tracking
+from benchmarks.tracking.comparison import Comparison, ComparisonError, compare, render
+from benchmarks.tracking.store import EXPERIMENT, session
 from fabricate import fabricate, study
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from benchmarks.casting import answering
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.sharded import DeepSpeedEngine
-from benchmarks.measuring import one_rank
-from benchmarks.specs import EngineSpec, TrainingSpec
+from benchmarks.evaluation.casting import answering
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.timing.measuring import one_rank
 from methods.base import Budget
 from methods.generation import Decoding
 from small import MARCOS

@@ -15,11 +15,13 @@ from pydantic import ValidationError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from benchmarks import launch, steps, training
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
-from benchmarks.paths import Paths
-from benchmarks.study import Study
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.study import Study
+from benchmarks.training import loop as training
+from benchmarks.training import steps
 from conftest import bibtex_fields
 from methods.backbone import load_backbone
 from methods.base import Budget, Context, Example, Method, Setup, Vocabulary

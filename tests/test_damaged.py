@@ -16,13 +16,16 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from benchmarks import checkpoints, files, launch, training
+from benchmarks import files
 from benchmarks.data import DataError
 from benchmarks.engine import Ranks
 from benchmarks.models import build_method, exported_method, trained_method
-from benchmarks.paths import Paths
-from benchmarks.runs import RunSpec
-from benchmarks.steps import NonFiniteLoss, Steps
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.training import checkpoints
+from benchmarks.training import loop as training
+from benchmarks.training.steps import NonFiniteLoss, Steps
 from inflict import exit_code, in_step, nth_call, run_of, saved
 from small import fresh
 

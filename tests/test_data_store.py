@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.data import load_records, load_tokenizer, normalise, open_corpus, open_test, prepare, store, vocabulary
 from benchmarks.data.records import DataError, Record
-from benchmarks.study import Study
+from benchmarks.studies.study import Study
 
 TESTS = ("embedded_in_domain", "embedded_reworded")
 

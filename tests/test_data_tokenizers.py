@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.data import decode, load_records, make_tokenizer, vocabulary
 from benchmarks.data.records import DataError
 from benchmarks.data.tokenizers import FOLDER, PUBLISHED
-from benchmarks.specs import TokenizerSpec
+from benchmarks.studies.specs import TokenizerSpec
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
 

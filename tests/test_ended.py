@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import checkpoints, features, launch
-from benchmarks.paths import Paths
-from benchmarks.preemption import EXIT_CODE, Notice, Preempted, noting
-from benchmarks.runs import RunSpec
+from benchmarks.processes import launch
+from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, noting
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.training import checkpoints, features
 from copies import copy_suite, printed, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
 from test_locks import HOLD_WORKFLOW, process

@@ -13,16 +13,19 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import answering, checkpoints, evaluation, launch
-from benchmarks.answering import answering_method, batches_by_length, generated, said_ids
-from benchmarks.checkpoints import read_weights
 from benchmarks.data import prepare
+from benchmarks.evaluation import answering
+from benchmarks.evaluation import stage as evaluation
+from benchmarks.evaluation.answering import answering_method, batches_by_length, generated, said_ids
 from benchmarks.files import read_json, write_json
-from benchmarks.paths import Paths
-from benchmarks.runs import RunSpec
+from benchmarks.processes import launch
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
-from benchmarks.specs import DecodingSpec, EngineSpec, EvaluationSpec
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
+from benchmarks.training import checkpoints
+from benchmarks.training.checkpoints import read_weights
 from methods.generation import Cost, Decoding, Generation
 from small import small_study
 

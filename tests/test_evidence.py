@@ -11,17 +11,17 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 
-from benchmarks import results
 from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed
-from benchmarks.claims import PaperCell, judge, load_claims
 from benchmarks.files import read_json, write_json, write_parquet
-from benchmarks.markup import DASH
-from benchmarks.results import load_collected
-from benchmarks.study import Study, load_study
-from benchmarks.summary import Summary, summarise
+from benchmarks.paper.claims import PaperCell, judge, load_claims
+from benchmarks.records import results
+from benchmarks.records.results import load_collected
+from benchmarks.records.summary import Summary, summarise
+from benchmarks.studies.study import Study, load_study
 from benchmarks.tables import Table
 from benchmarks.tables.evidence import Records, _without_clique, counterparts
+from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
 from fabricate import fabricate, fabricate_analysis, fabricate_run, study
 from test_synthetic import repeating, with_draws

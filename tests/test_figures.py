@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks import results
 from benchmarks.analysis.reading import analysed
 from benchmarks.figures import Figure
 from benchmarks.figures.calibration import CalibrationFigure
@@ -23,6 +22,7 @@ from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.figures.style import GREY, log_axis, styled
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
+from benchmarks.records import results
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
 
@@ -279,7 +279,7 @@ def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -
 
 def test_a_run_of_another_study_is_named_as_in_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = study()
-    monkeypatch.setattr("benchmarks.study.load_study", lambda name: theirs)
+    monkeypatch.setattr("benchmarks.studies.study.load_study", lambda name: theirs)
     ours = study(name="other", shares="fake", rows=[{"id": "mine", "method": "marcos", "title": "Mine"}])
     for _, _, spec in analysed(ours):
         assert (spec.study, spec.row) == ("fake", "marcos")

@@ -9,7 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.flops import KERNELS, flop_counter
+from benchmarks.timing.flops import KERNELS, flop_counter
 from methods.backbone import causal_mask, load_backbone
 
 LAYERS, HEADS, KEY_HEADS, HEAD = 2, 4, 2, 8

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import results
 from benchmarks.files import read_json, write_json
-from benchmarks.study import Study, StudyError
+from benchmarks.records import results
+from benchmarks.studies.study import Study, StudyError
 from benchmarks.tables import Table
 from benchmarks.tables.render import MAKERS, contents, render
 from fabricate import fabricate, study

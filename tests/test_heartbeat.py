@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import heartbeat as heartbeat_module
-from benchmarks import launch, rank
 from benchmarks.files import read_json
-from benchmarks.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
-from benchmarks.launch import Watch, free_port, make_room
-from benchmarks.paths import Paths
-from benchmarks.specs import EngineSpec
+from benchmarks.processes import heartbeat as heartbeat_module
+from benchmarks.processes import launch, rank
+from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
+from benchmarks.processes.launch import Watch, free_port, make_room
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import EngineSpec
 from conftest import ROOT
 from small import small_study
 
@@ -78,7 +78,15 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.rank", "train", *words, "--parent", f"{os.getpid()}@{socket.gethostname()}"],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.processes.rank",
+            "train",
+            *words,
+            "--parent",
+            f"{os.getpid()}@{socket.gethostname()}",
+        ],
         env={**os.environ, **alone, "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)},
         check=False,
     )
@@ -122,7 +130,7 @@ def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
 GIVEN_UP = """
 import sys, time
 from pathlib import Path
-from benchmarks.heartbeat import Heartbeat
+from benchmarks.processes.heartbeat import Heartbeat
 Heartbeat(Path(sys.argv[1]), 0)
 time.sleep(60)
 """
@@ -181,7 +189,7 @@ def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:
 
 TAKES_OVER = """
 import sys
-from benchmarks import rank
+from benchmarks.processes import rank
 
 def complete_environment(*_):
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.answering import generate
+from benchmarks.evaluation.answering import generate
 from methods.base import Method
 from methods.generation import Decoding, Generation, Intervention, InterventionError
 from methods.registry import available

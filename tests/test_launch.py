@@ -18,17 +18,19 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import devices, launch, locks, measuring, rank, speed
+from benchmarks import locks
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
-from benchmarks.launch import NoPlace, command
 from benchmarks.locks import FileLock
-from benchmarks.preemption import shielded
-from benchmarks.specs import EngineSpec, TrainingSpec
+from benchmarks.processes import devices, launch, rank
+from benchmarks.processes.launch import NoPlace, command
+from benchmarks.processes.preemption import shielded
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.timing import measuring, speed
 from conftest import ROOT
 from methods.base import Budget
 from small import MARCOS, small_study
@@ -57,13 +59,13 @@ def test_one_node_is_deepspeeds_launcher_on_the_gpus_at_hand(bare: pytest.Monkey
     bare.setenv("CUDA_VISIBLE_DEVICES", "5,3")
     words = command(engine, 1, ["--folder", "here"])
     assert slots(words) == {"localhost": ["5", "3"]}
-    assert "deepspeed.launcher.launch" in words and words[-3:] == ["benchmarks.rank", "--folder", "here"]
+    assert "deepspeed.launcher.launch" in words and words[-3:] == ["benchmarks.processes.rank", "--folder", "here"]
 
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_launcher_gets_no_sigterm_and_a_rank_asks_for_it(asks: bool) -> None:
     """DeepSpeed's sets a handler of its own, which kills the ranks while they save."""
-    code = "import signal, sys, time; from benchmarks.preemption import unshield; "
+    code = "import signal, sys, time; from benchmarks.processes.preemption import unshield; "
     code += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); "
     code += f"{'unshield(); ' if asks else ''}print('ready', flush=True); time.sleep({600 if asks else 0.5})"
     with shielded():
@@ -178,7 +180,7 @@ def test_a_stage_may_have_a_learning_rate_of_its_own() -> None:
 
 
 def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
-    code = "import sys; from pathlib import Path; from benchmarks.devices import pin; "
+    code = "import sys; from pathlib import Path; from benchmarks.processes.devices import pin; "
     code += "print(*pin(2, Path(sys.argv[1])), flush=True); sys.stdin.read()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "0,1,2"}
     other = subprocess.Popen(

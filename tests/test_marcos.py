@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from benchmarks.summary import DEAD
+from benchmarks.records.summary import DEAD
 from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.collating import IGNORE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.markup import Cell, Column, Document, Grid, Line, latex, markdown
+from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, latex, markdown
 
 
 def test_special_characters_are_escaped() -> None:

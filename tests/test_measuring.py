@@ -12,19 +12,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import measuring
-from benchmarks.casting import answering
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.engine import autocast
+from benchmarks.evaluation.casting import answering
 from benchmarks.files import read_json, write_json
-from benchmarks.hardware import gpu_of
-from benchmarks.measuring import gold_examples, measure
-from benchmarks.paths import Paths
+from benchmarks.plan.hardware import gpu_of
 from benchmarks.plan.lengths import rows_by_card
-from benchmarks.specs import DataSpec, EngineSpec
-from benchmarks.study import StudyError, load_study
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import DataSpec, EngineSpec
+from benchmarks.studies.study import StudyError, load_study
 from benchmarks.tables.measured import measured_lines, render_measured
+from benchmarks.timing import measuring
+from benchmarks.timing.measuring import gold_examples, measure
 from methods.codi import CODI
 from methods.generation import Decoding
 from small import MARCOS, small_study
@@ -139,7 +139,7 @@ def test_what_a_row_starts_from_is_measured_though_another_study_trains_it(
 ) -> None:
     """Its time is in the row's epoch. Shared runs that nothing starts from are left out."""
     first = small_study(ROWS)
-    monkeypatch.setattr("benchmarks.study.load_study", lambda name: first)
+    monkeypatch.setattr("benchmarks.studies.study.load_study", lambda name: first)
     monkeypatch.setattr(measuring, "prepare", lambda *_: None)
     monkeypatch.setattr(measuring, "_measure_run", lambda spec, *_: [{"row": spec.row, "train": True}])
     own = {"id": "pause", "method": "coconut", "options": {"control": "pause"}}

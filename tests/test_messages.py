@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from benchmarks.analysis import explaining
 from benchmarks.cli import app
-from benchmarks.paths import Paths
-from benchmarks.reasons import SettingsError, StudyLoader, checked
-from benchmarks.specs import EngineSpec, TrainingSpec
-from benchmarks.study import Study, load_study, shipped, study_path
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.reasons import SettingsError, StudyLoader, checked
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.studies.study import Study, load_study, shipped, study_path
 from methods.registry import get_method
 
 STUDY = """

@@ -10,17 +10,20 @@ import pytest
 import yaml
 from transformers import AutoModelForCausalLM
 
-from benchmarks import evaluation, launch, results, timing
 from benchmarks.analysis.reading import analysed
 from benchmarks.analysis.stage import analyse
 from benchmarks.data import load_records, prepare
 from benchmarks.data.tokenizers import texts, train_bpe
+from benchmarks.evaluation import stage as evaluation
 from benchmarks.figures import Figure
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.render import render as render_figure
-from benchmarks.study import Study, parse_study, shipped, study_path
+from benchmarks.processes import launch
+from benchmarks.records import results
+from benchmarks.studies.study import Study, parse_study, shipped, study_path
 from benchmarks.tables import Table
 from benchmarks.tables.render import render
+from benchmarks.timing import stage as timing
 from methods.backbone import load_backbone
 
 PAPER = [name for name in shipped() if name.startswith("paper_")]

@@ -14,22 +14,22 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import launch
 from benchmarks.cli import app
 from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.files import read_json
-from benchmarks.hardware import GPU, GPUS
-from benchmarks.paths import Paths
 from benchmarks.plan import costs
 from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run, refusals
 from benchmarks.plan.counting import example
+from benchmarks.plan.hardware import GPU, GPUS
 from benchmarks.plan.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.plan.memory import Memory
 from benchmarks.plan.text import render
-from benchmarks.specs import DataSpec, EngineSpec, TokenizerSpec
-from benchmarks.study import Study, load_study
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec
+from benchmarks.studies.study import Study, load_study
 from methods.base import Budget
 from small import PLANNED, OneOf, small_study
 from tiny import make

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks import launch, step_timing
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.models import build_method
-from benchmarks.paths import Paths
 from benchmarks.plan.costs import MEMORY_ERROR, plan
 from benchmarks.plan.counting import AsksForNumbers, Dimensions, example, kept_by, kept_bytes, sized_method
-from benchmarks.runs import RunSpec
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.timing import steps as step_timing
 from methods.base import Budget
 from small import PLANNED, small_study
 

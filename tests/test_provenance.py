@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks import results
-from benchmarks.provenance import provenance
-from benchmarks.results import Collected, load_collected
+from benchmarks.records import results
+from benchmarks.records.provenance import provenance
+from benchmarks.records.results import Collected, load_collected
 from fabricate import fabricate
 from test_tables import contents, study
 

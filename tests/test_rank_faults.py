@@ -21,16 +21,18 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, launch, training
 from benchmarks.data import prepare
 from benchmarks.engine.process import whole_weights
-from benchmarks.heartbeat import Beat, read_beat
-from benchmarks.launch import alive
 from benchmarks.models import exported_method
-from benchmarks.paths import Paths
-from benchmarks.preemption import EXIT_CODE
-from benchmarks.runs import RunSpec
-from benchmarks.study import Study
+from benchmarks.processes import launch
+from benchmarks.processes.heartbeat import Beat, read_beat
+from benchmarks.processes.launch import alive
+from benchmarks.processes.preemption import EXIT_CODE
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import Study
+from benchmarks.training import checkpoints
+from benchmarks.training import loop as training
 from conftest import ROOT
 from inflict import nth_call
 from small import MARCOS, fresh, small_study

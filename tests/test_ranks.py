@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from benchmarks.engine import Ranks
-from benchmarks.launch import free_port
-from benchmarks.specs import EngineSpec
+from benchmarks.processes.launch import free_port
+from benchmarks.studies.specs import EngineSpec
 from conftest import ROOT
 from methods.registry import get_method
 from rank_cases import Case, Precision, cases, numbers

@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.cli import app
 from benchmarks.locks import PARENT_VARIABLE, RunLock
-from benchmarks.study import load_study, shipped
+from benchmarks.studies.study import load_study, shipped
 from conftest import ROOT
 from copies import command, copy_suite, environment, snakemake
 from methods.registry import available

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import results
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
-from benchmarks.paths import Paths
-from benchmarks.study import Study
+from benchmarks.records import results
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.study import Study
 from fabricate import N, fabricate, study, time_record, train_record
 from methods import registry
 
@@ -170,7 +170,7 @@ def test_a_collection_without_records_is_refused(fake: tuple[Study, Path]) -> No
 @pytest.fixture
 def sharing(fake: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Study, Path]:
     """A study that asks for less than the fabricated one: its rows `chain` and `longer` are CoT-SFT."""
-    monkeypatch.setattr("benchmarks.study.load_study", lambda name: fake[0])
+    monkeypatch.setattr("benchmarks.studies.study.load_study", lambda name: fake[0])
     rows = [{"id": "chain", "method": "cot_sft"}, {"id": "longer", "method": "cot_sft", "training": {"epochs": 2}}]
     evaluation = {"tests": ["beta"], "decodings": {"default": {"seeds": 3}}}
     return study(name="second", shares="fake", rows=rows, evaluation=evaluation, timing=None), fake[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.speed import STEP, options_in, time_step
+from benchmarks.timing.speed import STEP, options_in, time_step
 from methods.registry import available
 from small import MARCOS, small_study
 from tiny import setup

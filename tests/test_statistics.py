@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks import statistics
+from benchmarks.records import statistics
 
 
 def right(count: int, of: int = 100, shift: int = 0) -> pd.DataFrame:

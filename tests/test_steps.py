@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.data import open_corpus, prepare
 from benchmarks.engine import Engine, Phase, Ranks, build_engine
 from benchmarks.models import build_method
-from benchmarks.paths import Paths
-from benchmarks.specs import EngineSpec, TrainingSpec
-from benchmarks.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_sums
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.training.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_sums
 from methods.base import Budget, Context, Output
 from small import OneOf, small_study
 from tiny import make

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks.data import get_dataset
-from benchmarks.paper import paper_table
-from benchmarks.runs import row_of, run_id
-from benchmarks.study import STUDIES, StudyError, load_study, parse_study, shipped
+from benchmarks.paper.numbers import paper_table
+from benchmarks.studies.runs import row_of, run_id
+from benchmarks.studies.study import STUDIES, StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
 from methods.cot_sft import CoTSFT
@@ -274,7 +274,7 @@ def test_a_copy_that_keeps_its_name_is_refused(
 ) -> None:
     """It would run with the settings of the file that has this name, or under its results."""
     original = STUDIES / "quick.yaml"
-    monkeypatch.setattr("benchmarks.study.STUDIES", tmp_path / "studies")
+    monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path / "studies")
     for name in ("studies", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "studies/quick.yaml").write_text(original.read_text())

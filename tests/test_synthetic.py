@@ -10,17 +10,19 @@ import pandas as pd
 import pytest
 import yaml
 
-from benchmarks import evaluation, launch, results
 from benchmarks.data import TestSet, prepare
 from benchmarks.data.records import DataError
-from benchmarks.diversity import draw_statistics, entropy
+from benchmarks.evaluation import stage as evaluation
 from benchmarks.files import read_json, write_json, write_parquet
-from benchmarks.markup import DASH
-from benchmarks.paths import Paths
+from benchmarks.processes import launch
+from benchmarks.records import results
 from benchmarks.scoring import SCORERS
 from benchmarks.scoring.by_test import scored, scorers_of
 from benchmarks.scoring.copying import repeats
-from benchmarks.study import Study, StudyError, load_study, parse_study, study_path
+from benchmarks.scoring.diversity import draw_statistics, entropy
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.study import Study, StudyError, load_study, parse_study, study_path
+from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
 from benchmarks.tables.repeating import habit
 from fabricate import fabricate

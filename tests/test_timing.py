@@ -14,14 +14,18 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import launch, other_load, pace, step_timing, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
-from benchmarks.flops import flop_counter
 from benchmarks.models import build_method
-from benchmarks.paths import Paths
-from benchmarks.specs import TimingSpec
-from benchmarks.steps import optimizer_step
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import TimingSpec
+from benchmarks.timing import other_load, pace
+from benchmarks.timing import stage as timing
+from benchmarks.timing import steps as step_timing
+from benchmarks.timing.flops import flop_counter
+from benchmarks.training import loop as training
+from benchmarks.training.steps import optimizer_step
 from conftest import ROOT
 from small import MARCOS, small_study
 from tiny import make, questions
@@ -146,7 +150,7 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
         monkeypatch.setattr(module, "optimizer_step", noted)
     times = step_timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
     launch.train(spec, tmp_path)
-    assert modes == {"benchmarks.training": {True}, "benchmarks.step_timing": {True}}
+    assert modes == {"benchmarks.training.loop": {True}, "benchmarks.timing.steps": {True}}
     assert torch.are_deterministic_algorithms_enabled() == before
     assert times["phases"]["train"].keys() == {*step_timing.PER_STEP, *TOGETHER}
 

@@ -15,11 +15,12 @@ import pytest
 from mlflow import MlflowClient
 from requests import RequestException
 
-from benchmarks import results, tracking
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
-from benchmarks.mlflow_store import connect, experiment_id, find_runs
+from benchmarks.records import results
 from benchmarks.tables import Table
 from benchmarks.tables.render import render
+from benchmarks.tracking import importer as tracking
+from benchmarks.tracking.store import connect, experiment_id, find_runs
 from fabricate import ENVIRONMENT, fabricate, study
 
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: refuses at once

@@ -13,18 +13,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import checkpoints, launch, steps, timing, training
 from benchmarks.data import prepare
 from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
-from benchmarks.features import FeatureStore
 from benchmarks.models import build_method, exported_method
-from benchmarks.paths import Paths
 from benchmarks.plan.lengths import total_length
-from benchmarks.runs import RunSpec
-from benchmarks.steps import StageData
-from benchmarks.study import Study
+from benchmarks.processes import launch
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import Study
+from benchmarks.timing import stage as timing
+from benchmarks.training import checkpoints, steps
+from benchmarks.training import loop as training
+from benchmarks.training.features import FeatureStore
+from benchmarks.training.steps import StageData
 from methods.backbone import load_backbone
 from methods.base import Batch, Context, Example, Stage
 from methods.cot_sft import CoTSFT

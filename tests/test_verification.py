@@ -13,19 +13,20 @@ import pytest
 from typer.testing import CliRunner
 
 import fabricate
-from benchmarks import rescoring, results
 from benchmarks.cli import app
 from benchmarks.data.records import Record
-from benchmarks.differences import lost_row
-from benchmarks.evaluation import summary
+from benchmarks.evaluation.stage import summary
 from benchmarks.figures import Figure
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, sha256, write_json, write_parquet, write_text
-from benchmarks.paths import Paths
+from benchmarks.records import results
 from benchmarks.scoring.by_test import scored
-from benchmarks.study import Study, load_study, parse_study
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.study import Study, load_study, parse_study
 from benchmarks.tables.render import render
-from benchmarks.verification import Finding, report, verify
+from benchmarks.verification import rescoring
+from benchmarks.verification.checks import Finding, report, verify
+from benchmarks.verification.differences import lost_row
 from conftest import ROOT
 from test_synthetic import RS, answered, asked
 

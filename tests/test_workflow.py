@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.study import load_study
+from benchmarks.studies.study import load_study
 from conftest import ROOT
 from copies import copy_suite, environment, printed, snakemake, stand_in
 
@@ -37,7 +37,7 @@ names = {
 }
 text = f"{verb} {rest}"
 if verb == "track":
-    from benchmarks.tracking import tries
+    from benchmarks.tracking.importer import tries
 
     status = "pending" if Path("server_is_down").exists() else "done"
     text = json.dumps({"status": status, "tries": tries(results / "track.json")})
@@ -276,7 +276,7 @@ def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished
     """Snakemake looks at none of a job's own reasons to run while what it comes after is made anew."""
     folder = tmp_path / "suite"
     shutil.copytree(finished, folder, symlinks=True)
-    for name in ("methods/cot_sft.py", "benchmarks/data/store.py", "benchmarks/provenance.py"):
+    for name in ("methods/cot_sft.py", "benchmarks/data/store.py", "benchmarks/records/provenance.py"):
         with (folder / name).open("a") as file:
             file.write("\nEDITED = True\n")
     asked = ("--config", "study=smoke", "--", TARGET)
@@ -377,8 +377,9 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
 
 def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
     """Neither reading studies and records nor rendering them, nor starting ranks: importing it takes seconds."""
-    modules = ("study", "data", "results", "tracking", "tables.render", "figures.render", "launch", "devices")
-    imports = ", ".join(f"benchmarks.{module}" for module in modules)
-    code = f"import sys, {imports}; benchmarks.study.load_study('quick').runs; print('transformers' in sys.modules)"
+    modules = ("studies.study", "data", "records.results", "tracking.importer", "tables.render", "figures.render")
+    imports = ", ".join(f"benchmarks.{module}" for module in (*modules, "processes.launch", "processes.devices"))
+    load = "benchmarks.studies.study.load_study('quick').runs"
+    code = f"import sys, {imports}; {load}; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), text=True, capture_output=True)
     assert done.stdout == "False\n", done.stderr

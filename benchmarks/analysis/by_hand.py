@@ -13,9 +13,9 @@ from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.stage import NoLatents
 from benchmarks.analysis.steering import differences, effects, outputs
-from benchmarks.answering import decoding_of
-from benchmarks.runs import RunSpec
-from benchmarks.study import StudyError
+from benchmarks.evaluation.answering import decoding_of
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import StudyError
 from methods.generation import Intervention, InterventionError
 
 

@@ -17,12 +17,12 @@ from benchmarks.analysis.by_hand import known_test
 from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Said, Speaker, select
-from benchmarks.answering import decoding_of
 from benchmarks.data import TestSet
+from benchmarks.evaluation.answering import decoding_of
 from benchmarks.files import BrokenRecord
-from benchmarks.paths import Paths
-from benchmarks.runs import RunSpec
-from benchmarks.study import Study, StudyError
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import Study, StudyError
 from methods.base import Method
 
 SHOWN = 8  # latents of a step, active dimensions

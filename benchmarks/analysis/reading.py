@@ -12,11 +12,11 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, read_parquet
-from benchmarks.paths import Paths
-from benchmarks.records import first_problem, read_records
-from benchmarks.runs import RunSpec, run_id
-from benchmarks.specs import Block, Row
-from benchmarks.study import Study
+from benchmarks.records.schema import first_problem, read_records
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec, run_id
+from benchmarks.studies.specs import Block, Row
+from benchmarks.studies.study import Study
 from methods.registry import get_method
 
 

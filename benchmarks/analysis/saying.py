@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.answering import answering_method, batches_by_length, generated, said_ids
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.engine import autocast
-from benchmarks.paths import Paths
-from benchmarks.runs import RunSpec
+from benchmarks.evaluation.answering import answering_method, batches_by_length, generated, said_ids
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
 from methods.base import Example, Method
 from methods.generation import Decoding
 

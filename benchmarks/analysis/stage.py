@@ -18,16 +18,16 @@ from benchmarks.analysis.reading import record_path, steerable_latents
 from benchmarks.analysis.saying import Said, Speaker, evenly
 from benchmarks.analysis.steering import described, outputs
 from benchmarks.analysis.votes import MEAN
-from benchmarks.answering import answer, decoding_of
 from benchmarks.data import TestSet, decode, open_corpus
 from benchmarks.environment import ended, environment
+from benchmarks.evaluation.answering import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_weights
-from benchmarks.paths import Paths
 from benchmarks.progress import Progress
-from benchmarks.runs import RunSpec
 from benchmarks.scoring.by_test import reads_steps
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
 from methods.generation import Decoding, Intervention
 
 SINGLE = 3  # frequent dimensions that are set alone, for the case study

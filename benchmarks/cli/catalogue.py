@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from benchmarks.cli.common import StudyArgument, clear_errors
-from benchmarks.study import StudyError, load_study, shipped
+from benchmarks.studies.study import StudyError, load_study, shipped
 
 app = typer.Typer()
 METHODS = Path("methods")
@@ -83,7 +83,7 @@ def datasets(
 def cite(study: StudyArgument) -> None:
     """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
     with clear_errors():
-        from benchmarks.bibliography import citations
+        from benchmarks.studies.bibliography import citations
 
         entries = citations(load_study(study))
     typer.echo("\n\n".join(entries))

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.heartbeat import RankFailure
-from benchmarks.runs import RunSpec
-from benchmarks.study import StudyError, load_study
+from benchmarks.processes.heartbeat import RankFailure
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import StudyError, load_study
 
 StudyArgument = Annotated[
     str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, StudyArgument, clear_errors
-from benchmarks.hardware import GPUS, get_gpu
-from benchmarks.study import load_study
+from benchmarks.plan.hardware import GPUS, get_gpu
+from benchmarks.studies.study import load_study
 
 app = typer.Typer()
 
@@ -76,9 +76,9 @@ def speed(
     """Measure how much faster batching and a cache make each method. Nothing else should run on the machine."""
     with clear_errors():
         loaded = load_study(study)
-        from benchmarks import devices
         from benchmarks.files import write_json
-        from benchmarks.speed import measure_speed, render_speed
+        from benchmarks.processes import devices
+        from benchmarks.timing.speed import measure_speed, render_speed
 
         devices.pin(1)
         record = measure_speed(loaded, results, repeats, questions)
@@ -122,8 +122,9 @@ def measure(
     and Test columns."""
     with clear_errors():
         loaded = load_study(study)
-        from benchmarks import devices, measuring
+        from benchmarks.processes import devices
         from benchmarks.tables.measured import render_measured
+        from benchmarks.timing import measuring
 
         devices.pin(1)
         folder = output or results / "measured" / name

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
-from benchmarks.study import StudyError, load_study, shipped
+from benchmarks.studies.study import StudyError, load_study, shipped
 
 app = typer.Typer()
 NAMED = "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; or an MLflow run id."
@@ -24,7 +24,7 @@ def compare(
 ) -> None:
     """Compare two tracked runs: differences of metrics, a paired test, and the questions on which they differ."""
     with clear_errors():
-        from benchmarks import comparison
+        from benchmarks.tracking import comparison
 
         typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))
 
@@ -39,8 +39,8 @@ def explain(
     """Show what all trained runs make of one question: steps, latents as nearest tokens, active dimensions."""
     with clear_errors():
         loaded = load_study(study)
-        from benchmarks import devices
         from benchmarks.analysis import explaining
+        from benchmarks.processes import devices
 
         devices.pin(1)
         explaining.explain(loaded, results, question, test)
@@ -62,8 +62,8 @@ def intervene(
     accuracy change."""
     with clear_errors():
         spec = ready_run(study, run, results)
-        from benchmarks import devices
         from benchmarks.analysis import by_hand
+        from benchmarks.processes import devices
 
         devices.pin(1)
         by_hand.intervene(spec, results, dims, value, step, test, questions, show)
@@ -76,7 +76,7 @@ def verify(
 ) -> None:
     """Recompute digests, scores and tables from the predictions; exit code 1 if anything differs."""
     with clear_errors():
-        from benchmarks import verification
+        from benchmarks.verification import checks
 
         if not folder.is_dir():
             raise StudyError(f"there is no folder {folder}: name that of a study's results")
@@ -85,15 +85,15 @@ def verify(
             raise StudyError(f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
                              "with --study whose results these are")  # fmt: skip
         loaded = load_study(study or folder.resolve().name)
-        findings = verification.verify(loaded, folder)
-    typer.echo(verification.report(findings))
+        findings = checks.verify(loaded, folder)
+    typer.echo(checks.report(findings))
     raise typer.Exit(any(finding.kind == "differs" for finding in findings))
 
 
 @app.command()
 def claims() -> None:
     """Check the paper's claims against its own numbers; `table STUDY --table claims` has our numbers beside them."""
-    from benchmarks.markup import markdown
     from benchmarks.tables.claims import paper_alone
+    from benchmarks.tables.markup import markdown
 
     typer.echo(markdown(paper_alone()))

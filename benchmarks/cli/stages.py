@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
 from benchmarks.figures import Figure
-from benchmarks.study import StudyError, load_study
+from benchmarks.studies.study import StudyError, load_study
 from benchmarks.tables import Table
 
 app = typer.Typer()
@@ -40,7 +40,7 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Train one run, from its last checkpoint if there is one."""
     with clear_errors():
         spec = ready_run(study, run, results)
-        from benchmarks import devices, launch
+        from benchmarks.processes import devices, launch
 
         devices.pin_for(spec.engine)
         record = launch.train(spec, results)
@@ -53,10 +53,11 @@ def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS)
     """Answer all test questions with a trained run and score the answers."""
     with clear_errors():
         spec = ready_run(study, run, results)
-        from benchmarks import devices, evaluation
+        from benchmarks.evaluation import stage
+        from benchmarks.processes import devices
 
         devices.pin(1)
-        record = evaluation.evaluate(spec, results)
+        record = stage.evaluate(spec, results)
     for name, decoding in record["decodings"].items():
         for test, scores in decoding["tests"].items():
             mean = sum(scores["accuracy"]) / len(scores["accuracy"])
@@ -68,10 +69,11 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Measure test and training times of a trained run. Nothing else should run on the machine."""
     with clear_errors():
         spec = ready_run(study, run, results)
-        from benchmarks import devices, timing
+        from benchmarks.processes import devices
+        from benchmarks.timing import stage
 
         devices.pin_for(spec.engine)
-        record = timing.time_run(spec, results)
+        record = stage.time_run(spec, results)
     for test, modes in record["tests"].items():
         for mode, measured in modes.items():
             seconds = median(measured["seconds"])
@@ -83,8 +85,8 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
     """Analyse what a trained run's latents carry: their patterns, interventions, samples. Figures are drawn from it."""
     with clear_errors():
         spec = ready_run(study, run, results)
-        from benchmarks import devices
         from benchmarks.analysis import stage
+        from benchmarks.processes import devices
 
         devices.pin(1)
         record = stage.analyse(spec, results)
@@ -96,7 +98,7 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
 def collect(study: StudyArgument, results: Results = RESULTS) -> None:
     """Gather all records of a study into one tidy frame."""
     with clear_errors():
-        from benchmarks import results as records
+        from benchmarks.records import results as records
 
         loaded = load_study(study)
         records.require_records(loaded, results)
@@ -108,9 +110,9 @@ def collect(study: StudyArgument, results: Results = RESULTS) -> None:
 def track(study: StudyArgument, results: Results = RESULTS) -> None:
     """Import a study's records into MLflow (MLFLOW_TRACKING_URI, or a SQLite file in the results folder)."""
     with clear_errors():
-        from benchmarks import tracking
+        from benchmarks.tracking import importer
 
-        tracking.track(load_study(study), results)
+        importer.track(load_study(study), results)
 
 
 @app.command()
@@ -126,12 +128,12 @@ def table(
         if table not in (None, *own, Table.claims):
             raise StudyError(f"study {study} does not list the table {table}; its tables are: {', '.join(own)} (and "
                              "claims, as of any study)")  # fmt: skip
-        from benchmarks import tracking
-        from benchmarks.results import load_collected
+        from benchmarks.records.results import load_collected
         from benchmarks.tables.render import render
+        from benchmarks.tracking import importer
 
         files = render(loaded, results, table or own[0])
-        tracking.attach_table(loaded, results, files)
+        importer.attach_table(loaded, results, files)
         if not any(run.train or run.evaluate for run in load_collected(loaded, results).runs.values()):
             typer.secho(
                 f"warning: no run of {loaded.name} has a record, so the table has no result", fg="yellow", err=True
@@ -160,6 +162,6 @@ def report(
 ) -> None:
     """Put all tables and figures of a results folder into one HTML file that can be read offline."""
     with clear_errors():
-        from benchmarks import report as pages
+        from benchmarks.report import page
 
-        typer.echo(pages.report(folder), err=True)
+        typer.echo(page.report(folder), err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.data import embedded
-from benchmarks.specs import Strict
+from benchmarks.studies.specs import Strict
 
 
 class File(Strict):

@@ -16,7 +16,7 @@ from benchmarks.data.records import (
     sentences,
 )
 from benchmarks.data.sources import DATASETS, DataSet, Generated
-from benchmarks.specs import Form
+from benchmarks.studies.specs import Form
 from methods.nearest import suggestion
 
 STEPS = {"equation": equations, "text": sentences, "lines": lines}

@@ -22,9 +22,9 @@ from benchmarks.data.loading import get_dataset, load_rows, questions, shared, s
 from benchmarks.data.records import DataError, Record, digest, normalise
 from benchmarks.data.tokenizers import make_tokenizer
 from benchmarks.files import BrokenRecord, read_json, sync, write_json
-from benchmarks.paths import DONE, data_folder
-from benchmarks.specs import Block
-from benchmarks.study import Study
+from benchmarks.studies.paths import DONE, data_folder
+from benchmarks.studies.specs import Block
+from benchmarks.studies.study import Study
 from methods.base import Example
 
 if TYPE_CHECKING:

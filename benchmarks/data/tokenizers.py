@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.data.records import DataError, Record
-from benchmarks.specs import TokenizerSpec
+from benchmarks.studies.specs import TokenizerSpec
 from methods.base import ANSWER_MARKER, Vocabulary
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from benchmarks.engine.layers import checkpoint_activations, compile_layers, plain_layers
 from benchmarks.engine.ranks import Ranks
-from benchmarks.micro_batches import cuts, parts_of
-from benchmarks.specs import EngineSpec, TrainingSpec
+from benchmarks.studies.micro_batches import cuts, parts_of
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides the number of its updates

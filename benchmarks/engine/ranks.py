@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.device import pick_device
-from benchmarks.heartbeat import STARTUP, Heartbeat
+from benchmarks.processes.heartbeat import STARTUP, Heartbeat
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks import statistics
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.votes import calibration_error, protocols, reliability
 from benchmarks.figures.drawing import grid, legend_below
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import GREY, colour, marker
+from benchmarks.records import statistics
 
 
 class CalibrationFigure(LatentsFigure):

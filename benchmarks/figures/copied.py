@@ -10,11 +10,11 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
+from benchmarks.records.statistics import FEWEST
+from benchmarks.records.summary import answers
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.scoring.copying import WIDTH, Copying, bins
-from benchmarks.specs import Block, Row
-from benchmarks.statistics import FEWEST
-from benchmarks.summary import answers
+from benchmarks.studies.specs import Block, Row
 from benchmarks.tables.repeating import habit
 
 COLUMNS = ("test", "text", "correct", "draws", "choices")

@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.style import GREY, PAGE, colour, marker, shade
-from benchmarks.provenance import titles
-from benchmarks.results import Collected, load_collected
-from benchmarks.specs import Row
-from benchmarks.study import Study
-from benchmarks.summary import Summary, summarise
+from benchmarks.records.provenance import titles
+from benchmarks.records.results import Collected, load_collected
+from benchmarks.records.summary import Summary, summarise
+from benchmarks.studies.specs import Row
+from benchmarks.studies.study import Study
 from methods.base import Method
 from methods.registry import available
 

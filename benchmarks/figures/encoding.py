@@ -11,10 +11,10 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import Analysis, EncodingRecord
-from benchmarks.claims import load_claims
 from benchmarks.figures.drawing import NothingToDraw, grid
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import GREY, SEQUENTIAL, colour, picture
+from benchmarks.paper.claims import load_claims
 
 OTHERS = 6  # dimensions of no digit that are shown too: the most active ones
 

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.analysis.patterns import correlation_graph, correlations
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import clique_effects
-from benchmarks.claims import load_claims
 from benchmarks.figures.drawing import NothingToDraw, grid
 from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import DIVERGING, GREY, colour, picture
+from benchmarks.paper.claims import load_claims
 
 LABELLED = 20  # dimensions, at most, that are named in a panel
 

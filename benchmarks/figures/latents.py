@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
 from benchmarks.figures.drawing import Drawing, NothingToDraw
-from benchmarks.study import Study
+from benchmarks.studies.study import Study
 
 
 class LatentsFigure(Drawing):

@@ -19,9 +19,9 @@ from benchmarks.figures.steps import StepsFigure
 from benchmarks.figures.style import styled
 from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import replacing, write_text
-from benchmarks.markup import markdown_footer
-from benchmarks.provenance import provenance
-from benchmarks.study import Study
+from benchmarks.records.provenance import provenance
+from benchmarks.studies.study import Study
+from benchmarks.tables.markup import markdown_footer
 
 DRAWINGS: dict[Figure, type[Drawing]] = {
     Figure.pareto: ParetoFigure,

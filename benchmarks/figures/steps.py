@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks import statistics
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
-from benchmarks.specs import Block, Row
-from benchmarks.statistics import FEWEST
-from benchmarks.summary import answers
+from benchmarks.records import statistics
+from benchmarks.records.statistics import FEWEST
+from benchmarks.records.summary import answers
+from benchmarks.studies.specs import Block, Row
 
 COLUMNS = ("test", "id", "same_as", "seed", "correct", "n_steps")
 

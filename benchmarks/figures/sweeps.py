@@ -12,8 +12,8 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, colour, marker
-from benchmarks.specs import Block, Row
-from benchmarks.summary import dead
+from benchmarks.records.summary import dead
+from benchmarks.studies.specs import Block, Row
 from methods.registry import get_method
 
 

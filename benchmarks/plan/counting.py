@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine import autocast
 from benchmarks.engine.layers import checkpoint_activations
-from benchmarks.runs import RunSpec
+from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Batch, Context, Example, Method, Setup, Stage, Vocabulary
 from methods.registry import build

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from benchmarks.hardware import GPU
 from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_free, disk_needed
+from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import ZERO
-from benchmarks.study import Study
+from benchmarks.studies.study import Study
 
 MACHINE = 8  # GPUs of one machine, as the paper had
 TOLD = 0.05  # share of idle ranks, or of further passes, that is worth a word

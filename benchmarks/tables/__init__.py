@@ -18,7 +18,7 @@ class Table(StrEnum):
     claims = "claims"  # what the paper says of its numbers
 
 
-COUNTERPARTS = {  # the paper's table (benchmarks/paper.yaml) that has the same rows
+COUNTERPARTS = {  # the paper's table (benchmarks/paper/numbers.yaml) that has the same rows
     Table.main: "main_0.5b",
     Table.scale: "main_3b",
     Table.pretrained: "pretrained",

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks import statistics
-from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.paper import Measured, paper_table
-from benchmarks.specs import Block, Row
+from benchmarks.paper.numbers import Measured, paper_table
+from benchmarks.records import statistics
+from benchmarks.studies.specs import Block, Row
 from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.cells import cell, p_value, points
 from benchmarks.tables.maker import PASSES, RANKS, TIE, Maker
+from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
 class AccuracyTable(Maker):

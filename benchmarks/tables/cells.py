@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.markup import Cell
+from benchmarks.tables.markup import Cell
 
 
 def cell(value: Any, form: Callable[[Any], str], note: str = "", spread: Any = None) -> Cell:

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import pandas as pd
 
-from benchmarks import claims
-from benchmarks.claims import Claim, Finding
-from benchmarks.markup import DASH, Cell, Column, Document, Grid, Line
-from benchmarks.paper import paper_table
-from benchmarks.statistics import ALPHA, TIMES_DIFFER
-from benchmarks.study import Study
+from benchmarks.paper import claims
+from benchmarks.paper.claims import Claim, Finding
+from benchmarks.paper.numbers import paper_table
+from benchmarks.records.statistics import ALPHA, TIMES_DIFFER
+from benchmarks.studies.study import Study
 from benchmarks.tables.evidence import Paper, Records, counterparts
 from benchmarks.tables.maker import Maker
+from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line
 
 TITLE = "What the paper says of its numbers"
 COLUMNS = ("Stands in", "Cells", "Paper's numbers", "Verdict on them", "Ours", "Verdict on ours", "Why")
@@ -64,10 +64,10 @@ class ClaimsTable(Maker):
 
 
 LEGEND = (
-    """Paper's numbers: recomputed from the cells of its tables, as in benchmarks/paper.yaml: differences in percentage
-    points, or how many times as long the other takes. Verdict on them: whether these numbers support the sentence in
-    this reading. They are taken as they are: the paper gives no test, and does not say what its spreads cover. A number
-    that is in its text alone is shown and not judged.""",
+    """Paper's numbers: recomputed from the cells of its tables, as in benchmarks/paper/numbers.yaml: differences in
+    percentage points, or how many times as long the other takes. Verdict on them: whether these numbers support the
+    sentence in this reading. They are taken as they are: the paper gives no test, and does not say what its spreads
+    cover. A number that is in its text alone is shown and not judged.""",
     f"""Verdict on ours: the same reading on our records. One row is better than another only where a paired test
     separates the two (p < {ALPHA}, Holm's correction); where there can be none, as test sets or studies differ,
     only where their 95 % intervals lie apart. Over different test sets, models that are not built alike are not

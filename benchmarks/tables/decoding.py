@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.specs import Block, DecodingSpec, Row
+from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables.cells import percent
 from benchmarks.tables.maker import Maker, heading
+from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
 class DecodingTable(Maker):

@@ -11,15 +11,15 @@ import pandas as pd
 from benchmarks.analysis.measures import FAINT, MEASURES, inert
 from benchmarks.analysis.reading import Analysis, analyses
 from benchmarks.analysis.steering import clique_effects
-from benchmarks.claims import Analysed, Claim, Finding, Measure, PaperCell, Source
-from benchmarks.paper import paper_table
-from benchmarks.provenance import backbone
-from benchmarks.results import load_collected
-from benchmarks.runs import RunSpec, run_id
-from benchmarks.specs import TrainingSpec
-from benchmarks.statistics import ALPHA, FEWEST_TRAININGS, testable
-from benchmarks.study import Study
-from benchmarks.summary import Summary, dead
+from benchmarks.paper.claims import Analysed, Claim, Finding, Measure, PaperCell, Source
+from benchmarks.paper.numbers import paper_table
+from benchmarks.records.provenance import backbone
+from benchmarks.records.results import load_collected
+from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, testable
+from benchmarks.records.summary import Summary, dead
+from benchmarks.studies.runs import RunSpec, run_id
+from benchmarks.studies.specs import TrainingSpec
+from benchmarks.studies.study import Study
 from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.repeating import habit_of
 from methods.base import ANSWER_MARKER

@@ -7,11 +7,11 @@ from functools import cached_property
 
 import pandas as pd
 
-from benchmarks.markup import Cell, Column, Grid, Line
+from benchmarks.records.statistics import FEWEST
 from benchmarks.scoring.copying import bins
-from benchmarks.specs import Block, Row
-from benchmarks.statistics import FEWEST
+from benchmarks.studies.specs import Block, Row
 from benchmarks.tables.cells import cell, percent
+from benchmarks.tables.markup import Cell, Column, Grid, Line
 from benchmarks.tables.repeating import Habit, habit_of
 from benchmarks.tables.synthetic import Found, SyntheticTable
 

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.markup import DASH, Cell, Column, Grid, Line
-from benchmarks.other_load import MUCH
-from benchmarks.pace import SLOWER
-from benchmarks.paper import Measured, PaperRow, PaperTable, paper_table
-from benchmarks.provenance import hardware
-from benchmarks.runs import run_id
-from benchmarks.specs import Block, DecodingSpec, Row
-from benchmarks.statistics import ALPHA
+from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.records.provenance import hardware
+from benchmarks.records.statistics import ALPHA
+from benchmarks.studies.runs import run_id
+from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.cells import asked, bounds, cell, count, flops, p_value, percent, points, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
+from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line
+from benchmarks.timing.other_load import MUCH
+from benchmarks.timing.pace import SLOWER
 
 SCORES = (Column("n"), Column("Not in training (%)"), Column("Strict (%)"), Column("No answer (%)"))
 SCORES += (Column("95 % interval"), Column("± over"))
@@ -207,7 +207,7 @@ class MainTable(Maker):
         if self.paper:
             yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}. It does not say what its ± covers."
         else:
-            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
+            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper/numbers.yaml."
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
 

@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.markup import Cell, Column, Document, Grid, Line
-from benchmarks.paper import PaperTable, paper_table
-from benchmarks.records import RunRecords
+from benchmarks.paper.numbers import PaperTable, paper_table
+from benchmarks.records.schema import RunRecords
+from benchmarks.records.statistics import FEWEST_TRAININGS
+from benchmarks.records.summary import Summary, dead
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.by_test import scorer_of
-from benchmarks.specs import Block, DecodingSpec, Row
-from benchmarks.statistics import FEWEST_TRAININGS
-from benchmarks.study import Study
-from benchmarks.summary import Summary, dead
+from benchmarks.studies.specs import Block, DecodingSpec, Row
+from benchmarks.studies.study import Study
 from benchmarks.tables.cells import asked, bounds, cell, percent
+from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 
 TIE = "="
 # What several legends say

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.files import read_json, write_text
-from benchmarks.hardware import gpu_of
-from benchmarks.markup import Cell, Column, Document, Grid, Line, markdown
-from benchmarks.paper import PaperRow, paper_table
-from benchmarks.study import Study
+from benchmarks.paper.numbers import PaperRow, paper_table
+from benchmarks.plan.hardware import gpu_of
+from benchmarks.studies.study import Study
 from benchmarks.tables.cells import cell, count, seconds
+from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, markdown
 
 PAPER_GPUS = 8
 LEGEND = (

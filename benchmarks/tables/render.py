@@ -10,11 +10,10 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.files import write_text
-from benchmarks.markup import latex, markdown
-from benchmarks.provenance import in_short, provenance, titles
-from benchmarks.results import Collected, load_collected
-from benchmarks.study import Study, load_study
-from benchmarks.summary import Summary, summarise
+from benchmarks.records.provenance import in_short, provenance, titles
+from benchmarks.records.results import Collected, load_collected
+from benchmarks.records.summary import Summary, summarise
+from benchmarks.studies.study import Study, load_study
 from benchmarks.tables import Table
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
 from benchmarks.tables.claims import ClaimsTable
@@ -23,6 +22,7 @@ from benchmarks.tables.decoding import DecodingTable
 from benchmarks.tables.longrange import LongRangeTable
 from benchmarks.tables.main import MainTable
 from benchmarks.tables.maker import Maker
+from benchmarks.tables.markup import latex, markdown
 from benchmarks.tables.scale import ScaleTable
 from benchmarks.tables.synthetic import SyntheticTable
 

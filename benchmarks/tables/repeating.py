@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.records import RunRecords
+from benchmarks.records.schema import RunRecords
+from benchmarks.records.summary import answers
 from benchmarks.scoring.base import said
 from benchmarks.scoring.copying import repeats
-from benchmarks.study import Study
-from benchmarks.summary import answers
+from benchmarks.studies.study import Study
 
 FREELY = 0.01  # a share of repeated steps that is too small to explain anything
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.markup import Cell, Column, Grid, Line
-from benchmarks.provenance import backbone
-from benchmarks.runs import run_id
+from benchmarks.records.provenance import backbone
+from benchmarks.studies.runs import run_id
 from benchmarks.tables import COUNTERPARTS, Table
 from benchmarks.tables.cells import cell, count
 from benchmarks.tables.main import MainTable
+from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
 class ScaleTable(MainTable):

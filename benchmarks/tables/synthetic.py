@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.diversity import FEWEST_PAIRS, DrawStatistics
-from benchmarks.markup import Cell, Column, Document, Grid, Line
-from benchmarks.paper import Measured
-from benchmarks.runs import run_id
-from benchmarks.specs import Block, DecodingSpec, Row
-from benchmarks.study import StudyError
+from benchmarks.paper.numbers import Measured
+from benchmarks.scoring.diversity import FEWEST_PAIRS, DrawStatistics
+from benchmarks.studies.runs import run_id
+from benchmarks.studies.specs import Block, DecodingSpec, Row
+from benchmarks.studies.study import StudyError
 from benchmarks.tables.cells import bounds, cell, percent
 from benchmarks.tables.maker import Maker, spoken
+from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 
 Found = dict[str, Any]
 
@@ -161,7 +161,7 @@ class SyntheticTable(Maker):
         if self.paper:
             yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}."
         else:
-            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper.yaml."
+            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper/numbers.yaml."
 
     def _verdicts(self, block: Block) -> Iterator[str]:
         """How the rows of a block differ, in words."""

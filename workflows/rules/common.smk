@@ -16,8 +16,8 @@ from benchmarks.data import DataError, get_dataset
 from benchmarks.data.store import require_known
 from benchmarks.figures import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.paths import Paths
-from benchmarks.study import STUDIES, StudyError, load_study, study_content, study_path
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.study import STUDIES, StudyError, load_study, study_content, study_path
 from benchmarks.tables import Table
 from methods.registry import code_digest, get_method
 from methods.sources import source_digest
@@ -126,7 +126,7 @@ def needs_of(figure, study):
 
 def tries(wildcards):
     """The number of the next try to import into MLflow; while that is pending, it is another one each time."""
-    from benchmarks.tracking import tries  # pandas takes its time
+    from benchmarks.tracking.importer import tries  # pandas takes its time
 
     return tries(Path(f"results/{wildcards.study}/track.json"))
 

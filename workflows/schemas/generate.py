@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.study import Study
+from benchmarks.studies.study import Study
 
 TARGET = Path(__file__).with_name("study.schema.json")
 

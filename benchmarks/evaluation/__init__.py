@@ -1,0 +1,1 @@
+"""How a trained run answers, and how right its answers are."""

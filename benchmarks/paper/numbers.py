@@ -1,0 +1,114 @@
+"""The paper's own numbers (``paper.yaml``), validated."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, model_validator
+
+from benchmarks.studies.specs import Strict
+
+PATH = Path(__file__).with_name("numbers.yaml")
+
+
+class Measured(Strict):
+    """A printed number and, where the paper gives one, its spread."""
+
+    mean: float
+    spread: float | None = None
+
+
+def _measured(value: Any) -> Any:
+    """``[mean, spread]`` or a mean alone, as the file writes them."""
+    if isinstance(value, list):
+        return dict(zip(("mean", "spread"), value, strict=True))
+    return {"mean": value} if isinstance(value, (int, float)) else value
+
+
+Number = Annotated[Measured, BeforeValidator(_measured)]
+
+
+class PaperScore(Strict):
+    accuracy: Number
+    seconds: Number | None = None
+
+
+class PaperRow(Strict):
+    row: str
+    title: str
+    note: str | None = None
+    commented_out: bool = False
+    train_hours: Number | None = None
+    tests: dict[str, PaperScore]
+
+    @property
+    def in_paper(self) -> str | None:
+        """Its note, where it stands among rows that are not the paper's."""
+        return f"{self.title} in the paper: {self.note}" if self.note else None
+
+
+class PaperBlock(Strict):
+    title: str
+    rows: tuple[PaperRow, ...]
+
+    @property
+    def printed(self) -> dict[str, PaperRow]:
+        """The rows that the paper prints, by id."""
+        return {row.row: row for row in self.rows if not row.commented_out}
+
+
+class PaperTable(Strict):
+    """``label``: of the table in the LaTeX source. ``unit``: of its accuracies. ``tests``: titles by name.
+    ``about_tests``: what these titles leave out."""
+
+    label: str
+    caption: str
+    setting: str
+    unit: Literal["percent", "share"]
+    tests: dict[str, str]
+    about_tests: str = ""
+    blocks: dict[str, PaperBlock]
+
+    @property
+    def place(self) -> str:
+        """Where in the paper it is, for people."""
+        return f"{self.caption.rstrip('.')} ({self.label} in the paper's LaTeX source)"
+
+    def printed(self, block: str) -> dict[str, PaperRow]:
+        """The rows that the paper prints of a block, by id; none of a block that the table does not have."""
+        return self.blocks[block].printed if block in self.blocks else {}
+
+    @property
+    def decimals(self) -> int:
+        """How many the table prints of its accuracies."""
+        rows = [row for block in self.blocks.values() for row in block.rows]
+        means = [score.accuracy.mean for row in rows for score in row.tests.values()]
+        return max(len(str(mean).partition(".")[2]) for mean in means)
+
+    @model_validator(mode="after")
+    def _known_tests(self) -> PaperTable:
+        for block in self.blocks.values():
+            for row in block.rows:
+                if unknown := row.tests.keys() - self.tests.keys():
+                    raise ValueError(f"row {row.row!r} of {self.label} names unknown tests {sorted(unknown)}")
+        return self
+
+
+@cache
+def paper_tables() -> dict[str, PaperTable]:
+    """All tables of the paper by name; those that name no tests are on the three benchmarks."""
+    content = yaml.safe_load(PATH.read_text(encoding="utf-8"))
+    shared = {key: content[key] for key in ("tests", "about_tests")}
+    tables = content["tables"].items()
+    return {name: PaperTable.model_validate(table if "tests" in table else shared | table) for name, table in tables}
+
+
+def paper_table(name: str) -> PaperTable:
+    """One table, or an error that lists those there are."""
+    tables = paper_tables()
+    if name not in tables:
+        raise ValueError(f"{PATH.name} has no table {name!r}: a study's `paper` is one of {', '.join(tables)}")
+    return tables[name]

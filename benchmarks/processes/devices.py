@@ -1,0 +1,93 @@
+"""GPUs of this machine, each used by one process of the suite (or by the ranks of one) at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+
+import torch
+
+from benchmarks.locks import FileLock, Locked
+from benchmarks.studies.specs import EngineSpec
+
+log = logging.getLogger(__name__)
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+NONE = ("", "-1", "NoDevFiles")  # names of no GPU
+POLL = 1.0  # seconds
+_held: list[FileLock] = []  # until this process ends
+
+
+class TooFewDevices(ValueError):
+    """This machine has fewer GPUs than a run asks for."""
+
+
+def visible() -> list[str]:
+    """The GPUs that this process may use, without touching any. As in CUDA, a name of no GPU hides those after it."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return list(takewhile(lambda name: name not in NONE, (name.strip() for name in named.split(","))))
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def pin_for(engine: EngineSpec) -> None:
+    """:func:`pin` as many GPUs as an engine has. With several nodes nothing is locked, and whoever gives nodes to runs
+    (as SLURM does) gives each to one: the locks are this machine's, which need not be one of the nodes, and
+    DeepSpeed's runner takes the first GPUs of each host, whichever are pinned here."""
+    if engine.nodes == 1:
+        pin(engine.gpus)
+
+
+def pin(count: int, folder: Path | None = None) -> list[str]:
+    """Wait for ``count`` GPUs that no other process holds, and show this process no others. To be called before CUDA is
+    used; where there is no GPU nothing happens. The locks go with the process, however it ends."""
+    names = visible()
+    if not names:
+        return []
+    if len(names) < count:
+        raise TooFewDevices(f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
+                            f"{count}: lower `gpus`, or widen {VARIABLE}")  # fmt: skip
+    folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
+    job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
+    own: dict[str, FileLock] = {}
+    reported: set[Path] = set()
+    with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one at a time, or two might wait for each other
+        while len(own) < count:
+            for name in names:
+                lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
+                if len(own) < count and name not in own and _try_take(lock, reported):
+                    own[name] = lock
+            if len(own) < count:
+                time.sleep(POLL)
+    _held.extend(own.values())
+    os.environ[VARIABLE] = ",".join(own)
+    return list(own)
+
+
+def _try_take(lock: FileLock, reported: set[Path]) -> bool:
+    """Take a lock if it is free. Who holds it is logged, unless the lock is ``reported`` already."""
+    try:
+        lock.acquire()
+    except Locked as error:
+        if lock.path not in reported:
+            log.warning("%s", error)
+            reported.add(lock.path)
+        return False
+    return True
+
+
+@contextmanager
+def _take(lock: FileLock) -> Iterator[None]:
+    """Hold a lock as soon as it is free."""
+    reported: set[Path] = set()
+    while not _try_take(lock, reported):
+        time.sleep(POLL)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,259 @@
+"""Does a run's work here or on its ranks: starts them, watches over them, and ends them all when one dies or hangs.
+
+On one machine DeepSpeed's launcher starts them; on several its runner does, over a hostfile, or ``srun`` inside a SLURM
+job. What each rank prints is in ``ranks/TASK/rank-N.log`` in the run's folder, and what it printed in the try before in
+``ranks/TASK-before``; rank 0's is printed here too. The folder must be on a file system that all nodes share.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.files import read_json, write_json
+from benchmarks.locks import RunLock
+from benchmarks.processes.devices import VARIABLE, visible
+from benchmarks.processes.heartbeat import (
+    DONE,
+    STARTUP,
+    Beat,
+    RankFailure,
+    first_to_go,
+    laggards,
+    read_beat,
+    stop,
+    tell_to_go,
+)
+from benchmarks.processes.preemption import EXIT_CODE, noting, shielded
+from benchmarks.processes.rank import ENVIRONMENT
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import EngineSpec
+
+HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
+POLL = 0.1  # seconds
+GRACE = 10.0  # seconds that a launcher has to end all ranks once one has ended
+MODULE = "benchmarks.processes.rank"
+# Variables that ranks get through a file, because a runner over a hostfile hands on hardly any. No tokens: others may
+# read the file
+CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
+Task = Literal["train", "time"]
+
+
+class NoPlace(ValueError):
+    """There is nowhere to start the ranks that a run asks for."""
+
+
+def train(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Train a run unless it is trained already, here or on the ranks of its engine; returns its record."""
+    paths = Paths(results, spec)
+    with RunLock(paths.run):
+        if spec.engine.kind == "process":
+            from benchmarks.engine import Ranks  # slow to import, and needed only where a model is built
+            from benchmarks.training.stage import train_as
+
+            return train_as(Ranks(), spec, results)
+        run_ranks(spec, results, "train")
+    return read_json(paths.record("train"))
+
+
+def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
+    """Do a run's ``task`` on the ranks of its engine. The caller holds the run's lock."""
+    folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
+    make_room(folder)
+    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
+    carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
+    if spec.engine.nodes == 1 and not visible():
+        carried[VARIABLE] = ""  # the launcher numbers GPUs, and would show the ranks those that are hidden here
+    write_json(folder / ENVIRONMENT, carried)
+    given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
+    given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
+    # A scheduler sends SIGTERM to every process of a job; a launcher that gets it kills the ranks 30 seconds later, be
+    # their checkpoint written or not
+    with (folder / "launcher.log").open("wb") as log, shielded():
+        launcher = subprocess.Popen(
+            command(spec.engine, threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    watch = Watch(launcher, folder, spec.engine)
+    try:
+        with noting(watch.pass_on):
+            watch.until_done()
+    finally:
+        watch.kill()
+
+
+def make_room(folder: Path) -> None:
+    """An empty folder. What the last try left there is kept beside it, since an error message may point to it."""
+    before = folder.with_name(f"{folder.name}-before")
+    if folder.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        folder.rename(before)
+    folder.mkdir(parents=True)
+
+
+def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
+    """The command that starts all ranks, with so many ``threads`` each."""
+    port = free_port()
+    python = [sys.executable, "-u", "-m"]
+    if engine.nodes == 1:
+        devices = visible()[: engine.gpus]
+        slots = devices if len(devices) == engine.gpus else list(range(engine.gpus))
+        world = base64.urlsafe_b64encode(json.dumps({"localhost": slots}).encode()).decode()
+        place = [f"--world_info={world}", "--master_addr=127.0.0.1", f"--master_port={port}"]
+        return [*python, "deepspeed.launcher.launch", *place, "--no_local_rank", "--module", MODULE, *given]
+    if "SLURM_JOB_ID" in os.environ:
+        tasks = [f"--nodes={engine.nodes}", f"--ntasks={engine.ranks}", f"--ntasks-per-node={engine.gpus}"]
+        tasks += [f"--cpus-per-task={threads}"]  # srun does not take it over from its job
+        meet = ["--rendezvous", f"{socket.gethostname()}:{port}"]
+        return ["srun", *tasks, "--overlap", "--kill-on-bad-exit=1", *python, MODULE, *given, *meet]
+    if hostfile := os.environ.get(HOSTFILE_VARIABLE):
+        size = [f"--num_nodes={engine.nodes}", f"--num_gpus={engine.gpus}", f"--master_port={port}"]
+        runner = [*python, "deepspeed.launcher.runner", f"--hostfile={hostfile}", *size]
+        return [*runner, "--no_local_rank", "--module", MODULE, *given]
+    raise NoPlace(f"the engine asks for {engine.nodes} nodes: run inside a SLURM job of as many, or name a hostfile of "
+                  f"DeepSpeed in {HOSTFILE_VARIABLE}")  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+class Watch:
+    """Over one launcher and its ranks."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes], folder: Path, engine: EngineSpec) -> None:
+        self.launcher, self.folder, self.engine = launcher, folder, engine
+        self.printed = 0
+        self.moved = time.monotonic()  # when a rank last made progress
+        self.beats: dict[int, Beat] = {}
+        self.written: dict[int, float] = {}  # when each rank's file was last seen to change
+        self.dead: Beat | None = None  # the rank that ended first
+        self.told_to_go = False
+
+    def until_done(self) -> None:
+        """Return when all ranks are done, or raise :class:`RankFailure`."""
+        gone = None
+        while self.launcher.poll() is None:
+            time.sleep(POLL)
+            self._look()
+            if gone is None and self.dead:
+                gone = time.monotonic()
+            if gone and time.monotonic() - gone > GRACE:
+                self._signal(signal.SIGKILL)  # the launcher waits for them, and then says what the first one died of
+            if time.monotonic() - self.moved > self._patience():
+                raise self._hang()
+        self._look()
+        if self.launcher.returncode or not all(beat.where == DONE for beat in self._all()):
+            raise self._failure(self.launcher.returncode)
+
+    def _patience(self) -> float:
+        """Seconds without progress after which ranks count as hanging; until all have begun, no fewer than STARTUP."""
+        begun = len(self.beats) == self.engine.ranks and all(beat.count for beat in self.beats.values())
+        return self.engine.hang_seconds if begun else max(self.engine.hang_seconds, STARTUP)
+
+    def _all(self) -> list[Beat]:
+        """The last beats of all ranks, with a stand-in for one that has never beaten."""
+        nothing = Beat(-1, "an unknown host", 0, -1, "not started", 0)
+        return [self.beats.get(rank, Beat(**{**vars(nothing), "rank": rank})) for rank in range(self.engine.ranks)]
+
+    def _look(self) -> None:
+        self._print_first()
+        for rank in range(self.engine.ranks):
+            beat = read_beat(self.folder, rank)
+            if beat and beat.written != getattr(self.beats.get(rank), "written", None):
+                before = self.beats.get(rank)
+                self.written[rank] = time.monotonic()
+                if before is None or beat.count != before.count:
+                    self.moved = time.monotonic()
+                self.beats[rank] = beat
+        local = self._local()
+        gone = [rank for rank, beat in local.items() if not alive(beat.pid)]
+        if gone and not self.dead:  # what ranks last wrote may be newer than what was read above
+            last = {rank: read_beat(self.folder, rank) or beat for rank, beat in local.items()}
+            # A rank that an error ends may take longer to leave than those that fail for it
+            self.dead = first_to_go([beat for rank, beat in last.items() if rank in gone or beat.failed])
+
+    def _local(self) -> dict[int, Beat]:
+        """The ranks of this machine that are not done."""
+        here = socket.gethostname()
+        return {rank: beat for rank, beat in self.beats.items() if beat.host == here and beat.where != DONE}
+
+    def _print_first(self) -> None:
+        """What rank 0 has printed since the last look."""
+        path = self.folder / "rank-0.log"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self.printed)
+                text = file.read()
+            self.printed += len(text)
+            sys.stderr.write(text.decode(errors="replace"))
+            sys.stderr.flush()
+
+    def _hang(self) -> RankFailure:
+        now = time.monotonic()
+        still = {rank for rank in range(self.engine.ranks) if now - self.written.get(rank, 0.0) > 5.0}
+        self._signal(signal.SIGUSR1)  # each writes into its log where it is
+        time.sleep(0.5)
+        named = laggards(self._all(), still)
+        if len(named) == self.engine.ranks > 1:
+            who = f"no rank makes progress, and none is behind the others: look at the network between them; {named[0]}"
+        else:
+            who = f"{', '.join(map(str, named))}: it hangs, and all others wait for it"
+        return RankFailure(f"nothing has moved for {self._patience():g} s. {who}. All ranks are stopped; their "
+                           f"logs are in {self.folder}", 1)  # fmt: skip
+
+    def _failure(self, code: int) -> RankFailure:
+        number = 256 - code if 192 < code < 256 else -code  # launchers hand on a negative status modulo 256
+        if self.told_to_go:  # whatever else a rank said that waited for another: all have saved
+            cause, code = "because it was told to go", EXIT_CODE
+        elif self.dead and self.dead.failed:  # the launcher may have the code of a rank that this one took along
+            cause, code = f"with exit code {self.dead.code}", self.dead.code
+        elif 0 < number < 64:
+            cause, code = f"by {signal.Signals(number).name}", 128 + number
+        else:
+            cause, code = f"with exit code {code}", code or 1
+        who = str(self.dead) if self.dead else "a rank"
+        log = self.folder / (f"rank-{self.dead.rank}.log" if self.dead else "launcher.log")
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
+        return RankFailure(f"{who}: ended {cause}; all others are stopped. The end of {log}:\n{tail}", code)
+
+    def pass_on(self) -> None:
+        """Tell the ranks to go, which save themselves and end."""
+        self.told_to_go = True
+        tell_to_go(self.folder)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for beat in self._local().values():
+            try:
+                os.kill(beat.pid, number)
+            except ProcessLookupError:
+                continue
+
+    def kill(self) -> None:
+        """End what is left of the launcher and of the ranks, on this machine and on others."""
+        stop(self.folder)
+        try:
+            os.killpg(self.launcher.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.launcher.wait()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended but that its parent has yet to notice (a zombie) does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False

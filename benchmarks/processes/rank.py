@@ -1,0 +1,92 @@
+"""One rank of a run, as the launcher starts it: ``python -m benchmarks.processes.rank``."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from benchmarks.locks import die_with
+from benchmarks.processes.heartbeat import Heartbeat
+
+ENVIRONMENT = "environment.json"  # in the ranks' folder: variables that they share with their parent
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=["train", "time"])
+    parser.add_argument("--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json")
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--parent", required=True, help="PID@HOST of the process that all ranks end with")
+    parser.add_argument("--rendezvous", help="HOST:PORT, if the launcher puts none into the environment")
+    return parser.parse_args()
+
+
+def complete_environment(gpus: int, rendezvous: str | None) -> int:
+    """Add what a process group reads from the environment and the launcher left out; returns the rank."""
+    slurm = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
+    for name, other in slurm.items():
+        os.environ.setdefault(name, os.environ.get(other, ""))
+    if rendezvous:
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = rendezvous.rsplit(":", 1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(gpus)
+    return int(os.environ["RANK"])
+
+
+def log_to(path: Path) -> None:
+    """Send to a file all that this process prints, its libraries in C too."""
+    file = path.open("ab", buffering=0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(file.fileno(), stream.fileno())
+
+
+def main() -> int:
+    given = arguments()
+    os.environ.update(json.loads((given.folder / ENVIRONMENT).read_text()))  # before torch is imported, which reads it
+    from benchmarks.files import read_json
+    from benchmarks.processes.preemption import EXIT_CODE, Preempted, unshield
+    from benchmarks.studies.runs import RunSpec
+
+    unshield()
+    spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
+    rank = complete_environment(spec.engine.gpus, given.rendezvous)
+    log_to(given.folder / f"rank-{rank}.log")
+    heartbeat = Heartbeat(given.folder, rank)
+    faulthandler.register(signal.SIGUSR1)  # by which the parent asks a rank that hangs where it is
+    pid, host = given.parent.split("@", 1)
+    if host == socket.gethostname():
+        die_with(int(pid), "the parent of all ranks")
+    logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format="%(levelname)s: %(message)s")
+
+    from benchmarks.engine.ranks import join
+    from benchmarks.timing.stage import time_as
+    from benchmarks.training.stage import train_as
+
+    task = {"train": train_as, "time": time_as}[given.task]
+
+    try:
+        with join(spec.engine.hang_seconds, heartbeat) as ranks:
+            task(ranks, spec, given.results)
+    except ValueError as error:  # bad input: one message instead of a trace, as in the command line
+        heartbeat.fail(2)
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Preempted:
+        heartbeat.fail(EXIT_CODE)
+        raise
+    except BaseException:
+        heartbeat.fail(1)
+        raise
+    heartbeat.done()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""What made a study's numbers: code, versions, hardware, seeds and data, as its records tell it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.records.results import Collected
+from benchmarks.records.schema import TrainRecord
+from benchmarks.studies.runs import RunSpec, row_of
+from benchmarks.studies.specs import BackboneSpec, EngineSpec, TokenizerSpec
+from benchmarks.studies.study import Study
+
+VERSIONS = ("python", "torch", "transformers", "datasets", "deepspeed")
+
+
+def titles(collected: Collected) -> dict[str, str]:
+    """Titles of the data sets by name, from the cards that were recorded when they were prepared."""
+    cards = {name: card for data in collected.data.values() for name, card in data.get("cards", {}).items()}
+    return {name: card["title"] for name, card in cards.items() if "title" in card}
+
+
+def environments(collected: Collected) -> list[dict[str, Any]]:
+    """The environments of all usable records, and those in which answers were made that were only scored later."""
+    stages = [stage for run in collected.runs.values() for stage in (run.train, run.evaluate, run.time)]
+    earlier = [made for run in collected.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
+    return [stage.environment for stage in stages if stage] + earlier
+
+
+def provenance(study: Study, collected: Collected) -> dict[str, str]:
+    """Labels and texts for the foot of a table."""
+    found = environments(collected)
+    decodings = [f"{name}: {spec.seeds} where anything is drawn" for name, spec in study.evaluation.decodings.items()]
+    lines = {"Study": f"{study.name}. {study.description}".strip()}
+    if study.deviations:
+        lines["Departures from the paper"] = "; ".join(study.deviations)
+    timed = f", {study.timing_threads} in timing" if study.timing else ""
+    if study.shares:
+        shared = [id for id, source in study.sources.items() if source.study != study.name]
+        lines["Runs of another study"] = f"{', '.join(shared) or 'none'} ({study.shares})"
+    lines |= {
+        "Model": "; ".join(_models(study)),
+        "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
+        "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
+        "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
+        **_other_code(collected),
+        "Engine": "; ".join(_grouped(study, lambda spec: _engine(spec.engine))),
+        "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
+        "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
+    }
+    for block in study.blocks:
+        data = collected.data.get(block.id, {})
+        lines[f"Data, {block.id}"] = "; ".join(_data(data)) or "not prepared"
+        if budgets := "; ".join(_budgets(study, collected, block.id)):
+            count = f"{data['counts']['train']:,} examples; " if "counts" in data else ""
+            lines[f"Training, {block.id}"] = count + budgets
+    return lines
+
+
+def in_short(study: Study, collected: Collected) -> str:
+    """The models and commits of a study, for a table that has its numbers beside another's; its own tables say more."""
+    return f"{'; '.join(_models(study))}; commit {'; '.join(_distinct(map(_commit, environments(collected))))}"
+
+
+def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
+    """What the rows of a block were trained for."""
+
+    def budget(spec: RunSpec) -> str | None:
+        record = collected.runs[spec.id].train if spec.id in collected.runs else None
+        told = record and record.stages and all(stage.epochs for stage in record.stages)
+        return _budget(spec, record) if record and told and spec.block == block else None
+
+    return _grouped(study, budget)
+
+
+def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterator[str]:
+    """What there is to say of the study's rows; those of which the same is said together, unnamed if these are all."""
+    rows: dict[str, dict[str, None]] = {}
+    runs = [spec for spec in study.runs.values() if spec.seed == study.seeds[0]]
+    for spec in runs:
+        if text := describe(spec):
+            rows.setdefault(text, {})[spec.row] = None
+    for text, names in rows.items():
+        every = len(rows) == 1 and len(names) == len({spec.row for spec in runs})
+        yield text if every else f"{', '.join(names)}: {text}"
+
+
+def _engine(engine: EngineSpec) -> str:
+    """What a run's steps are computed on, as far as results or times depend on it."""
+    ranks = f"{engine.ranks} ranks of DeepSpeed, ZeRO {engine.zero_stage}"
+    on = "one process" if engine.kind == "process" else ranks
+    parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
+    parts += f", cut to {engine.micro_tokens:,} tokens by the longest row" if engine.micro_tokens else ""
+    again = ", activations computed again" if engine.activation_checkpointing else ""
+    return f"{on}, {engine.precision}{parts}{again}"
+
+
+def _budget(spec: RunSpec, record: TrainRecord) -> str:
+    phases: defaultdict[str, float] = defaultdict(float)
+    for stage in record.stages:
+        phases[stage.phase] += stage.epochs or 0.0
+    parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
+    start = f" after {row_of(spec.starts_from)}" if spec.starts_from else ""
+    settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
+    return f"{', '.join(parts)} in {settings}{start}"
+
+
+def _models(study: Study) -> Iterator[str]:
+    """The study's backbone and tokenizer, and those of blocks and rows that have their own."""
+    yield f"{backbone(study.backbone)}; tokenizer: {_tokenizer(study.tokenizer)}"
+    for block in study.blocks:
+        own = [backbone(block.backbone)] if block.backbone else []
+        own += [f"tokenizer {_tokenizer(block.tokenizer)}"] if block.tokenizer else []
+        if own:
+            yield f"{block.id}: {', '.join(own)}"
+    for row in study.rows:
+        if row.backbone:
+            yield f"{row.id}: {backbone(row.backbone)}"
+
+
+def backbone(spec: BackboneSpec) -> str:
+    """A backbone's name, and in brackets what the name does not say."""
+    more = [spec.revision] if spec.revision else []
+    more += [f"{field} {value}" for field, value in spec.overrides.items()]
+    return (spec.pretrained or spec.name) + (f" ({', '.join(more)})" if more else "")
+
+
+def _tokenizer(spec: TokenizerSpec) -> str:
+    if spec.trained == "words":
+        return "one token per word of the training split"
+    return spec.pretrained or f"byte-level BPE of {spec.trained}, trained on the training split"
+
+
+def hardware(environment: dict[str, Any]) -> str:
+    count = environment.get("device_count", 1)
+    device = environment.get("device", "unknown device")
+    return f"{f'{count} x ' if count > 1 else ''}{device}, {environment.get('cpu', 'unknown CPU')}"
+
+
+def _versions(environment: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {environment[name]}" for name in VERSIONS if environment.get(name))
+
+
+def _commit(environment: dict[str, Any]) -> str:
+    return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")
+
+
+def _other_code(collected: Collected) -> dict[str, str]:
+    """Runs whose method was edited between their stages; records of old do not say what code they were made by."""
+    edited = []
+    for id, run in collected.runs.items():
+        codes = {stage.environment.get("code") for stage in (run.train, run.evaluate, run.time) if stage}
+        if len(codes - {None}) > 1:
+            edited.append(id)
+    return {"Edited between stages": f"the method of {', '.join(edited)}: run them again"} if edited else {}
+
+
+def _distinct(texts: Any) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _data(record: dict[str, Any]) -> Iterator[str]:
+    """Each data set with its digest, and what a test set shares with the training data."""
+    known = {name: card.get("title", name) for name, card in record.get("cards", {}).items()}
+    for place, digest in record.get("digests", {}).items():
+        name, split = place.split("/")
+        text = f"{known.get(name, name)} ({place}, {digest[:12]})"
+        if shared := record.get("overlaps", {}).get(name) if split == "test" else None:
+            text += f": {shared['shared_with_train']} of {shared['questions']} questions also in the training data"
+        yield text

@@ -1,0 +1,252 @@
+"""The run records of a study, read into one tidy data frame.
+
+A record that is missing, broken or made from another specification is a row that says so: no row is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ValidationError
+
+from benchmarks.files import BrokenRecord, read_json, write_json, write_text
+from benchmarks.records.schema import RunRecords, TestTimes, first_problem, read_records
+from benchmarks.records.statistics import spread
+from benchmarks.studies.paths import DONE, Paths, data_folder
+from benchmarks.studies.runs import RunSpec, run_id
+from benchmarks.studies.specs import Block
+from benchmarks.studies.study import Study
+
+COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of 1
+    "study": "string",
+    "block": "string",
+    "row": "string",
+    "title": "string",
+    "method": "string",
+    "seed": "Int64",  # training seed
+    "run": "string",
+    "shown": "boolean",  # False: a warm start that is no row of the tables
+    "decoding": "string",
+    "test": "string",
+    "status": "string",  # done, partial (a stage is missing), not run, skipped
+    "reason": "string",
+    "warning": "string",  # what was wrong at the end of training, of this run or of its warm starts
+    "n": "Int64",
+    "n_distinct": "Int64",
+    "n_deduplicated": "Int64",
+    "stochastic": "boolean",
+    "n_seeds": "Int64",  # decoding seeds
+    "accuracy_mean": "Float64",
+    "accuracy_std": "Float64",  # over decoding seeds; none where nothing is drawn
+    "strict": "Float64",
+    "no_answer": "Float64",
+    "deduplicated": "Float64",  # accuracy on the questions that are not in the training data
+    "forward_passes": "Float64",  # per question
+    "tokens_per_question": "Float64",
+    "latent_steps": "Float64",
+    "test_seconds_median": "Float64",  # over repeats, for `timed_n` questions, answer only
+    "test_seconds_spread": "Float64",  # half the interquartile range over repeats; none of one alone
+    "all_steps_seconds_median": "Float64",  # the same, steps said too; where the method can leave them out
+    "all_steps_seconds_spread": "Float64",
+    "timed_n": "Int64",
+    "ms_per_question": "Float64",
+    "tokens_per_second": "Float64",
+    "peak_memory": "Float64",
+    "parameters": "Int64",
+    "training_flops": "Float64",  # of the whole budget; like all that follows, warm starts included
+    "train_epoch_seconds": "Float64",  # one epoch of each phase
+    "train_wall_seconds": "Float64",
+    "train_tokens_per_second": "Float64",  # of the run alone
+}
+
+
+class Collected(BaseModel):
+    """The records of all runs of a study, and the ``done.json`` of each block's data."""
+
+    study: str
+    runs: dict[str, RunRecords]
+    data: dict[str, dict[str, Any]]
+
+
+def collect(study: Study, results: Path) -> pd.DataFrame:
+    """Read all records of a study; write ``collect.json`` and ``frame.csv``."""
+    folder = results / study.name
+    runs = {id: read_records(Paths(results, source).run, source) for id, source in study.sources.items()}
+    data = {block.id: _data_record(study, block, results) for block in study.blocks}
+    collected = Collected(study=study.name, runs=runs, data=data)
+    frame = to_frame(study, collected)
+    write_json(folder / "collect.json", collected.model_dump(mode="json"))
+    write_text(folder / "frame.csv", frame.to_csv(index=False))
+    return frame
+
+
+def require_records(study: Study, results: Path) -> None:
+    """Refuse a folder without any record of the study: most likely it is not the folder that was meant."""
+    if not any(
+        Paths(results, spec).record(stage).is_file() for spec in study.sources.values() for stage in spec.stages
+    ):
+        raise BrokenRecord(f"no run of {study.name} has a record in {results.absolute()}: run the study first, or name "
+                           "the folder that holds its results (--results)")  # fmt: skip
+
+
+def load_collected(study: Study, results: Path) -> Collected:
+    """What ``collect`` wrote for this version of the study, or :class:`BrokenRecord`."""
+    # Whole, for the error: perhaps the command runs in another folder than was meant
+    path = results.absolute() / study.name / "collect.json"
+    collected = read_collected(path)
+    if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
+        raise BrokenRecord(f"{path} was made from another version of the study: run `{_command(path)}` again")
+    return collected
+
+
+def read_collected(path: Path) -> Collected:
+    """What ``collect`` wrote, of whatever version of the study, or :class:`BrokenRecord`."""
+    try:
+        return Collected.model_validate(read_json(path, f"run `{_command(path)}`"))
+    except ValidationError as error:
+        raise BrokenRecord(
+            f"{path} is no collection of run records ({first_problem(error)}): run `{_command(path)}` again"
+        ) from error
+
+
+def _command(path: Path) -> str:
+    """What writes a collection."""
+    return f"marcos-bench collect {path.parent.name}"
+
+
+def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
+    """A block's data record: the study's own, unless all runs of the block are another study's. Without one, the tables
+    lack the digests of the data, and nothing else."""
+    homes = [source.study for source in study.sources.values() if source.block == block.id]
+    home = study.name if study.name in homes or not homes else homes[0]
+    try:
+        return read_json(data_folder(results, home, block.id) / DONE)
+    except BrokenRecord as error:
+        return {"problem": str(error)}
+
+
+def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
+    """One row per run, decoding and test set, in the study's order; then warm starts that the tables do not show."""
+    titles = {row.id: study.row_title(row) for row in study.rows}
+    lines = []
+    for block in study.blocks:
+        for row, seed in product(study.rows_of(block), study.seeds):
+            spec = study.runs.get(run_id(block.id, row.id, seed))
+            if spec is None:
+                shared = {"block": block.id, "row": row.id, "method": row.method, "seed": seed, "shown": True}
+                reason = {"status": "skipped", "reason": study.skipped(block, row)}
+                lines += [{**shared, **reason, "test": t, "decoding": "default"} for t in study.tests_of(block)]
+            else:
+                lines += _run_lines(study, spec, collected)
+    emitted = {line.get("run") for line in lines}
+    for spec in study.runs.values():
+        if spec.id not in emitted:  # of no row, or of one that is not for this block
+            lines += [line | {"shown": False} for line in _run_lines(study, spec, collected)]
+    frame = pd.DataFrame(lines, columns=list(COLUMNS))
+    frame["study"] = study.name
+    frame["title"] = frame["row"].map(lambda row: titles.get(row, row))
+    return frame.astype(COLUMNS)
+
+
+def _run_lines(study: Study, spec: RunSpec, collected: Collected) -> Iterator[dict[str, Any]]:
+    records = collected.runs[spec.id]
+    chain = list(_chain(study, spec))
+    problems = [*records.problems.values()]
+    for run in chain[1:]:  # a warm start's own accuracy does not matter here
+        why = [text for stage, text in collected.runs[run].problems.items() if stage != "evaluate"]
+        problems += [f"its warm start {run}: {text}" for text in why]
+    nothing = len(records.problems) == len(study.sources[spec.id].stages)
+    status = "done" if not problems else "not run" if nothing else "partial"
+    shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
+    shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
+    shared |= _training([collected.runs[run] for run in chain])
+    shared |= {"warning": _warning([collected.runs[run] for run in chain])}
+    for decoding in spec.evaluation.decodings:
+        for test in spec.evaluation.tests:
+            timed = _timing(records, test) if decoding == "default" else {}  # the timing stage knows no other
+            yield {**shared, "decoding": decoding, "test": test, **_scores(records, decoding, test), **timed}
+
+
+def _warning(chain: list[RunRecords]) -> str | None:
+    stages = [stage for records in chain if records.train for stage in records.train.stages]
+    return "; ".join(dict.fromkeys(text for stage in stages for text in stage.warnings)) or None
+
+
+def _chain(study: Study, spec: RunSpec) -> Iterator[str]:
+    """Ids of a run, of the run it starts from, and so on."""
+    yield spec.id
+    if spec.starts_from:
+        yield from _chain(study, study.runs[spec.starts_from])
+
+
+def _training(chain: list[RunRecords]) -> dict[str, Any]:
+    """What training took: sums along the warm starts, or nothing where one of them is unknown."""
+    values: dict[str, Any] = {}
+    trained = [records.train for records in chain if records.train]
+    timed = [records.time.train for records in chain if records.time]
+    if chain[0].train:
+        values |= {"parameters": chain[0].train.parameters}
+        values |= {"train_tokens_per_second": chain[0].train.tokens_per_second}
+    if len(trained) == len(chain):
+        values |= {"train_wall_seconds": sum(record.wall_seconds for record in trained)}
+    if len(timed) == len(chain):
+        seconds = sum(phase.epoch_seconds for times in timed for phase in times.phases.values())
+        values |= {"train_epoch_seconds": seconds, "training_flops": sum(times.training_flops for times in timed)}
+    return values
+
+
+def _scores(records: RunRecords, decoding: str, test: str) -> dict[str, Any]:
+    if records.evaluate is None:
+        return {}
+    scored = records.evaluate.decodings[decoding]
+    scores = scored.tests[test]
+    return {
+        "n": scores.n,
+        "n_distinct": scores.n_distinct,
+        "n_deduplicated": scores.n_deduplicated,
+        "stochastic": scored.stochastic,
+        "n_seeds": len(scores.accuracy),
+        "accuracy_mean": _mean(scores.accuracy),
+        "accuracy_std": spread(scores.accuracy) if scored.stochastic else None,
+        "strict": _mean(scores.strict),
+        "no_answer": _mean(scores.no_answer),
+        "deduplicated": _mean(scores.deduplicated) if scores.deduplicated else None,
+        "forward_passes": scores.forward_passes_per_question,
+        "tokens_per_question": scores.tokens_per_question,
+        "latent_steps": scores.latent_steps,
+    }
+
+
+def _timing(records: RunRecords, test: str) -> dict[str, Any]:
+    if records.time is None:
+        return {}
+    modes = records.time.tests[test]
+    answer = modes["answer_only"]
+    median, half = _repeats(answer)
+    values = {
+        "test_seconds_median": median,
+        "test_seconds_spread": half,
+        "timed_n": answer.n,
+        "ms_per_question": 1000 * median / answer.n,
+        "tokens_per_second": answer.tokens_per_second,
+        "peak_memory": answer.peak_memory_bytes,
+    }
+    if "all_steps" in modes:
+        median, half = _repeats(modes["all_steps"])
+        values |= {"all_steps_seconds_median": median, "all_steps_seconds_spread": half}
+    return values
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _repeats(times: TestTimes) -> tuple[float, float | None]:
+    """Median and half the interquartile range of the timed repeats, of which one has none."""
+    lower, median, upper = np.percentile(times.seconds, [25, 50, 75])
+    return float(median), float(upper - lower) / 2 if len(times.seconds) > 1 else None

@@ -1,0 +1,236 @@
+"""The frame behind every rendering of a table: one line per block, row, decoding and test set, over training seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from benchmarks.files import read_parquet
+from benchmarks.records import statistics
+from benchmarks.records.results import Collected, to_frame
+from benchmarks.records.schema import RunRecords
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import run_id
+from benchmarks.studies.study import Study
+
+KEYS = ["block", "row", "decoding", "test"]
+MEANS = [  # over training seeds; the run records' columns of the same names say what they are
+    "strict",
+    "no_answer",
+    "deduplicated",
+    "forward_passes",
+    "tokens_per_question",
+    "latent_steps",
+    "test_seconds_median",
+    "test_seconds_spread",
+    "all_steps_seconds_median",
+    "all_steps_seconds_spread",
+    "ms_per_question",
+    "tokens_per_second",
+    "peak_memory",
+    "training_flops",
+    "train_epoch_seconds",
+    "train_wall_seconds",
+    "train_tokens_per_second",
+]
+COUNTS = ["n", "n_distinct", "n_deduplicated", "timed_n", "parameters"]
+OWN = {  # what this frame adds
+    "title": "string",
+    "control": "boolean",
+    "status": "string",
+    "reason": "string",
+    "warning": "string",
+    "training_seeds": "Int64",  # that have an accuracy
+    "accuracy": "Float64",
+    "spread": "Float64",
+    "stochastic": "boolean",  # whether anything is drawn
+    "decoding_spread": "Float64",  # over decoding seeds; its mean over training seeds
+    "spread_over": "string",  # what the spread covers: N training seeds, N decoding seeds, nothing drawn, one seed
+    "low": "Float64",  # 95 % interval over questions
+    "high": "Float64",
+    "mark": "string",  # best or tie, by paired tests within the block
+}
+
+RESULT = {"n": "Int64", "difference": "Float64", "p_value": "Float64", "p_holm": "Float64", "kind": "string"}
+# a row as it is against the same row with other latents; differences of accuracy are as it is minus the other
+TESTED = dict.fromkeys(KEYS, "string") | RESULT
+# a row against a control row of its block; differences are the row minus the control
+AGAINST = dict.fromkeys(["block", "row", "control", "test"], "string") | RESULT
+DEAD = "R is dead"  # how the warning begins of a training that ends with no dimension of R in use
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``lines``: one per block, row, decoding and test. ``pairs``: the paired tests that the marks rest on.
+    ``swaps``: paired tests of each row as it is against the same row with latents that are not its own.
+    ``against_controls``: paired tests of each row against each control row of its block, on every test set."""
+
+    lines: pd.DataFrame
+    pairs: pd.DataFrame
+    swaps: pd.DataFrame
+    against_controls: pd.DataFrame
+
+    @cached_property
+    def tested(self) -> pd.DataFrame:
+        """The lines, those with other latents with their paired tests."""
+        return self.lines.merge(self.swaps.drop(columns="n"), how="left", on=KEYS)
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, ...], dict[str, Any]]:
+        return {tuple(line[key] for key in KEYS): line for line in self.tested.to_dict("records")}
+
+    def line(self, block: str, row: str, decoding: str, test: str) -> dict[str, Any] | None:
+        """The line of these keys, or None where that decoding is not for the row."""
+        return self._by_key.get((block, row, decoding, test))
+
+
+def summarise(study: Study, collected: Collected, results: Path, decodings: Sequence[str]) -> Summary:
+    """Aggregate the run records of some decodings, and test the rows of each block against each other, on every test
+    set."""
+    frame = to_frame(study, collected)
+    frame = frame.loc[frame["shown"] & frame["decoding"].isin(list(decodings))]
+    controls = {row.id for row in study.rows if row.control}
+    correct: dict[tuple[str, ...], pd.DataFrame] = {}
+    for key, group in _groups(frame, KEYS[:3]):
+        correct |= _correctness(study, collected, results, key, group["test"].unique())
+    lines = [_aggregate(group, correct.get(key)) for key, group in _groups(frame, KEYS)]
+    marks, pairs = _rank({key: series for key, series in correct.items() if key[1] not in controls})
+    for line in lines:
+        line |= {"control": line["row"] in controls, "mark": marks.get(tuple(line[key] for key in KEYS), "")}
+    columns = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
+    swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
+    tests = _against_own({key: series for key, series in correct.items() if key[2] in swapped}, correct)
+    against = _against_controls(correct, controls)
+    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests, against)
+
+
+def dead(line: Mapping[str, Any]) -> int:
+    """In how many trainings of a line R was dead at the end: what they gave are results without R."""
+    return 0 if pd.isna(line["warning"]) else str(line["warning"]).count(DEAD)
+
+
+def answers(
+    study: Study,
+    runs: Mapping[str, RunRecords],
+    results: Path,
+    block: str,
+    row: str,
+    decoding: str,
+    columns: Sequence[str],
+) -> pd.DataFrame | None:
+    """What the training seeds of a row answered in a block, one frame below the other, with a column
+    ``training_seed``; None where none has."""
+    frames = []
+    for seed in study.seeds:
+        run = run_id(block, row, seed)
+        record = runs[run].evaluate if run in runs else None
+        if record and decoding in record.predictions:
+            path = Paths(results, study.sources[run]).predictions(decoding)
+            frame = read_parquet(path, record.predictions[decoding], "`evaluate`, then `collect`", columns)
+            frames.append(frame.assign(training_seed=seed))
+    return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    for key, group in frame.groupby(keys, sort=False):
+        yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
+
+
+def _correctness(
+    study: Study, collected: Collected, results: Path, key: tuple[str, ...], tests: Iterable[str]
+) -> dict[tuple[str, ...], pd.DataFrame]:
+    """Correctness of one row and decoding (``key``: block, row, decoding) on each test set, by question and training
+    seed."""
+    block, row, decoding = key
+    every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "same_as", "correct"))
+    if every is None:
+        return {}
+    return {(*key, test): statistics.correctness(every.loc[every["test"] == test]) for test in tests}
+
+
+def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
+    first = group.to_dict("records")[0]
+    line = {key: first[key] for key in (*KEYS, "title")}
+    line["status"] = first["status"] if len(set(group["status"])) == 1 else "partial"
+    line |= {column: _by_run(group, column) for column in ("reason", "warning")}
+    line |= {name: group[name].mean() for name in MEANS} | {name: group[name].max() for name in COUNTS}
+    done = group.dropna(subset="accuracy_mean")
+    line["training_seeds"] = len(done)
+    if correct is not None:
+        line |= {"stochastic": done["stochastic"].any(), "decoding_spread": done["accuracy_std"].mean()}
+        line["accuracy"] = done["accuracy_mean"].mean()
+        line |= _spread(done)
+        line["low"], line["high"] = statistics.interval(correct)
+    return line
+
+
+def _by_run(group: pd.DataFrame, column: str) -> str | None:
+    """What the runs of a group say in a column of texts."""
+    saying = group.dropna(subset=column)
+    texts = [f"{run}: {text}" for run, text in zip(saying["run"].fillna("skipped"), saying[column], strict=True)]
+    return "; ".join(dict.fromkeys(texts)) or None
+
+
+def _spread(done: pd.DataFrame) -> dict[str, Any]:
+    """The spread over training seeds if there are several, else over decoding seeds if anything is drawn."""
+    if len(done) > 1:
+        values = done["accuracy_mean"].tolist()
+        return {"spread": statistics.spread(values), "spread_over": f"{len(done)} training seeds"}
+    only = done.to_dict("records")[0]
+    if not only["stochastic"]:
+        return {"spread_over": "nothing drawn"}
+    over = f"{only['n_seeds']} decoding seeds" if only["n_seeds"] > 1 else "one seed"
+    return {"spread": only["accuracy_std"], "spread_over": over}
+
+
+def _rank(correct: dict[tuple[str, ...], pd.DataFrame]) -> tuple[dict[tuple[str, ...], str], pd.DataFrame]:
+    """Marks of the rows, and all paired tests, family by family: the rows of a block on one test set."""
+    marks: dict[tuple[str, ...], str] = {}
+    tables = [pd.DataFrame(columns=["block", "test"])]
+    for block, test, rows in _families(correct):
+        pairs = statistics.compare_rows(rows)
+        found = statistics.marks(rows, pairs)
+        marks |= {(block, row, "default", test): mark for row, mark in found.items()}
+        tables.append(pairs.assign(block=block, test=test))
+    return marks, pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+
+def _families(correct: dict[tuple[str, ...], pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
+    keys = dict.fromkeys((block, test) for block, _, decoding, test in correct if decoding == "default")
+    for block, test in keys:
+        rows = {key[1]: series for key, series in correct.items() if (key[0], *key[2:]) == (block, "default", test)}
+        yield block, test, rows
+
+
+def _against_own(
+    swapped: Mapping[tuple[str, ...], pd.DataFrame], correct: Mapping[tuple[str, ...], pd.DataFrame]
+) -> pd.DataFrame:
+    """Each row's default decoding against those with other latents, the p-values corrected within a block's test
+    set."""
+    lines = []
+    for block, test in dict.fromkeys((key[0], key[3]) for key in swapped):
+        family = {key: series for key, series in swapped.items() if (key[0], key[3]) == (block, test)}
+        tests = [statistics.paired_test(correct[(*key[:2], "default", test)], other) for key, other in family.items()]
+        adjusted = statistics.holm([found.p_value for found in tests])
+        for key, found, p in zip(family, tests, adjusted, strict=True):
+            lines.append(dict(zip(KEYS, key, strict=True)) | vars(found) | {"p_holm": p})
+    return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
+
+
+def _against_controls(correct: dict[tuple[str, ...], pd.DataFrame], controls: set[str]) -> pd.DataFrame:
+    """Each row's default decoding against the control rows of its block, the p-values corrected within a block's test
+    set."""
+    lines = []
+    for block, test, rows in _families(correct):
+        pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
+        tests = [statistics.paired_test(rows[row], rows[control]) for row, control in pairs]
+        adjusted = statistics.holm([found.p_value for found in tests])
+        for (row, control), found, p in zip(pairs, tests, adjusted, strict=True):
+            place = {"block": block, "row": row, "control": control, "test": test}
+            lines.append(place | vars(found) | {"p_holm": p})
+    return pd.DataFrame(lines, columns=list(AGAINST)).astype(AGAINST)

@@ -1,0 +1,1 @@
+"""The report: a results folder on one page."""

@@ -1,0 +1,119 @@
+"""All tables and figures of a results folder in one HTML file that needs no other file and no network access."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+
+from benchmarks.environment import ended, environment
+from benchmarks.figures import Figure
+from benchmarks.files import BrokenRecord, sha256, write_text
+from benchmarks.tables import Table
+from benchmarks.tables.markup import MADE
+
+TEMPLATE = "page.html"  # the name of this module, so that the workflow sees an edit
+SENTENCE = 60  # characters of a table's cell, above which it is broken into lines
+REFERENCE = "reference"  # committed results, which are no part of a folder's own
+FACTS = ("commit", "python", "torch", "transformers", "device", "cpu")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table or figure: its anchor, title and content, and what made it, as HTML. ``short``: its title in the table of
+    contents, under the name of its study."""
+
+    anchor: str
+    title: str
+    short: str
+    body: str
+    made: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one study has."""
+
+    name: str
+    tables: tuple[Part, ...]
+    figures: tuple[Part, ...]
+    digest: str  # of the collected records
+
+
+def report(folder: Path) -> Path:
+    """Write ``report.html`` into a folder of studies' results, or into the folder of one study."""
+    found = [section for study in _studies(folder) if (section := _section(study))]
+    sections = sorted(found, key=lambda section: -len(section.tables))  # the study with most tables comes first
+    if not sections:
+        raise BrokenRecord(f"{folder} holds no table and no figure: render some first (marcos-bench table, figure)")
+    made = ended(environment())
+    loader = FileSystemLoader(Path(__file__).parent)
+    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(TEMPLATE)
+    facts = {name: made[name] for name in FACTS if made.get(name)}
+    path = folder / "report.html"
+    write_text(path, template.render(sections=sections, facts=facts, date=made["finished"], made=MADE))
+    return path
+
+
+def _studies(folder: Path) -> list[Path]:
+    if (folder / "collect.json").is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/collect.json") if path.parent.name != REFERENCE)
+
+
+def _section(study: Path) -> Section | None:
+    tables = tuple(_part(study, study / f"table_{table}.md") for table in _there(study, "table_{}.md", Table))
+    figures = tuple(_part(study, study / f"figures/{figure}.md") for figure in _there(study, "figures/{}.md", Figure))
+    if not tables and not figures:
+        return None
+    return Section(study.name, tables, figures, sha256(study / "collect.json"))
+
+
+def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iterator[str]:
+    """The names for which there is a file, in the order of the enumeration."""
+    return (str(name) for name in names if (study / pattern.format(name)).is_file())
+
+
+def _part(study: Path, path: Path) -> Part:
+    text = path.read_text()
+    head, _, made = text.partition(f"## {MADE}")
+    title, _, body = head.removeprefix("# ").partition("\n")
+    plain = _plain(title)
+    short = plain.rpartition(": ")[2]
+    anchor, short = f"{study.name}-{path.stem}", short[:1].upper() + short[1:]
+    return Part(anchor, plain, short, _html(body, path.parent), _html(made, path.parent))
+
+
+def _plain(title: str) -> str:
+    """A Markdown title as text: HTML escapes it again."""
+    return re.sub(r"\\(.)", r"\1", title).replace("&lt;", "<")
+
+
+def _html(text: str, folder: Path) -> str:
+    """Markdown to HTML: headings below those of the report, images embedded, tables that scroll on their own."""
+    reader = MarkdownIt("commonmark", {"html": True}).enable("table")
+    tokens = reader.parse(text)
+    for cell, inside in itertools.pairwise(tokens):
+        if cell.type == "td_open" and len(inside.content) > SENTENCE:
+            cell.attrSet("class", "sentence")  # numbers stand in one line, sentences would make lines of metres
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+        for child in token.children or ():
+            if child.type == "image":
+                child.attrSet("src", _inlined(folder / str(child.attrGet("src"))))
+    html = reader.renderer.render(tokens, reader.options, {})
+    return html.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+
+
+def _inlined(path: Path) -> str:
+    """A PNG file as a data address."""
+    if not path.is_file():
+        raise BrokenRecord(f"{path} does not exist: draw the figure again (marcos-bench figure)")
+    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"

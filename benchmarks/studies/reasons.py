@@ -1,0 +1,210 @@
+"""What is wrong with the settings of a study, in the words of the one who writes it: where, what, and the mend."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from yaml.composer import ComposerError
+
+from benchmarks.studies.specs import NAME
+from methods.base import MethodOptions
+from methods.nearest import suggestion
+
+Settings = TypeVar("Settings", bound=BaseModel)
+POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+NEEDED = {  # by pydantic's type of error: what a value must be
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "model_type": "keys with values (`key: value`)",
+    "dict_type": "keys with values (`key: value`)",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+}
+COUNTS = {"too_short": "must have {min_length} or more entries", "too_long": "must have {max_length} entries at most"}
+OF_KEYS = {"missing", "extra_forbidden"}
+SHOWN = 60  # letters of a wrong value
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used: a line for each reason."""
+
+
+def checked(model: type[Settings], content: Any, place: str = "") -> Settings:
+    """Settings as they are written, or :class:`SettingsError`, whose lines begin with ``place``. As in the JSON schema,
+    nothing is converted: what YAML reads as text is no number."""
+    if content is None:
+        raise SettingsError("the file is empty")
+    try:
+        text = json.dumps(content, default=_refuse)
+    except TypeError as error:  # of a key
+        raise SettingsError(str(error)) from error
+    try:
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise SettingsError("\n".join(map(str, _reasons(error, model, json.loads(text), place)))) from error
+
+
+def _refuse(value: Any) -> Any:
+    raise SettingsError(f"YAML reads {value} as a {type(value).__name__}: put quotes around it")
+
+
+class StudyLoader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, as YAML 1.2 does, and refuses a key that is there twice, of which YAML's readers take the
+    last without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [(key.tag, key.value) for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if keys[number] in keys[:number] and key.value != "<<":
+                raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
+        return node
+
+
+StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.0123456789"))
+
+
+@dataclass
+class Reason:
+    """What is wrong at one place with one value: mends, of which one is enough, or what it must be, this or that (each
+    part of a union has an error of its own)."""
+
+    place: str
+    value: Any
+    mends: list[str] = field(default_factory=list)
+    needs: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = self.mends[0] if self.mends else f"must be {' or '.join(self.needs)}, not {_shown(self.value)}"
+        return f"{self.place}: {text}" if self.place else text
+
+
+def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place: str) -> list[Reason]:
+    found: dict[Any, Reason] = {}
+    for problem in error.errors(include_url=False):
+        kind, loc, value = problem["type"], problem["loc"], problem["input"]
+        if kind == "too_short" and len(value) >= problem.get("ctx", {})["min_length"]:
+            continue  # only once its faulty entries are left out, which have lines of their own
+        words, annotation = _where(model, content, loc[:-1] if kind in OF_KEYS else loc)
+        where = ", ".join([place, *words] if place else words)
+        reason = found.setdefault((where, loc if kind in OF_KEYS else None), Reason(where, value))
+        if mend := _mend(problem, annotation):
+            reason.mends.append(mend)
+        else:
+            reason.needs.append(_need(problem, annotation))
+    return [*found.values()]
+
+
+def _where(model: type[BaseModel], content: Any, loc: Sequence[int | str]) -> tuple[list[str], Any]:
+    """The place in words, and its annotation. An entry of a list goes by its id; a name that the content has not is
+    pydantic's for a part of a union."""
+    words: list[str] = []
+    annotation: Any = model
+    dotted = False
+    for part in loc:
+        if isinstance(content, dict) and part in content:
+            words.append(f"{words.pop()}.{part}" if dotted else str(part))
+            inner, dotted = content[part], True
+        elif isinstance(content, list) and isinstance(part, int):
+            inner, dotted = content[part], False
+            id = inner.get("id") if isinstance(inner, dict) else None
+            if isinstance(id, str):
+                words[-1] = f"{words[-1].removesuffix('s')} {id!r}"
+            else:
+                words.append(f"entry {part + 1}")
+        else:
+            continue
+        content, annotation = inner, _inside(annotation, part)
+    return words, annotation
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The parts of a union, or the annotation alone; without what is annotated to it."""
+    if get_origin(annotation) is Annotated:
+        return _choices(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(choice for part in get_args(annotation) for choice in _choices(part))
+    return (annotation,)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    return [part for part in _choices(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+def _inside(annotation: Any, part: int | str) -> Any:
+    """The annotation of a part of what is annotated; None where there is none."""
+    for model in _models(annotation):
+        if part in model.model_fields:
+            return model.model_fields[str(part)].annotation
+    containers = [choice for choice in _choices(annotation) if get_origin(choice) in (dict, tuple, list)]
+    return get_args(containers[0])[get_origin(containers[0]) is dict] if containers else None
+
+
+def _mend(problem: ErrorDetails, annotation: Any) -> str | None:
+    """What is wrong, in full, where more can be said than what the value must be."""
+    kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
+    if kind == "missing":
+        key = problem["loc"][-1]
+        return f"entry {key + 1} is missing" if isinstance(key, int) else f"`{key}` is missing"
+    if kind == "extra_forbidden":
+        return _unknown(str(problem["loc"][-1]), _models(annotation))
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("float_type", "int_type") and isinstance(value, str):
+        return _unquoted(value)
+    if kind == "string_type" and isinstance(value, int | float):
+        return f"must be text: put quotes around {_shown(value)}"
+    if kind in COUNTS:
+        return COUNTS[kind].format(**context)
+    return None
+
+
+def _need(problem: ErrorDetails, annotation: Any) -> str:
+    """What the value must be."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "string_pattern_mismatch" and context["pattern"] == NAME:
+        return "letters, digits, `_`, `-` and `.`, the first a letter or a digit"
+    if kind in ("tuple_type", "list_type"):
+        return f"a list{_example(annotation, problem['input'])}"
+    if kind in NEEDED:
+        return NEEDED[kind].format(**context)
+    return problem["msg"].removeprefix("Input should be ")
+
+
+def _unknown(key: str, models: Sequence[type[BaseModel]]) -> str:
+    """Of a key that is in none of the models' fields (there is one, or none to tell of)."""
+    fields = [field for model in models for field in model.model_fields]
+    kind = "option" if any(issubclass(model, MethodOptions) for model in models) else "key"
+    return f"no {kind} `{key}`" + (suggestion(key, fields) or f"; known: {', '.join(fields) or 'none'}")
+
+
+def _unquoted(text: str) -> str | None:
+    """The mend where text holds a number."""
+    try:
+        float(text)
+    except ValueError:
+        return None
+    return f"write {text} without quotes"
+
+
+def _example(annotation: Any, value: Any) -> str:
+    """Of a list, in the place of a single value: that one in brackets, or numbers."""
+    if isinstance(value, str):
+        return f": [{value}]"
+    inner = _inside(annotation, 0)
+    return ", such as [0, 1, 2]" if {int, float} & set(_choices(inner)) else ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."

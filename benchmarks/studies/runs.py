@@ -1,0 +1,134 @@
+"""Runs: one method, trained on one data set, with one seed. How they are named, and what their results depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from benchmarks.studies.micro_batches import rows_per_pass
+from benchmarks.studies.specs import (
+    AnalysisSpec,
+    BackboneSpec,
+    DataSpec,
+    EngineSpec,
+    EvaluationSpec,
+    Strict,
+    TimingSpec,
+    TokenizerSpec,
+    TrainingSpec,
+)
+from methods.registry import available, get_method
+
+StageName = Literal["train", "evaluate", "time"]
+STAGES: tuple[StageName, ...] = ("train", "evaluate", "time")
+# Fields of a RunSpec that do not affect training; ASKED lists which of them each stage's result depends on.
+MEASURED = ("evaluation", "timing", "timing_threads", "analysis")
+ASKED = {
+    "train": (),
+    "evaluate": ("evaluation",),
+    "time": ("evaluation", "timing", "timing_threads"),
+    "analyse": ("evaluation", "analysis"),
+}
+
+
+def run_id(block: str, row: str, seed: int) -> str:
+    """The id of a run, which is also its folder below ``runs``."""
+    return f"{block}/{row}/s{seed}"
+
+
+def row_of(run: str) -> str:
+    """The row that a run's id names."""
+    _, row, _ = run.split("/")
+    return row
+
+
+class RunSpec(Strict):
+    """Everything that decides the result of one run."""
+
+    id: str
+    study: str
+    block: str
+    row: str
+    method: str
+    options: dict[str, Any]
+    seed: int
+    backbone: BackboneSpec
+    tokenizer: TokenizerSpec
+    data: DataSpec
+    training: TrainingSpec
+    evaluation: EvaluationSpec
+    timing: TimingSpec | None
+    engine: EngineSpec
+    threads: int
+    timing_threads: int
+    analysis: AnalysisSpec = AnalysisSpec()
+    starts_from: str | None
+    starts_at: str | None = None  # the folder of the run that it starts from, which may be another study's
+
+    @property
+    def folder(self) -> str:
+        """Where the run's files are, below all results."""
+        return f"{self.study}/runs/{self.id}"
+
+    @property
+    def rows_at_once(self) -> int:
+        """Examples per forward pass where features are computed: the micro-batch, or a whole batch where none is
+        set."""
+        return min(self.training.batch_size, self.engine.micro_batch or self.training.batch_size)
+
+    @property
+    def stages(self) -> tuple[StageName, ...]:
+        """The stages that the run goes through."""
+        return STAGES if self.timing else STAGES[:-1]
+
+    def trains_as(self, asked: RunSpec) -> bool:
+        """Whether this run, perhaps of another study, is trained as the ``asked`` run is: names may differ."""
+        named = {"id", "study", "row", "starts_from"}
+        own, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
+        return own == theirs
+
+    def serves(self, asked: RunSpec) -> bool:
+        """Whether this run gives all that the ``asked`` run would, once it is trained as that is."""
+        held, wanted = self.evaluation, asked.evaluation
+        same = held.model_copy(update={"tests": (), "decodings": {}}) == wanted.model_copy(
+            update={"tests": (), "decodings": {}}
+        )
+        return (
+            same
+            and set(wanted.tests) <= set(held.tests)
+            and wanted.decodings.items() <= held.decodings.items()
+            and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
+        )
+
+    def digest(self, stage: StageName | Literal["analyse"]) -> str:
+        """A digest of the fields that the stage's result depends on, and of no others."""
+        return settings_digest(self.model_dump(mode="json"), stage)
+
+
+def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"]) -> str:
+    """:meth:`RunSpec.digest` of a run's settings as they were recorded, whatever fields a RunSpec has today."""
+    left_out = {"starts_at", *MEASURED} - {*ASKED[stage]}  # a place is no setting: what lies there has a digest
+    kept = {key: value for key, value in run.items() if key not in left_out}
+    if stage == "time":  # only the default decoding is timed
+        decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
+        kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
+    else:
+        kept["engine"] = {"precision": run["engine"]["precision"], **_micro_batch(run)}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:
+    """What decides the examples of a micro-batch, where a batch is cut and a loss term is a statistic of its parts."""
+    engine, batch = run["engine"], run["training"]["batch_size"]
+    if not (engine.get("micro_batch") or engine.get("micro_tokens")):
+        return {}
+    if run["method"] not in available() or not get_method(run["method"]).batch_terms:
+        return {}
+    ranks = engine.get("gpus", 1) * engine.get("nodes", 1)
+    tokens = {"micro_tokens": engine["micro_tokens"]} if engine.get("micro_tokens") else {}
+    if not engine.get("micro_batch"):  # the number of parts is then a multiple of that of ranks
+        return tokens | ({"ranks": ranks} if ranks > 1 else {})
+    rows = rows_per_pass(batch, ranks, engine["micro_batch"])
+    return {"micro_batch": rows, **tokens} if rows < batch else tokens

@@ -1,0 +1,296 @@
+"""Studies. A study is a grid of runs: its rows are methods with options, its blocks are training data.
+
+A study is a YAML file (``workflows/config``). Everything that affects a result is in it; nothing is taken from what
+happens to be at hand on a machine.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import yaml
+from pydantic import Field, model_validator
+
+from benchmarks.figures import Figure
+from benchmarks.studies.reasons import StudyLoader, checked
+from benchmarks.studies.runs import RunSpec, run_id
+from benchmarks.studies.specs import (
+    AnalysisSpec,
+    BackboneSpec,
+    Block,
+    EngineSpec,
+    EvaluationSpec,
+    Identifier,
+    Row,
+    Strict,
+    TimingSpec,
+    TokenizerSpec,
+    TrainingSpec,
+)
+from benchmarks.tables import Table
+from methods.nearest import suggestion
+from methods.registry import get_method
+
+BUDGETS = {"epochs", "tokens"}  # settings of a training, which has one of them
+STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
+
+
+class StudyError(ValueError):
+    """A study that cannot be used: the message names the place and the mend."""
+
+
+class Study(Strict):
+    """A whole study, as its YAML file gives it."""
+
+    name: Identifier
+    title: str
+    description: str = ""
+    paper: str | None = Field(
+        default=None, description="table of benchmarks/paper/numbers.yaml whose setting this study has"
+    )
+    deviations: tuple[str, ...] = Field(
+        default=(), description="where a paper-sized study departs from the paper, and why"
+    )
+    shares: str | None = Field(
+        default=None,
+        description="another study: runs that have the same settings there are taken from it",
+    )
+    tables: tuple[Table, ...] = Field(
+        default=(Table.main, Table.decoding, Table.controls), description="tables that are rendered"
+    )
+    beside: tuple[Identifier, ...] = Field(
+        default=(), description="other studies whose records the table of claims uses as well"
+    )
+    figures: tuple[Figure, ...] = Field(default=(), description="figures that are drawn")
+    backbone: BackboneSpec = BackboneSpec()
+    tokenizer: TokenizerSpec
+    blocks: tuple[Block, ...] = Field(min_length=1)
+    rows: tuple[Row, ...] = Field(min_length=1)
+    training: TrainingSpec
+    evaluation: EvaluationSpec
+    analysis: AnalysisSpec = AnalysisSpec()
+    timing: TimingSpec | None = Field(default=TimingSpec(), description="null: nothing is timed")
+    engine: EngineSpec = EngineSpec()
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="training seeds")
+    threads: int = Field(
+        default=1, ge=1, description="CPU threads of a training or evaluation process; part of the result"
+    )
+    timing_threads: int = Field(default=2, ge=1, description="CPU threads of a timing process")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Study:
+        if self.shares == self.name:
+            raise ValueError("a study cannot share its own runs: name another one")
+        named = {"block": [b.id for b in self.blocks], "row": [r.id for r in self.rows]}
+        named |= {"training seed": [str(seed) for seed in self.seeds], "test": [*self.evaluation.tests]}
+        for kind, ids in named.items():
+            if twice := sorted({id for id in ids if ids.count(id) > 1}):
+                raise ValueError(f"two {kind}s are the same: {', '.join(twice)}")
+        known = {block.id for block in self.blocks}
+        for row in self.rows:
+            if unknown := set(row.blocks or ()) - known:
+                raise ValueError(f"row {row.id!r} names unknown blocks {sorted(unknown)}; known: {sorted(known)}")
+            if unknown := row.decodings.keys() - self.evaluation.decodings.keys():
+                raise ValueError(f"row {row.id!r} changes decodings {sorted(unknown)}: name them in `evaluation` too")
+        methods = {row.method for row in self.rows}
+        for name, decoding in self.evaluation.decodings.items():
+            if unknown := set(decoding.only or ()) - methods:
+                raise ValueError(f"decoding {name!r} is only for {sorted(unknown)}, which no row names")
+        for block in self.blocks:
+            if unknown := set(block.tests or ()) - set(self.evaluation.tests):
+                raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
+            if unknown := block.options.keys() - methods:
+                raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
+        return self
+
+    def block(self, id: str) -> Block:
+        return next(block for block in self.blocks if block.id == id)
+
+    def backbone_of(self, block: Block, row: Row) -> BackboneSpec:
+        return row.backbone or block.backbone or self.backbone
+
+    def tokenizer_of(self, block: Block) -> TokenizerSpec:
+        return block.tokenizer or self.tokenizer
+
+    def tests_of(self, block: Block) -> tuple[str, ...]:
+        """The tests that the runs of a block are evaluated on, in the study's order."""
+        return tuple(test for test in self.evaluation.tests if block.tests is None or test in block.tests)
+
+    def options_of(self, block: Block, row: Row) -> Any:
+        """The validated options of a row's method in a block."""
+        options = row.options | block.options.get(row.method, {})
+        return checked(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
+
+    def row_title(self, row: Row) -> str:
+        return row.title or get_method(row.method).title
+
+    def rows_of(self, block: Block) -> tuple[Row, ...]:
+        """The rows that a block has in the tables, in the study's order."""
+        return tuple(row for row in self.rows if row.blocks is None or block.id in row.blocks)
+
+    @cached_property
+    def runs(self) -> dict[str, RunSpec]:
+        """All runs by id, warm starts before what starts from them. Skipped settings have no run."""
+        found: dict[str, RunSpec] = {}
+        for block in self.blocks:
+            for row, seed in product(self.rows_of(block), self.seeds):
+                start = None
+                for link in self._chain(block, row):
+                    id = run_id(block.id, link.id, seed)
+                    if id not in found:
+                        found[id] = self._spec(block, link, seed, start)
+                    start = found[id]
+        return found
+
+    def _chain(self, block: Block, row: Row) -> list[Row]:
+        """The rows that a row starts from, one after the other, and the row itself; nothing where it is skipped."""
+        if self.skipped(block, row):
+            return []
+        start = self._start_row(block, row)
+        return [*(self._chain(block, start) if start else ()), row]
+
+    def _spec(self, block: Block, row: Row, seed: int, start: RunSpec | None) -> RunSpec:
+        """One run, which starts from the weights of ``start``."""
+        place = f"{block.id}/{row.id}"
+        engine = self.engine.model_dump(exclude_unset=True) | row.engine
+        return RunSpec(
+            id=run_id(block.id, row.id, seed),
+            study=self.name,
+            block=block.id,
+            row=row.id,
+            method=row.method,
+            options=self.options_of(block, row).model_dump(),
+            seed=seed,
+            backbone=self.backbone_of(block, row),
+            tokenizer=self.tokenizer_of(block),
+            data=block.data,
+            training=checked(TrainingSpec, self._training_of(block, row), f"{place}, training"),
+            evaluation=self._evaluation_for(block, row),
+            timing=self.timing,
+            engine=checked(EngineSpec, engine, f"{place}, engine"),
+            threads=self.threads,
+            timing_threads=self.timing_threads,
+            analysis=self.analysis,
+            starts_from=start and start.id,
+            starts_at=start and self._source(start).folder,
+        )
+
+    def _training_of(self, block: Block, row: Row) -> dict[str, Any]:
+        """Training settings: the study's, then the row's, then the block's. A budget takes the place of an earlier
+        one, whichever of the two it is."""
+        training = self.training.model_dump(exclude_unset=True)
+        for override in (row.training, block.training):
+            if BUDGETS & override.keys():
+                training = {key: value for key, value in training.items() if key not in BUDGETS}
+            training |= override
+        return training
+
+    @cached_property
+    def sources(self) -> dict[str, RunSpec]:
+        """The run that each run's records come from: itself, or one of the study that this one shares runs with."""
+        return {id: self._source(own) for id, own in self.runs.items()}
+
+    def _source(self, own: RunSpec) -> RunSpec:
+        return next((their for their in self._shared if their.trains_as(own) and their.serves(own)), own)
+
+    @cached_property
+    def _shared(self) -> tuple[RunSpec, ...]:
+        try:
+            return tuple(load_study(self.shares).sources.values()) if self.shares else ()
+        except StudyError as error:
+            raise StudyError(f"`shares`: {error}") from error
+
+    def setting(self, block: Block, row: Row) -> dict[str, Any]:
+        """What a method is told of a setting when it is asked whether to ``skip`` it."""
+        backbone = self.backbone_of(block, row)
+        return {
+            "form": block.data.form,
+            "pretrained": backbone.pretrained is not None,
+            "backbone": backbone.name,
+        }
+
+    def skipped(self, block: Block, row: Row) -> str | None:
+        """Why a row has no run in a block, or None. One that starts from a row without a run has none either."""
+        if reason := get_method(row.method).skip(self.options_of(block, row), self.setting(block, row)):
+            return reason
+        start = self._start_row(block, row)
+        reason = self.skipped(block, start) if start else None
+        return f"it starts from {start.id}, which is left out: {reason}" if start and reason else None
+
+    def _start_row(self, block: Block, child: Row) -> Row | None:
+        """The row that ``child`` starts from, if any: that of another method, with default options and the same
+        backbone. Where the study has none, it is a row that no table shows."""
+        method = get_method(child.method).starts_from(self.options_of(block, child))
+        if method is None:
+            return None
+        backbone = self.backbone_of(block, child)
+        own = [row for row in self.rows if row.method == method and not row.options]
+        if same := [row for row in own if self.backbone_of(block, row) == backbone]:
+            return same[0]
+        if method in [row.id for row in self.rows]:
+            raise ValueError(f"row {child.id!r} starts from {method!r} with default options and the same backbone, and "
+                             f"row {method!r} is another: rename that row")  # fmt: skip
+        return Row(id=method, method=method, backbone=backbone)
+
+    def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
+        """The tests of a block, and the decodings that are for a row. Controls of latents are left out for a
+        method that has none."""
+        own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or row.method in v.only}
+        if not get_method(row.method).has_latents:
+            own = {k: v for k, v in own.items() if v.thoughts == "own"}
+        fields = self.evaluation.model_dump(exclude={"tests", "decodings"})
+        return EvaluationSpec(tests=self.tests_of(block), decodings=own | row.decodings, **fields)
+
+
+def study_path(name: str) -> Path:
+    """The YAML file of a study, given its name or a path."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"
+    if not path.is_file():
+        near, known = suggestion(path.stem, shipped()), ", ".join(shipped())
+        raise StudyError(f"no study at {path}{near} (give the path of a YAML file, or one of: {known})")
+    return path
+
+
+def shipped() -> list[str]:
+    """Names of the studies that come with the suite."""
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def load_study(name: str) -> Study:
+    """Read and validate a study, given its name or the path of its YAML file."""
+    path = study_path(name)
+    study = parse_study(study_content(path), str(path))
+    _require_own_name(study.name, path)
+    return study
+
+
+def study_content(path: Path) -> Any:
+    """What a study's file says, not yet validated."""
+    try:
+        return yaml.load(path.read_text(), StudyLoader)
+    except yaml.YAMLError as error:
+        raise StudyError(f"{path} is no YAML: {error}") from error
+
+
+def _require_own_name(name: str, path: Path) -> None:
+    """A study is found by its name, and its results lie under it: two files of one name would be taken for each
+    other."""
+    if path.resolve().parent == STUDIES and name != path.stem:
+        raise StudyError(f"{path} has `name: {name}`: write `name: {path.stem}`, or name the file {name}.yaml")
+    if path.resolve().parent != STUDIES and name in shipped():
+        raise StudyError(f"{path} has `name: {name}`, which is a study in {STUDIES}: give it a name of its own, or its "
+                         "results would be taken for that one's")  # fmt: skip
+
+
+def parse_study(content: Any, place: str) -> Study:
+    """Validate the content of a study file, with errors that name place, key and mend."""
+    try:
+        study = checked(Study, content)
+        _ = study.sources  # resolves methods and their options
+    except ValueError as error:
+        raise StudyError(f"{place} is no valid study:\n{indent(str(error), '  ')}") from error
+    return study

@@ -1,0 +1,1 @@
+"""What training and answers cost: seconds, FLOPs and memory, measured alone on the machine."""

@@ -1,0 +1,228 @@
+"""What a study's methods cost on the machine at hand, before anything is trained: rates, memory, epochs, test times.
+
+Weights are untrained. Training steps cost the same whatever the weights say; answers are forced to the lengths of the
+gold ones, since untrained weights do not stop by themselves. What is not measured but follows from a measured rate is
+called extrapolated.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.engine import Ranks, build_engine, deterministic
+from benchmarks.engine.ranks import join
+from benchmarks.environment import ended, environment
+from benchmarks.evaluation.casting import answering
+from benchmarks.files import read_json, write_json
+from benchmarks.models import build_method
+from benchmarks.out_of_memory import memory_for_training
+from benchmarks.plan.lengths import rows_by_card
+from benchmarks.processes.launch import free_port
+from benchmarks.progress import Progress
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec, row_of
+from benchmarks.studies.specs import EngineSpec, TimingSpec
+from benchmarks.studies.study import Study, StudyError
+from benchmarks.timing.sampling import spread_over
+from benchmarks.timing.stage import time_test
+from benchmarks.timing.steps import time_training, timing_of
+from benchmarks.training.steps import StageData, Steps, batches_of, budget_of, optimizer_step, phase_of
+from methods.base import Example, Method
+
+WARMUP = 10  # optimizer steps before those that are timed
+SAMPLE = 2_000  # training examples whose steps stand in for those that a test set does not have
+LOGGED = 20  # losses that are kept of a run that learns
+
+
+def measure(
+    study: Study,
+    results: Path,
+    folder: Path,
+    steps: int,
+    timed: int,
+    rows: Sequence[str] = (),
+    learn: Sequence[str] = (),
+    engine: Mapping[str, Any] | None = None,
+    repeats: int | None = None,
+    stand_in: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Measure the study's own runs of its first seed and what they start from, or, where ``rows`` names some, those of
+    ``rows`` and ``learn``.
+
+    ``timed`` steps of each phase are timed, and ``repeats`` passes over each test set (default: the study's); rows in
+    ``learn`` also train for ``steps`` steps. A row's record is given out, and is in ``folder``, after each of its parts
+    (a test set, its losses, its training steps), so that what ends the rest takes none of them along. ``engine``:
+    settings in the place of the study's, which are meant for its own number of GPUs. ``stand_in``: a data set that
+    stands for training data that is not at hand; an epoch has as many rows as the study's own all the same.
+    """
+    if unknown := {*rows, *learn} - {row.id for row in study.rows}:
+        raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
+                         f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
+    if stand_in:
+        results = results / "stand_in" / stand_in  # not where the study has its own data
+    runs = [run for run in _own_and_starts(study) if not rows or run.row in {*rows, *learn}]
+    if not runs:
+        place = f": measure them in {study.shares}" if study.shares else ""
+        raise StudyError(f"study {study.name} trains none of these rows itself{place}")
+    for run in runs:
+        block, rows_of_epoch = study.block(run.block), None
+        if stand_in:
+            rows_of_epoch = rows_by_card(run.data)
+            block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
+        prepare(study, block, results)
+        timing = timing_of(run)
+        timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
+        alone = on_one_gpu(run.engine, engine or {})
+        spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
+        with one_rank(alone) as ranks:
+            learned = steps if run.row in learn else 0
+            for record in _measure_run(spec, results, timing, ranks, rows_of_epoch, learned):
+                _keep(record, folder / "runs" / study.name / run.block / f"{run.row}.json")
+                yield record
+
+
+def _keep(record: dict[str, Any], path: Path) -> None:
+    """Write a row's record, which takes the place of a whole one when it is whole itself."""
+    if record["train"] or not path.exists() or not read_json(path)["train"]:
+        write_json(path, record)
+
+
+def _own_and_starts(study: Study) -> list[RunSpec]:
+    """The runs of the first seed that are trained in this study, and all that they start from: it is in their epochs.
+    What others start from comes first."""
+    runs = [run for run in study.runs.values() if run.seed == study.seeds[0]]
+    chosen = {run.id for run in runs if study.sources[run.id] is run}
+    for run in reversed(runs):
+        if run.id in chosen and run.starts_from:
+            chosen.add(run.starts_from)
+    return [run for run in runs if run.id in chosen]
+
+
+def on_one_gpu(engine: EngineSpec, settings: Mapping[str, Any]) -> EngineSpec:
+    """A study's engine on one GPU, with other ``settings``. Without DeepSpeed, nothing is split or kept elsewhere."""
+    own = engine.model_dump() | {"gpus": 1, "nodes": 1}
+    if settings.get("kind") == "process":
+        own |= {"zero_stage": 0, "offload": "none"}
+    return EngineSpec.model_validate(own | dict(settings))
+
+
+@contextmanager
+def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
+    """This process as the only rank of an engine."""
+    if engine.kind == "process":
+        yield Ranks()
+        return
+    alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": free_port()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in alone.items()}}
+    with join(engine.hang_seconds) as ranks:
+        yield ranks
+
+
+def _measure_run(
+    spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, rows: int | None, steps: int
+) -> Iterator[dict[str, Any]]:
+    """The row's record after each part of it."""
+    torch.set_num_threads(spec.timing_threads)
+    made, paths = environment(spec.method), Paths(results, spec)
+    with ranks.device:  # where weights are drawn fast; which ones they are is all the same
+        method = build_method(spec, paths.data).to(ranks.device).eval()
+    record = _described(method, spec, timing, open_corpus(paths.data, "train"), rows)
+    with (
+        Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,
+        answering(method, spec.engine),
+    ):
+        for name in spec.evaluation.tests:
+            examples = gold_examples(spec, paths, name)
+            questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
+            record["tests"][name] = time_test(method, spec, questions, True, lengths)
+            progress.advance()
+            yield record | {"environment": ended(made)}
+    if steps:
+        record["learning"] = learning(method, spec, paths, ranks, steps)  # before timed steps change the weights
+        yield record | {"environment": ended(made)}
+    record["train"] = time_training(method, spec, paths, ranks, WARMUP, rows)
+    yield record | {"environment": ended(made)}
+    del method
+    torch.compiler.reset()  # the next one's programs are others
+    gc.collect()  # modules refer to each other; the next method needs their memory
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus, rows: int | None) -> dict[str, Any]:
+    """A row's record before anything is measured."""
+    return {
+        "study": spec.study,
+        "block": spec.block,
+        "row": spec.row,
+        "title": method.title,
+        "starts_from": row_of(spec.starts_from) if spec.starts_from else None,
+        "backbone": spec.backbone.model_dump(),
+        "parameters": sum(parameter.numel() for parameter in method.parameters()),
+        "precision": spec.engine.precision,
+        "batch_size": spec.training.batch_size,
+        "engine": spec.engine.model_dump(),
+        "timed_steps": timing.train_steps,
+        "repeats": timing.repeats,
+        "test_batch_size": timing.batch_size,
+        "training_data": spec.data.train,
+        "training_rows": len(corpus),
+        "epoch_rows": rows or len(corpus),
+        "tests": {},
+        "learning": None,
+        "train": None,
+    }
+
+
+def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
+    """A test set's problems as examples. Where the source has no steps, those of the training example whose question
+    has the nearest length stand in: only lengths matter."""
+    tokenizer, corpus = load_tokenizer(paths.data), open_corpus(paths.data, "train")
+
+    def encode(texts: Iterable[str]) -> list[list[int]]:
+        return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+    records = load_records(name, spec.data.form, "test")
+    others = sorted(corpus.examples(spread_over(len(corpus), SAMPLE)), key=lambda example: len(example.question))
+    sizes = [len(example.question) for example in others]
+    examples = []
+    for record in records:
+        question, answer = encode([record.question, record.answer])
+        near = others[min(bisect_left(sizes, len(question)), len(others) - 1)]
+        steps = encode(record.steps) if record.steps else near.steps
+        examples.append(Example(record.id, question, steps, answer))
+    return examples
+
+
+@deterministic()  # as training is
+def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
+    """The loss over the first steps of the first stage: means of :data:`LOGGED` stretches of equal length."""
+    corpus = open_corpus(paths.data, "train")
+    budget = budget_of(spec.training, corpus)
+    stages = method.stages(budget)
+    phase = phase_of(stages, 0, budget.steps_per_epoch)
+    engine = build_engine(method, stages[0], spec.training, spec.engine, phase, ranks)
+    data = StageData(method, corpus, stages[0], spec.seed, None)
+    batches = batches_of(data, spec.training, budget.steps_per_epoch, range(steps))
+    losses: list[float] = []
+    method.train()
+    with Progress(f"{spec.id} learning", steps) as progress, memory_for_training(spec):
+        left = Steps(engine, data, batches)
+        for number in range(steps):
+            sums = optimizer_step(left, number)
+            method.after_step(sums.statistics)
+            losses.append(sum(sums.terms().values()))
+            progress.advance(note=f"loss {losses[-1]:.3g}")
+    engine.close()
+    method.eval()
+    return {"steps": steps, "losses": [float(np.mean(part)) for part in np.array_split(losses, min(LOGGED, steps))]}

@@ -1,0 +1,164 @@
+"""How much batches and a cache speed up the answers of every method, and its training step beside the naive one.
+
+Weights are untrained, so answers are forced to the lengths of the gold ones: both ways do the same work and give the
+same answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
+from benchmarks.engine import pick_device, synchronize
+from benchmarks.environment import ended, environment
+from benchmarks.evaluation.answering import batches_by_length
+from benchmarks.progress import Progress
+from benchmarks.studies.specs import Block
+from benchmarks.studies.study import Study
+from methods.backbone import load_backbone
+from methods.base import Budget, Context, Example, Method, Setup
+from methods.generation import CachePolicy, Decoding
+from methods.registry import available, build
+
+BATCH = 64
+STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # of the training step
+
+
+def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> dict[str, Any]:
+    """Rates of all registered methods with the study's backbone and tokenizer, on its block with the most runs, over
+    the first ``questions`` of its training set, or all where there are fewer."""
+    torch.set_num_threads(study.timing_threads)
+    made, runs = environment(), list(study.runs.values())
+    block = max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
+    data = prepare(study, block, results)
+    words = vocabulary(load_tokenizer(data))
+    setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
+    corpus = open_corpus(data, "train")
+    examples = corpus.examples(range(min(questions, len(corpus))))
+    of_step = load_backbone(STEP["backbone"], words.size, overrides={"hidden_size": STEP["hidden_size"]})
+    answers, training = {}, {}
+    with Progress("speed", len(available())) as progress:
+        for name in available():
+            answers[name] = time_answers(_built(name, options_in(study, block, name), setup), examples, repeats)
+            if (step := time_step(name, Setup(of_step, words), repeats)) is not None:
+                training[name] = step
+            progress.advance()
+    return {
+        "study": study.name,
+        "block": block.id,
+        "backbone": study.backbone.model_dump(),
+        "batch_size": BATCH,
+        "questions": len(examples),
+        "repeats": repeats,
+        "answers": answers,
+        "training_step": {**STEP, "layers": of_step.config.num_hidden_layers},
+        "training": training,
+        "environment": ended(made),
+    }
+
+
+def options_in(study: Study, block: Block, method: str) -> dict[str, Any]:
+    """A method's options in a block: those of its first row there that is no control, else its own defaults."""
+    rows = [row for row in study.rows_of(block) if row.method == method and not row.control]
+    return study.options_of(block, rows[0]).model_dump() if rows else {}
+
+
+def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
+    """With weights moved a little: markers that start out alike have equal logits, and which comes first is chance."""
+    method, generator = build(name, options, setup, seed=0), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
+    return method.to(pick_device()).eval()
+
+
+@torch.no_grad()
+def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> dict[str, Any]:
+    """Questions per second: with a cache, in batches formed as in evaluation; and without, one by one. Medians of
+    repeats."""
+    batches = [[examples[i] for i in rows] for rows in batches_by_length([e.question for e in examples], BATCH)]
+    singles = [[example] for batch in batches for example in batch]
+
+    def answers(parts: Sequence[Sequence[Example]], cache: CachePolicy) -> list[list[int]]:
+        said = []
+        for part in parts:
+            decoding = Decoding(cache=cache, lengths=tuple(method.length(example) for example in part))
+            said += method.generate([example.question for example in part], decoding).answer.tolist()
+        return [[token for token in row if token != method.vocabulary.eos] for row in said]
+
+    same = sum(a == b for a, b in zip(answers(batches, "auto"), answers(singles, "none"), strict=True))  # warms up too
+    cached = len(examples) / _seconds(method, partial(answers, batches, "auto"), repeats)
+    uncached = len(examples) / _seconds(method, partial(answers, singles, "none"), repeats)
+    rates = {"batched": cached, "single": uncached, "ratio": cached / uncached}
+    return {"title": method.title, **rates, "same": same / len(examples)}
+
+
+def time_step(name: str, setup: Setup, repeats: int) -> dict[str, Any] | None:
+    """Seconds of forward and backward over one batch of the last stage, batched and naive, where a method has a naive
+    way."""
+    method = _built(name, {}, setup)
+    context = Context(method.stages(Budget(1.0, 100))[-1], epoch=0, step=0, seed=0)
+    shortest = method.collate([_example(1)], context).tokens
+    rows = [_example(STEP["tokens"] - shortest + 1)] * STEP["batch_size"]
+    batch = method.collate(rows, context).to(method.device)
+    with torch.no_grad():
+        if method.naive_forward(method.collate(rows[:1], context).to(method.device), context) is None:
+            return None
+
+    def step(forward: Callable[..., Any]) -> None:
+        method.zero_grad()
+        torch.stack(list(forward(batch, context).losses.values())).sum().backward()
+
+    step(method)  # warms up
+    ours, naive = (_seconds(method, lambda f=f: step(f), repeats) for f in (method, method.naive_forward))
+    return {
+        "title": method.title,
+        "tokens": batch.tokens / STEP["batch_size"],
+        "seconds": ours,
+        "naive_seconds": naive,
+        "ratio": naive / ours,
+    }
+
+
+def _example(question: int) -> Example:
+    return Example("row", [7] * question, [[5] * 8] * 3, [9] * 4)
+
+
+def _seconds(method: Method, work: Callable[[], Any], repeats: int) -> float:
+    """The median time of some repeats."""
+    seconds = []
+    for _ in range(repeats):
+        synchronize(method.device)
+        began = time.perf_counter()
+        work()
+        synchronize(method.device)
+        seconds.append(time.perf_counter() - began)
+    return median(seconds)
+
+
+def render_speed(record: dict[str, Any]) -> str:
+    """The record as two tables in Markdown."""
+    made, step = record["environment"], record["training_step"]
+    answers = [[a["title"], a["batched"], a["single"], a["ratio"]] for a in record["answers"].values()]
+    headers = ["Method", f"cached, batch {BATCH} (questions/s)", "uncached, one by one (questions/s)", "ratio"]
+    steps = [[t["title"], t["seconds"], t["naive_seconds"], t["ratio"]] for t in record["training"].values()]
+    form = {"tablefmt": "pipe", "floatfmt": ("", ".3g", ".3g", ".1f")}
+    versions = ", ".join(f"{name} {made[name]}" for name in ("torch", "transformers", "python"))
+    return "\n\n".join(
+        [
+            tabulate(answers, headers, **form),
+            tabulate(steps, ["Training step", "batched (s)", "row by row (s)", "ratio"], **form),
+            f"{made['device']} ({made['cpu']}), {made['threads']} threads, {versions}; study {record['study']}, block "
+            f"{record['block']}. {record['questions']} questions, in batches of about equal length; untrained "
+            f"weights, so answers have the lengths of the gold ones. The training step has batch {step['batch_size']}, "
+            f"{step['tokens']} tokens, {step['layers']} layers of width {step['hidden_size']}.",
+        ]
+    )

@@ -1,0 +1,137 @@
+"""The time stage: test and training times, measured alone on the machine, the same way for all methods.
+
+Questions are tokenised before and answers decoded after the clock runs; one whole pass comes first, as a warm-up; the
+device is waited for at both ends; passes are repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.data import open_test
+from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
+from benchmarks.environment import ended, environment
+from benchmarks.evaluation.answering import batches_by_length, decoding_of, generate
+from benchmarks.evaluation.casting import answering
+from benchmarks.files import read_json, write_json
+from benchmarks.locks import RunLock
+from benchmarks.models import trained_method, trained_weights
+from benchmarks.processes import launch
+from benchmarks.progress import Progress
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.timing.other_load import MUCH, OtherLoad
+from benchmarks.timing.pace import Pace
+from benchmarks.timing.sampling import spread_over
+from benchmarks.timing.steps import time_training, timing_of
+from methods.base import Method
+from methods.generation import Length
+
+log = logging.getLogger(__name__)
+TRAINING = "time/timed.json"  # what the ranks of a run measured
+
+
+def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Time a trained run; returns its record."""
+    timing = timing_of(spec)
+    torch.set_num_threads(spec.timing_threads)
+    made, paths, device = environment(spec.method), Paths(results, spec), pick_device()
+    with RunLock(paths.run):
+        load, pace = OtherLoad(), Pace()
+        if several := spec.engine.kind == "deepspeed":
+            launch.run_ranks(spec, results, "time")
+        method = trained_method(spec, results).to(device)
+        tests = {}
+        with Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress, answering(method, spec.engine):
+            for name in spec.evaluation.tests:
+                pace.take()
+                questions = open_test(paths.data, name).questions
+                tests[name] = {"answer_only": time_test(method, spec, questions, True)}
+                if method.says_steps:
+                    tests[name]["all_steps"] = time_test(method, spec, questions, False)
+                progress.advance()
+        pace.take()
+        train = read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks())
+        pace.take()
+        if (others := load.share()) > MUCH:
+            log.warning("%s: other processes took %.0f %% of the CPU time: run `time` again when the machine is idle",
+                        spec.id, 100 * others)  # fmt: skip
+        record = {
+            "run": spec.id,
+            "digest": spec.digest("time"),
+            "weights_sha256": trained_weights(paths),
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "precision": spec.engine.precision,
+            "threads": spec.timing_threads,
+            "batch_size": timing.batch_size,
+            "other_load": others,
+            "pace_seconds": pace.seconds(),
+            "tests": tests,
+            "train": train,
+            "environment": ended(made),
+        }
+        write_json(paths.record("time"), record)
+    return record
+
+
+def time_as(ranks: Ranks, spec: RunSpec, results: Path) -> None:
+    """Time training as one of the ranks that train the run; the first writes what :func:`time_run` reads."""
+    torch.set_num_threads(spec.timing_threads)
+    paths = Paths(results, spec)
+    measured = time_training(trained_method(spec, results).to(ranks.device), spec, paths, ranks)
+    if ranks.first:
+        write_json(paths.ranks / TRAINING, measured)
+    ranks.wait("the times")
+
+
+def time_test(
+    method: Method,
+    spec: RunSpec,
+    questions: Sequence[Sequence[int]],
+    answer_only: bool,
+    lengths: Sequence[Length] | None = None,
+) -> dict[str, Any]:
+    """Seconds to answer a test set in batches, each repeat with its own decoding seed; ``lengths``, one per question,
+    are forced on the answers."""
+    timing, device = timing_of(spec), method.device
+    by_length = sorted(range(len(questions)), key=lambda i: len(questions[i]))
+    timed = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
+    parts = batches_by_length([questions[i] for i in timed], timing.batch_size)
+    batches = [[timed[i] for i in part] for part in parts]
+
+    def answer_all(seed: int) -> int:
+        """Tokens of all answers."""
+        decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
+        tokens = 0
+        for batch in batches:
+            how = replace(decoding, lengths=tuple(lengths[i] for i in batch)) if lengths else decoding
+            tokens += generate(method, [questions[i] for i in batch], how, spec.engine.precision).cost.tokens
+        return tokens
+
+    # On a GPU every shape of batch has a CUDA graph, which is captured here; answers that are drawn have lengths of
+    # their own under each seed, where none are forced
+    for seed in range(timing.repeats if device.type == "cuda" and lengths is None else 1):
+        answer_all(seed)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds, tokens = [], 0
+    for repeat in range(timing.repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        tokens += answer_all(repeat)
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return {
+        "seconds": seconds,
+        "n": len(timed),
+        "n_total": len(questions),
+        "tokens_per_second": tokens / sum(seconds),
+        "peak_memory_bytes": peak_memory(device),
+    }

@@ -1,0 +1,167 @@
+"""Optimizer steps of all stages of a training, timed and their FLOPs counted: what an epoch takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.data import Corpus, epoch_batches, open_corpus
+from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, peak_memory, synchronize
+from benchmarks.out_of_memory import memory_for_training
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import TimingSpec
+from benchmarks.studies.study import StudyError
+from benchmarks.timing.flops import flop_counter
+from benchmarks.timing.sampling import spread_over
+from benchmarks.training.features import FeatureStore
+from benchmarks.training.steps import StageData, Steps, budget_of, optimizer_step, steps_of
+from methods.base import Method, Stage
+
+PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
+WARMUP_STEPS = 3
+COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
+FEATURED = 10  # batches whose features are computed, for the rate
+
+
+def timing_of(spec: RunSpec) -> TimingSpec:
+    """What is to be timed, or an error if the study times nothing."""
+    if spec.timing is None:
+        raise StudyError(f"study {spec.study} times nothing: give its file a `timing`")
+    return spec.timing
+
+
+@deterministic()  # as training is
+def time_training(
+    method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, warmup: int = WARMUP_STEPS, rows: int | None = None
+) -> dict[str, Any]:
+    """Seconds and FLOPs of one epoch of each phase: steps per epoch times the median step, measured here, alone.
+
+    A phase of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass
+    that computes the features. A stage warms up with at most as many steps as are timed. Each of several ranks calls
+    this; FLOPs are the sum over all, memory is that of the rank that takes most. ``rows`` of an epoch, where those at
+    hand stand in for more.
+    """
+    corpus = open_corpus(paths.data, "train")
+    budget = budget_of(spec.training, corpus, rows)
+    timer = StepTimer(method, spec, corpus, budget.steps_per_epoch, paths, ranks)
+    stages = method.stages(budget)
+    phases: dict[str, dict[str, Any]] = {}
+    weights: dict[str, float] = defaultdict(float)
+    training_flops = 0.0
+    sizes = Counter(stage.phase for stage in stages)
+    for stage in stages:
+        steps = max(1, timing_of(spec).train_steps // sizes[stage.phase])
+        with memory_for_training(spec):
+            measured = timer.time(stage, steps, min(warmup, steps))
+        phase = phases.setdefault(stage.phase, defaultdict(float))
+        for name in PER_STEP:
+            phase[name] += stage.epochs * measured[name]
+        phase["once_seconds"] += measured["once_seconds"]
+        phase["peak_memory_bytes"] = max(phase["peak_memory_bytes"], measured["peak_memory_bytes"])
+        weights[stage.phase] += stage.epochs
+        training_flops += measured["flops_per_step"] * steps_of(stage, budget.steps_per_epoch) + measured["once_flops"]
+    for name, phase in phases.items():
+        for key in PER_STEP:
+            phase[key] /= weights[name]
+        phase["steps_per_epoch"] = budget.steps_per_epoch
+        phase["epoch_seconds"] = phase["step_seconds_median"] * budget.steps_per_epoch + phase["once_seconds"]
+    return {
+        "phases": {name: dict(phase) for name, phase in phases.items()},
+        "epoch_seconds": sum(phase["epoch_seconds"] for phase in phases.values()),
+        "training_flops": training_flops,
+    }
+
+
+@dataclass(frozen=True)
+class StepTimer:
+    """Times steps of a run's stages on its training data, an epoch of which has ``steps_per_epoch``."""
+
+    method: Method
+    spec: RunSpec
+    corpus: Corpus
+    steps_per_epoch: int
+    paths: Paths
+    ranks: Ranks
+
+    def time(self, stage: Stage, steps: int, warmup: int) -> dict[str, float]:
+        """Median seconds and mean FLOPs of so many optimizer steps, over batches of all lengths, after so many of
+        warm-up, and the cost of what is done once."""
+        method, spec, device = self.method, self.spec, self.method.device
+        data = StageData(method, self.corpus, stage, spec.seed, None)
+        batches = self._batches(steps)
+        chosen = [batches[i] for i in spread_over(len(batches), steps)]
+        once = {"once_seconds": 0.0, "once_flops": 0.0}
+        if stage.cached:
+            data, once = self._cached(data, [chosen[i] for i in spread_over(len(chosen), FEATURED)])
+            chosen = [np.arange(len(chosen[0]))] * steps
+        engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), self.ranks)  # may split weights
+        method.train()
+        warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
+        counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # of all lengths
+        # layers that are called while FLOPs are counted would never be compiled
+        with torch.compiler.set_stance("force_eager"), flop_counter() as counter:
+            take(engine, data, counted)
+        take(engine, data, warm)  # as the steps that are timed: layers are compiled here
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        seconds, tokens = take(engine, data, chosen)
+        engine.close()
+        method.eval()
+        if data.features is not None:
+            data.features.remove()
+        return {
+            "step_seconds_median": float(np.median(seconds)),
+            "tokens_per_step": tokens / len(chosen),
+            "flops_per_step": self._total(counter.get_total_flops()) / len(counted),
+            "peak_memory_bytes": max(self.ranks.gather(peak_memory(device))),
+            **once,
+        }
+
+    def _batches(self, steps: int) -> list[np.ndarray]:
+        """The batches of as many epochs as have so many steps, by mean length."""
+        lengths, size = self.corpus.lengths, self.spec.training.batch_size
+        epochs = range(math.ceil(steps / math.ceil(len(lengths) / size)))
+        batches = [batch for epoch in epochs for batch in epoch_batches(lengths, size, self.spec.seed, epoch)]
+        return sorted(batches, key=lambda indices: float(lengths[indices].mean()))
+
+    def _cached(self, data: StageData, chosen: list[np.ndarray]) -> tuple[StageData, dict[str, float]]:
+        """Features of the chosen batches, and what a pass over all batches of an epoch costs at their rate."""
+        method, precision = self.method, self.spec.engine.precision
+        rows, size, context = np.concatenate(chosen), self.spec.rows_at_once, data.context(0, 0)
+        store = FeatureStore(self.paths.checkpoints / "features-timing", "features", self.ranks)
+        with flop_counter() as counter:  # warms up too; counting slows down, so it is not timed
+            store.fill(method, precision, data.corpus, rows, context, size)
+        synchronize(method.device)
+        began = time.perf_counter()
+        store.fill(method, precision, data.corpus, rows, context, size)
+        synchronize(method.device)
+        seconds = time.perf_counter() - began
+        scale = self.steps_per_epoch / len(chosen)
+        once = {"once_seconds": seconds * scale, "once_flops": self._total(counter.get_total_flops()) * scale}
+        return StageData(method, data.corpus, data.stage, data.seed, store), once
+
+    def _total(self, counted: int) -> float:
+        """FLOPs that were counted on all ranks together."""
+        return self.ranks.sum({"flops": counted})["flops"]
+
+
+def take(engine: Engine, data: StageData, batches: Sequence[np.ndarray]) -> tuple[list[float], int]:
+    """The seconds of an optimizer step on each batch, and the tokens of all. As in training, a step collates the batch
+    of the next one while the device works."""
+    steps = Steps(engine, data, ((indices, data.context(0, number)) for number, indices in enumerate(batches)))
+    seconds, tokens, device = [], 0, data.method.device
+    for number in range(len(batches)):
+        synchronize(device)
+        began = time.perf_counter()
+        tokens += optimizer_step(steps, number).tokens
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds, tokens

@@ -1,0 +1,283 @@
+"""Run records into MLflow.
+
+One process writes at a time. What is there already, by the digest of its record, is left alone. A server that is down
+never fails a study: ``track.json`` then says ``pending``, and the next call catches up. The workflow calls again as
+long as :func:`tries` counts up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.records.provenance import hardware
+from benchmarks.records.results import Collected, load_collected, to_frame
+from benchmarks.records.schema import RunRecords
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import STAGES, RunSpec
+from benchmarks.studies.study import Study
+from benchmarks.tracking.store import Outage, experiment_id, find_runs, public, session, tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput, Metric, Run
+
+KINDS = {"step": "train", "validation": "validation"}  # of logged lines: where their numbers are shown
+PER_TEST = {  # metrics of each test set, and the columns of the frame that they are
+    "accuracy": "accuracy_mean",
+    "accuracy_std": "accuracy_std",
+    "strict": "strict",
+    "no_answer": "no_answer",
+    "deduplicated": "deduplicated",
+    "forward_passes": "forward_passes",
+    "test_seconds": "test_seconds_median",
+    "all_steps_seconds": "all_steps_seconds_median",
+    "ms_per_question": "ms_per_question",
+    "peak_memory": "peak_memory",
+}
+PER_RUN = ("parameters", "training_flops", "train_epoch_seconds", "train_wall_seconds", "train_tokens_per_second")
+
+log = logging.getLogger(__name__)
+
+
+def track(study: Study, results: Path) -> dict[str, Any]:
+    """Import what ``collect`` gathered; returns what ``track.json`` then holds."""
+    collected = load_collected(study, results)
+    path = results / study.name / "track.json"
+    with _one_writer(results) as origin:
+        state: dict[str, Any] = {"uri": public(tracking_uri(results)), "tries": tries(path)}
+        try:
+            with session(results) as client:
+                parent, runs = _import(client, study, collected, results, origin)
+                _attach(client, parent, sorted(path.parent.glob("table_*")))  # rendered while the server was down
+            state |= {"status": "done", "reason": None, "parent": parent, "runs": runs}
+        except Outage as error:
+            state |= {"status": "pending", "reason": str(error)}
+            log.warning("MLflow at %s cannot be used now, `track` will catch up: %s", state["uri"], error)
+        write_json(path, state)
+    return state
+
+
+def tries(path: Path) -> int:
+    """A counter that Snakemake watches as a parameter: one higher while the last import is pending, so that the rule
+    runs again; unchanged once it is done."""
+    state = _state(path)
+    return state.get("tries", 1) + (state.get("status") == "pending")
+
+
+def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
+    """Put rendered tables beside the study's parent run; while the server is down, the next ``track`` will do it."""
+    path = results / study.name / "track.json"
+    state = _state(path)
+    if state.get("status") != "done":
+        return
+    try:
+        with _one_writer(results), session(results) as client:
+            _attach(client, state["parent"], files)
+    except Outage as error:
+        write_json(path, state | {"status": "pending", "reason": str(error)})
+        log.warning("the tables are not in MLflow yet, `track` will catch up: %s", error)
+
+
+@contextmanager
+def _one_writer(results: Path) -> Iterator[str]:
+    """Wait for other imports from the same folder; the kernel frees the lock when its holder dies.
+
+    Gives the folder's mark, kept in the lock's file: the runs that this folder may replace bear it.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    with (results / ".mlflow.lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        origin = file.read()
+        if not origin:
+            origin = uuid.uuid4().hex
+            file.write(origin)
+            file.flush()
+        yield origin
+
+
+def _state(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except BrokenRecord:
+        return {}
+
+
+def _attach(client: MlflowClient, parent: str, files: Iterable[Path]) -> None:
+    for file in files:
+        client.log_artifact(parent, str(file), "tables")
+
+
+def _import(
+    client: MlflowClient, study: Study, collected: Collected, results: Path, origin: str
+) -> tuple[str, dict[str, str]]:
+    """The parent run's id, and the run ids by run; imports what is new, drops what this folder's records replaced."""
+    experiment = experiment_id(client, results)
+    known = find_runs(client, experiment, f"tags.study = '{study.name}'")
+    parents = [run for run in known if run.data.tags.get("kind") == "study"]
+    made = parents[-1] if parents else _create_parent(client, experiment, study)
+    if made.info.status != "FINISHED":  # new, or the server went away when it was
+        client.set_terminated(made.info.run_id)
+    parent = made.info.run_id
+    by_digest = {run.data.tags.get("record_digest"): run.info.run_id for run in known}
+    importer = _Importer(client, experiment, parent, study, collected, results, origin)
+    runs: dict[str, str] = {}
+    for id, records in collected.runs.items():
+        if any(getattr(records, stage) for stage in STAGES):
+            digest = _digest(id, records)
+            runs[id] = by_digest.get(digest) or importer.create(study.runs[id], records, digest)
+    for run in known:  # superseded, or left half done by a killed import
+        tags = run.data.tags
+        if tags.get("origin") == origin and tags.get("run") in runs and run.info.run_id != runs[tags["run"]]:
+            client.delete_run(run.info.run_id)
+    return parent, runs
+
+
+def _create_parent(client: MlflowClient, experiment: str, study: Study) -> Run:
+    tags = {"study": study.name, "kind": "study", "mlflow.note.content": f"{study.title}. {study.description}"}
+    return client.create_run(experiment, tags=tags, run_name=study.name)
+
+
+def _digest(id: str, records: RunRecords) -> str:
+    text = json.dumps([id, records.model_dump(mode="json", include=set(STAGES))], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Importer:
+    """Creates the MLflow runs of one study."""
+
+    def __init__(
+        self,
+        client: MlflowClient,
+        experiment: str,
+        parent: str,
+        study: Study,
+        collected: Collected,
+        results: Path,
+        origin: str,
+    ) -> None:
+        self.client, self.experiment, self.parent, self.origin = client, experiment, parent, origin
+        self.study, self.collected, self.results = study, collected, results
+        self.frame = to_frame(study, collected)
+
+    def create(self, spec: RunSpec, records: RunRecords, digest: str) -> str:
+        """A child run with all that is known of ``spec``'s run. The digest comes last: without it, it is incomplete."""
+        paths = Paths(self.results, self.study.sources[spec.id])
+        files = list(_files(paths, records))
+        environments = [record.environment for stage in STAGES if (record := getattr(records, stage))]
+        start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
+        tags = self._tags(spec, environments[0])
+        run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=spec.id).info.run_id
+        self._log_batches(run, spec, [*_logged(paths.run / "log.jsonl", start or 0), *self._results(spec.id, end or 0)])
+        self.client.log_inputs(run, self._inputs(spec))
+        for path, folder in files:
+            self.client.log_artifact(run, str(path), folder)
+        self.client.set_terminated(run, end_time=end)
+        self.client.set_tag(run, "record_digest", digest)
+        return run
+
+    def _tags(self, spec: RunSpec, environment: dict[str, Any]) -> dict[str, str]:
+        """``origin`` tells apart the results folders that import into one server."""
+        tags = {"mlflow.parentRunId": self.parent, "study": spec.study, "kind": "run", "run": spec.id}
+        tags |= {"origin": self.origin, "hardware": hardware(environment)}
+        if commit := environment.get("commit"):
+            tags["mlflow.source.git.commit"] = commit
+        return tags
+
+    def _log_batches(self, run: str, spec: RunSpec, metrics: list[Metric]) -> None:
+        """In portions of the sizes that MLflow takes."""
+        from mlflow.entities import Param
+        from mlflow.utils.validation import MAX_METRICS_PER_BATCH, MAX_PARAMS_TAGS_PER_BATCH
+
+        params = [Param(name, str(value)) for name, value in _flat(spec.model_dump(mode="json"))]
+        for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
+            self.client.log_batch(run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
+        for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
+            self.client.log_batch(run, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
+
+    def _results(self, run: str, timestamp: int) -> Iterator[Metric]:
+        """Numbers of the tables: ``accuracy/TEST``, or ``accuracy_DECODING/TEST`` where it is not the default."""
+        lines = [line for line in self.frame.to_dict("records") if line["run"] == run]
+        for line in lines:
+            suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
+            names = {f"{name}{suffix}/{line['test']}": column for name, column in PER_TEST.items()}
+            yield from _metrics({name: line[column] for name, column in names.items()}, timestamp, 0)
+        yield from _metrics({name: lines[0][name] for name in PER_RUN}, timestamp, 0)
+
+    def _inputs(self, spec: RunSpec) -> list[DatasetInput]:
+        """The block's data sets, with the digests of what was used."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        data = self.collected.data.get(spec.block, {})
+        inputs = []
+        for place, digest in data.get("digests", {}).items():
+            name, _, split = place.partition("/")
+            card = data.get("cards", {}).get(name, {})
+            source = {"tags": {key: str(card[key]) for key in ("source", "revision") if key in card}}
+            dataset = Dataset(place, digest[:36], "code", json.dumps(source))
+            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
+        return inputs
+
+
+def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:
+    """The files of a run that are imported, each with its folder there. One that is missing is an error already here,
+    so that it is not taken for a failure of the server."""
+    files: list[tuple[Path, str, str | None]] = [
+        (paths.record(stage), stage, None) for stage in STAGES if getattr(records, stage)
+    ]
+    if records.evaluate:
+        files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]
+    for path, stage, folder in files:
+        if not path.is_file():
+            raise BrokenRecord(f"{path} does not exist, and is in the collected records: run `{stage}`, then `collect`")
+        yield path, folder
+
+
+def _metrics(values: dict[str, Any], timestamp: int, step: int) -> Iterator[Metric]:
+    """The numbers among ``values``, under names that MLflow allows."""
+    from mlflow.entities import Metric
+
+    for name, value in values.items():
+        if pd.notna(value):
+            yield Metric(re.sub(r"[^\w./: -]", "_", name), float(value), timestamp, step)
+
+
+def _logged(path: Path, start: int) -> Iterator[Metric]:
+    """The numbers of a run's log, step by step; nothing where there is no log."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise BrokenRecord(
+                f"{path}, line {number}: broken JSON ({error.msg}): remove the folder, and train this run again"
+            ) from error
+        if entry["kind"] in KINDS:
+            numbers = {k: v for k, v in entry.items() if isinstance(v, (int, float)) and k != "step"}
+            named = {f"{KINDS[entry['kind']]}/{name}": value for name, value in numbers.items()}
+            yield from _metrics(named, start + int(1000 * entry.get("seconds", 0)), entry["step"])
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _milliseconds(time: str | None) -> int | None:
+    return int(1000 * datetime.fromisoformat(time).timestamp()) if time else None

@@ -1,0 +1,297 @@
+"""One training: one loop for all methods, resumable at any moment with the same result (on a GPU, up to rounding).
+
+Everything that happens at a step is a function of the specification and the step's number: the batch, the learning
+rate, every random draw. A checkpoint therefore needs weights, optimizer and counters only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.code import CODE
+from benchmarks.data import Corpus, open_corpus
+from benchmarks.engine import Engine, Ranks, build_engine
+from benchmarks.engine.process import whole_weights
+from benchmarks.environment import ended, environment
+from benchmarks.files import read_json, write_json
+from benchmarks.models import build_method, export
+from benchmarks.processes.preemption import Notice, Preempted, noting
+from benchmarks.progress import Progress
+from benchmarks.studies.paths import DONE, Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.training import checkpoints
+from benchmarks.training.checkpoints import read_weights
+from benchmarks.training.features import FeatureStore
+from benchmarks.training.run_log import RunLog
+from benchmarks.training.steps import (
+    StageData,
+    Steps,
+    Sums,
+    batches_of,
+    budget_of,
+    optimizer_step,
+    phase_of,
+    steps_of,
+    validation_sums,
+)
+from methods.base import Stage
+from methods.registry import code_digest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Position:
+    """Where a run stands: all that a checkpoint holds besides weights and optimizer states."""
+
+    stage: int = 0
+    stage_step: int = 0
+    step: int = 0
+    updates: int = 0  # since the optimizer's states were zero
+    examples: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    best_step: int | None = None
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage ends with, so far
+    standing: list[str] = field(default_factory=list)  # warnings, of these weights
+    terms: dict[str, float] = field(default_factory=dict)  # of the last step's loss
+
+
+class Trainer:
+    """One run, from its specification to its final weights. Every rank has a trainer; only the first writes records."""
+
+    def __init__(self, spec: RunSpec, results: Path, ranks: Ranks | None = None) -> None:
+        self.spec, self.paths, self.ranks = spec, Paths(results, spec), ranks or Ranks()
+        self.training = spec.training
+        self.train = open_corpus(self.paths.data, "train")
+        self.held_out = open_corpus(self.paths.data, "validation")
+        self.method = build_method(spec, self.paths.data).to(self.ranks.device)
+        self.budget = budget_of(spec.training, self.train)
+        self.stages = self.method.stages(self.budget)
+        self.position = Position()
+        self.parent = read_weights(self.paths.start) if self.paths.start else None
+        self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
+        self.log = RunLog(self.paths.run / "log.jsonl", silent=not self.ranks.first)
+        self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one goes on with them
+        self.saved = time.monotonic()
+        self.notice, self.stopping = Notice(), False
+
+    def _key(self) -> str:
+        """What a checkpoint must have been made from to be resumed."""
+        parent = checkpoints.digest(self.parent) if self.parent else None
+        data = read_json(self.paths.data / DONE)["digests"][f"{self.spec.data.train}/train"]
+        parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end, from the last checkpoint if there is one; returns the record of the run."""
+        made = environment(self.spec.method)
+        if self.ranks.first:
+            write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
+        self._resume()
+        with noting(self.notice.note):
+            while self.position.stage < len(self.stages):
+                self._run_stage(self.stages[self.position.stage])
+                self._end_stage()
+        self.log.flush()
+        return self._record(made)
+
+    def _resume(self) -> None:
+        found = checkpoints.load_latest(self.paths.checkpoints, self.key, self.ranks)
+        if found is None:
+            if self.parent:
+                self.method.warm_start({k: v.to(self.method.device) for k, v in self.parent.items()})
+            self.log.truncate(0)
+            return
+        checkpoints.load_weights(self.method, found.model)
+        self.position = Position(**found.state["position"])
+        self.log.truncate(self.position.step)
+        log.warning("%s: going on from step %d", self.spec.id, self.position.step)
+        self.optimizer = found.optimizer
+
+    def _run_stage(self, stage: Stage) -> None:
+        at, steps = self.position, steps_of(stage, self.budget.steps_per_epoch)
+        train, held_out = (self._data(stage, corpus) for corpus in (self.train, self.held_out))
+        phase = phase_of(self.stages, at.stage, self.budget.steps_per_epoch)
+        engine = build_engine(self.method, stage, self.training, self.spec.engine, phase, self.ranks)
+        if self.optimizer and (at.stage_step > 0 or stage.keep_optimizer):
+            engine.load_optimizer_states(self.optimizer, at.updates)
+            self.optimizer = {}
+        every = max(1, math.ceil(steps / self.training.validations))
+        per_epoch, ahead = self.budget.steps_per_epoch, range(at.step, at.step + steps - at.stage_step)
+        left = Steps(engine, train, batches_of(train, self.training, per_epoch, ahead))
+        with Progress(f"{self.spec.id} {stage.name}", steps, at.stage_step) as progress:
+            while at.stage_step < steps:
+                began = time.perf_counter()
+                sums = optimizer_step(left, at.stage_step)
+                self._after_step(engine, sums, time.perf_counter() - began)
+                if at.stage_step == steps or (stage.select_on and at.stage_step % every == 0):
+                    self._validate(stage, engine, held_out)
+                progress.advance(note=f"loss {sum(self.position.terms.values()):.3g}")
+                if at.stage_step < steps and self._agreed_to_save():
+                    self._checkpoint(engine)
+        if at.stage + 1 < len(self.stages) and self.stages[at.stage + 1].keep_optimizer:
+            self.optimizer = {name: tensor.cpu().clone() for name, tensor in engine.optimizer_states()}
+        engine.close()
+        for data in (train, held_out):
+            if data.features is not None:
+                data.features.remove()
+
+    def _data(self, stage: Stage, corpus: Corpus) -> StageData:
+        plain = StageData(self.method, corpus, stage, self.spec.seed, None)
+        if not stage.cached:
+            return plain
+        part = "train" if corpus is self.train else "validation"
+        label = f"{self.spec.id} {stage.name} features"
+        store = FeatureStore(self.paths.checkpoints / f"features-{part}", label, self.ranks)
+        began = time.perf_counter()
+        rows = np.arange(len(corpus))
+        context, precision = plain.context(0, 0), self.spec.engine.precision
+        with self.notice.obeyed():
+            store.fill(self.method, precision, corpus, rows, context, self.spec.rows_at_once)
+        if self.position.stage_step == 0:  # a resumed stage computes them again; their time counts once
+            self.position.seconds += time.perf_counter() - began
+        return StageData(self.method, corpus, stage, self.spec.seed, store)
+
+    def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
+        at = self.position
+        self.method.after_step(sums.statistics)
+        at.terms = sums.terms()
+        at.step, at.stage_step, at.updates = at.step + 1, at.stage_step + 1, engine.updates
+        at.examples, at.tokens, at.seconds = at.examples + sums.examples, at.tokens + sums.tokens, at.seconds + seconds
+        if at.step % self.training.log_every == 0:
+            line = {"loss": sum(at.terms.values()), **at.terms, **self.method.observed(sums.statistics), **sums.norms}
+            rate = engine.learning_rate(at.stage_step - 1)
+            self._log("step", {**line, "learning_rate": rate, "tokens": at.tokens, "seconds": round(at.seconds, 3)})
+
+    def _validate(self, stage: Stage, engine: Engine, data: StageData) -> None:
+        at = self.position
+        context = data.context(at.step // self.budget.steps_per_epoch, at.step, training=False)
+        self.method.eval()
+        sums = validation_sums(engine, data, context, self.training.batch_size)
+        self.method.train()
+        terms, observed = sums.terms(), self.method.observed(sums.statistics)
+        warnings = self.method.warnings(observed)
+        for warning in (warning for warning in warnings if warning not in at.warnings):
+            at.warnings.append(warning)
+            log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
+            self._log("warning", {"message": warning})
+        score = sum(terms[name] for name in stage.select_on)
+        if not stage.select_on:
+            at.validation, at.standing = terms, warnings
+        elif at.best is None or score < at.best:
+            at.best, at.best_step, at.validation, at.standing = score, at.step, terms, warnings
+            self._save_weights(self._selected(at.step), engine.weights())
+            if self.ranks.first:
+                checkpoints.keep_selected(self.paths.checkpoints, self._selected(at.step).name)
+        selected = {"selected_step": at.best_step} if stage.select_on else {}
+        self._log("validation", {**terms, **observed, **selected})
+
+    def _selected(self, step: int) -> Path:
+        """The weights of a step of this stage, if they were selected."""
+        return checkpoints.best(self.paths.checkpoints, self.position.stage, step)
+
+    def _end_stage(self) -> None:
+        """Load the selected weights, record the stage, and go to the next one."""
+        at, stage = self.position, self.stages[self.position.stage]
+        if at.best_step is not None and at.best_step != at.step:
+            selected = read_weights(self._selected(at.best_step))
+            checkpoints.load_weights(self.method, selected)
+        earlier = at.stages[-1] if at.stages else {"end_seconds": 0.0, "end_tokens": 0}
+        trainable = sum(p.numel() for n, p in self.method.named_parameters() if stage.trains(n))
+        at.stages.append(
+            {
+                "name": stage.name,
+                "phase": stage.phase,
+                "epochs": stage.epochs,
+                "steps": at.stage_step,
+                "trainable_parameters": trainable,
+                "seconds": at.seconds - earlier["end_seconds"],
+                "tokens": at.tokens - earlier["end_tokens"],
+                "end_seconds": at.seconds,
+                "end_tokens": at.tokens,
+                "selected_step": at.best_step,
+                "validation": at.validation,
+                "warnings": at.standing,
+            }
+        )
+        self._log("stage", at.stages[-1])
+        at.stage, at.stage_step = at.stage + 1, 0
+        at.best, at.best_step, at.validation, at.standing = None, None, {}, []
+        if self._agreed_to_save() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
+            self._checkpoint(None)
+
+    def _agreed_to_save(self) -> bool:
+        """Whether it is time to save, or a rank was told to stop; all ranks ask together and hear the same."""
+        due = self.ranks.first and time.monotonic() - self.saved >= self.training.checkpoint_seconds
+        told = self.ranks.sum({"stop": self.notice.given, "save": due})
+        self.stopping = told["stop"] > 0
+        return self.stopping or told["save"] > 0
+
+    def _checkpoint(self, engine: Engine | None) -> None:
+        self.log.flush()
+        model = engine.weights() if engine else whole_weights(self.method)
+        optimizer = engine.optimizer_states() if engine else self.optimizer.items()
+        at = self.position
+        selected = self._selected(at.best_step).name if at.best_step is not None else None
+        state = {"key": self.key, "seconds": at.seconds, "selected": selected, "position": asdict(at)}
+        name = f"step-{at.step:09d}-{at.stage:03d}"
+        checkpoints.save(self.paths.checkpoints, name, model, optimizer, state, self.ranks)
+        self.saved = time.monotonic()
+        if self.stopping:
+            log.warning("%s: told to go; step %d is saved", self.spec.id, self.position.step)
+            raise Preempted
+
+    def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:
+        """Write one file of all weights; returns their digest, on the first rank."""
+        kept = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors if self.ranks.first}
+        digest = checkpoints.save_weights(path, kept) if self.ranks.first else ""
+        self.ranks.wait(f"{path.name} on disk")
+        return digest
+
+    def _log(self, kind: str, values: dict[str, Any]) -> None:
+        at = self.position
+        place = {"kind": kind, "step": at.step, "stage": self.stages[at.stage].name}
+        self.log.add({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
+
+    def _record(self, made: dict[str, Any]) -> dict[str, Any]:
+        at, spec = self.position, self.spec
+        for half_written in self.paths.model.glob(".*.*") if self.ranks.first else ():
+            if half_written.is_file():  # left by a try that was killed
+                half_written.unlink()
+        weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
+        if self.ranks.first:
+            export(spec, self.paths)
+        return {
+            "run": spec.id,
+            "digest": spec.digest("train"),
+            "key": self.key,
+            "spec": spec.model_dump(mode="json"),
+            "parameters": sum(p.numel() for p in self.method.parameters()),
+            "steps": at.step,
+            "examples": at.examples,
+            "tokens": at.tokens,
+            "stages": at.stages,
+            "final": at.terms,
+            "validation": at.stages[-1]["validation"],
+            "wall_seconds": at.seconds,
+            "tokens_per_second": at.tokens / max(at.seconds, 1e-9),
+            "warnings": at.warnings,
+            "weights_sha256": weights_digest,
+            "data": read_json(self.paths.data / DONE),
+            "environment": ended(made),
+        }

@@ -1,0 +1,56 @@
+"""The train stage: a run is trained unless it is trained already, and what is finished is never lost."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engine import Ranks, deterministic
+from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.out_of_memory import memory_for_training
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.training import checkpoints
+from benchmarks.training.checkpoints import DIGEST, read_weights
+from benchmarks.training.loop import Trainer
+
+log = logging.getLogger(__name__)
+
+
+@deterministic()
+def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Train a run unless it is trained already, as one of some ranks. The caller holds the run's lock."""
+    torch.set_num_threads(spec.threads)
+    paths = Paths(results, spec)
+    with memory_for_training(spec):
+        trainer = Trainer(spec, results, ranks)
+    record = finished(paths, trainer.key) if ranks.first else None
+    if ranks.any(record is not None):
+        log.warning("%s is trained already; to train it again, remove its folder %s", spec.id, paths.run)
+    else:
+        with memory_for_training(spec):
+            record = trainer.run()
+        if ranks.first:
+            write_json(paths.ended, record)
+    if ranks.first:
+        checkpoints.discard(paths.checkpoints)
+        write_json(paths.record("train"), record)
+    ranks.wait("the record")
+    return record or read_json(paths.record("train"))
+
+
+def finished(paths: Paths, key: str) -> dict[str, Any] | None:
+    """The record of a training under this key whose weights are whole.
+
+    Snakemake removes ``train.json`` of a job that fails, even right at its end, and of one that it is about to run. So
+    what proves that a run has ended lies beside its weights.
+    """
+    try:
+        record = read_json(paths.ended)
+        whole = record["key"] == key and read_weights(paths.weights).metadata[DIGEST] == record["weights_sha256"]
+    except BrokenRecord:
+        return None
+    return record if whole else None

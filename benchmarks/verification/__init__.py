@@ -1,0 +1,1 @@
+"""Recorded results, computed again from the recorded answers."""

@@ -1,0 +1,79 @@
+"""Recorded scores, computed again from the predictions that they were given for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.data import load_records
+from benchmarks.evaluation.stage import means
+from benchmarks.files import sha256
+from benchmarks.scoring.by_test import scorer_of, scores
+from benchmarks.scoring.diversity import draw_statistics
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import Form
+from benchmarks.verification.differences import CLOSE, changed_value
+
+SCORED = ("extracted", "correct", "strict", "draws", "choices")  # older predictions have none of the last two
+
+
+def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
+    """What is wrong with the predictions' digests, each answer's score, and the means over them. ``record``: that of
+    the evaluate stage."""
+    for name, digest in record["predictions"].items():
+        path = paths.predictions(name)
+        if not path.is_file():
+            yield f"{path.name} is not there"
+        elif sha256(path) != digest:
+            yield f"{path.name} is not the recorded file"
+        elif name not in record["decodings"]:
+            yield f"no scores of {path.name} are recorded"
+        else:
+            frame = pd.read_parquet(path)
+            yield from _scores(name, frame, form)
+            for test, scores in record["decodings"][name]["tests"].items():
+                yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], scores)
+
+
+def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
+    again = scores(frame.assign(question=_questions(frame, form)))
+    for column in (name for name in SCORED if name in frame):
+        old, values = (_plain(one, column) for one in (frame, again))
+        wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
+        if len(wrong):
+            first = wrong.iloc[0]
+            yield (f"{name}: `{column}` of {len(wrong)} answers is not what the scorer says, first {first['test']} "
+                   f"{first['id']}, seed {first['seed']}")  # fmt: skip
+
+
+def _plain(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Values that can be compared: lists are arrays when they are read again."""
+    values = [tuple(value) if isinstance(value, list | np.ndarray) else value for value in frame[column]]
+    return pd.Series(values, index=frame.index, dtype="object")
+
+
+def _questions(frame: pd.DataFrame, form: Form) -> list[str]:
+    """The question of each answer. They are read again only where a scorer reads steps, and needs them."""
+    stepwise = [test for test in frame["test"].unique() if scorer_of(test).reads_steps]
+    texts = {(test, row.id): row.question for test in stepwise for row in load_records(test, form, "test")}
+    return [texts.get(key, "") for key in zip(frame["test"], frame["id"], strict=True)]
+
+
+def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:
+    for key, found in means(frame).items():
+        recorded, values = _listed(scores[key]), _listed(found)
+        if len(recorded) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(recorded, values, strict=True)):
+            yield f"{place}: `{key}` is recorded as {recorded} and comes out as {values}"
+    drawn = draw_statistics(frame) if "draws" in frame else []
+    if changed := changed_value(scores.get("draws") or [], drawn):
+        yield f"{place}: `draws`: {changed}"
+
+
+def _listed(value: list[float] | float | None) -> list[float]:
+    """The numbers of a score: one for each decoding seed, one alone, or none."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
