@@ -35,8 +35,10 @@ def trained_method(spec: RunSpec, results: Path) -> Method:
     paths = Paths(results, spec)
     weights = read_weights(paths.weights)
     if read_json(paths.record("train")).get("digest") != spec.digest("train"):
-        raise BrokenRecord(f"{paths.weights} was trained with other settings than {spec.id} of study {spec.study} "
-                           "has now: train this run again")  # fmt: skip
+        raise BrokenRecord(
+            f"{paths.weights} was trained with other settings than {spec.id} of study {spec.study} "
+            "has now: train this run again"
+        )
     if weights.metadata[DIGEST] != trained_weights(paths):
         raise BrokenRecord(f"{paths.weights} is not what {paths.record('train')} recorded: train this run again")
     return _filled(spec, _setup(spec, paths.data), weights)

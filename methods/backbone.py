@@ -146,8 +146,10 @@ def _attention() -> str:
 def _refuse_flat_masks(trunk: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
     if mask is not None and mask.dim() != 4:
-        raise ValueError(f"an attention mask of shape {tuple(mask.shape)} would be ignored: give (B, 1, n, L), as "
-                         "`causal_mask` and `bidirectional_mask` make it, or none for causal attention")  # fmt: skip
+        raise ValueError(
+            f"an attention mask of shape {tuple(mask.shape)} would be ignored: give (B, 1, n, L), as "
+            "`causal_mask` and `bidirectional_mask` make it, or none for causal attention"
+        )
 
 
 def load_backbone(
@@ -163,8 +165,10 @@ def load_backbone(
     if pretrained:
         config = AutoConfig.from_pretrained(pretrained, revision=revision)
         if vocab_size > config.vocab_size:
-            raise ValueError(f"the tokenizer has {vocab_size} tokens, and {pretrained} has embeddings of "
-                             f"{config.vocab_size}: name the checkpoint's own as `tokenizer`")  # fmt: skip
+            raise ValueError(
+                f"the tokenizer has {vocab_size} tokens, and {pretrained} has embeddings of "
+                f"{config.vocab_size}: name the checkpoint's own as `tokenizer`"
+            )
         return Backbone(config, pretrained, revision)
     if name not in CONFIGURATIONS:
         near = suggestion(name, CONFIGURATIONS)

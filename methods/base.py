@@ -288,8 +288,10 @@ def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
     only the module's table has (markers) stay."""
     own = module.state_dict()
     if lacking := sorted(weights.keys() - own.keys()):
-        raise ValueError(f"the weights to start from have {lacking[0]!r} and {len(lacking) - 1} more tensors that "
-                         f"{type(module).__name__} has not: name its parts as the method that it starts from does, or "
-                         "map the names in `warm_start`")  # fmt: skip
+        raise ValueError(
+            f"the weights to start from have {lacking[0]!r} and {len(lacking) - 1} more tensors that "
+            f"{type(module).__name__} has not: name its parts as the method that it starts from does, or "
+            "map the names in `warm_start`"
+        )
     for name, tensor in weights.items():
         own[name][tuple(map(slice, tensor.shape))].copy_(tensor)

@@ -50,8 +50,10 @@ class CoconutOptions(MethodOptions):
     def _leaves_a_final_stage(self) -> CoconutOptions:
         stages = 0 if self.control in ("no_cot", "no_curriculum") else self.max_stage
         if stages * self.stage_share >= 1:
-            raise ValueError(f"{stages} stages of {self.stage_share:.3g} of the budget leave nothing for the "
-                             "final stage; lower stage_share")  # fmt: skip
+            raise ValueError(
+                f"{stages} stages of {self.stage_share:.3g} of the budget leave nothing for the "
+                "final stage; lower stage_share"
+            )
         return self
 
 

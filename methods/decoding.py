@@ -131,8 +131,10 @@ def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"])
     if decoding.lengths is None:
         return None
     if len(decoding.lengths) != len(keys):
-        raise ValueError(f"{len(decoding.lengths)} lengths are given for {len(keys)} rows that are decoded: lengths "
-                         "are forced on answers alone, one for each question")  # fmt: skip
+        raise ValueError(
+            f"{len(decoding.lengths)} lengths are given for {len(keys)} rows that are decoded: lengths "
+            "are forced on answers alone, one for each question"
+        )
     return torch.tensor([getattr(length, what) for length in decoding.lengths], device=keys.device)
 
 

@@ -144,8 +144,10 @@ class SimCoTCoconutOptions(SimCoTOptions):
         if base.control not in ("none", "no_curriculum"):
             raise ValueError(f"Coconut's control {base.control!r} has no thoughts to explain")
         if base.warm_start != CoconutOptions().warm_start:
-            raise ValueError("SIM-CoT starts from a Coconut checkpoint, whatever that one started from: leave out "
-                             "the base's `warm_start`")  # fmt: skip
+            raise ValueError(
+                "SIM-CoT starts from a Coconut checkpoint, whatever that one started from: leave out "
+                "the base's `warm_start`"
+            )
         return base
 
 

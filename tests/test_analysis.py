@@ -101,8 +101,15 @@ def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
         for step, digit in enumerate(digits[row]):
             latents[row, step, 2 * digit + 1] = 0.8
     latents[:, :, 0] = 2.0  # always on: stands for nothing
-    test = TestSet("rs_n2_k3", [str(i) for i in range(count)], questions, [[0]] * count, ["1"] * count, [2] * count,
-                   [False] * count)  # fmt: skip
+    test = TestSet(
+        "rs_n2_k3",
+        [str(i) for i in range(count)],
+        questions,
+        [[0]] * count,
+        ["1"] * count,
+        [2] * count,
+        [False] * count,
+    )
     return test, Said([steps[-1] for steps in said], said, np.zeros(count), {"R": latents}), digits
 
 

@@ -236,8 +236,11 @@ def test_real_counts_and_overlaps():
     }
     known = {name: {normalise(row.question) for row in rows} for name, rows in tests.items()}
     assert {name: len(rows) for name, rows in tests.items()} == {
-        "gsm8k": 1319, "svamp": 1000, "svamp_paper4138": 4138, "multiarith": 600,
-    }  # fmt: skip
+        "gsm8k": 1319,
+        "svamp": 1000,
+        "svamp_paper4138": 4138,
+        "multiarith": 600,
+    }
     assert len(known["multiarith"]) == 580
     first = {normalise(row.question) for row in tests["svamp_paper4138"][:3138]}
     assert known["multiarith"] <= first

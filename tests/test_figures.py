@@ -211,7 +211,12 @@ def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path
 def test_lines_break_at_blanks_where_there_are_any() -> None:
     lines = wrapped([("How many pears", False), (" are left", True), ("?\n" + "1" * 12, False)], width=10)
     assert ["".join(text for _, text, _ in line) for line in lines] == [
-        "How many ", "pears are ", "left?", "1" * 10, "11"]  # fmt: skip
+        "How many ",
+        "pears are ",
+        "left?",
+        "1" * 10,
+        "11",
+    ]
     assert lines[1] == [(0, "pears", False), (5, " are ", True)] and lines[2] == [(0, "left", True), (4, "?", False)]
 
 
@@ -309,7 +314,11 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
     assert set(frame["test"]) == {"copy_k16", "copy_k4"} and set(frame["n"]) == {200} and set(frame["copies"]) == {180}
     long = frame[(frame["test"] == "copy_k16") & (frame["row"] == "cot") & (frame["block"] == "text")]
     assert list(zip(long["first"], long["last"], long["share"], strict=True)) == [
-        (1, 4, 1.0), (5, 8, 0.0), (9, 12, 0.0), (13, 15, 0.0)]  # fmt: skip
+        (1, 4, 1.0),
+        (5, 8, 0.0),
+        (9, 12, 0.0),
+        (13, 15, 0.0),
+    ]
     assert list(frame[frame["test"] == "copy_k4"]["share"][:3]) == [0.0, 1.0, 0.0]
     caption = paths[3].read_text()
     assert "copy_k16, training data: text, MarCos: 180 of 200" in caption

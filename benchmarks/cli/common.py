@@ -39,8 +39,10 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
         raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(loaded.runs)}")
     spec = loaded.sources[run]
     if spec.study != loaded.name:
-        raise StudyError(f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
-                         f"`{loaded.shares} {spec.id}`")  # fmt: skip
+        raise StudyError(
+            f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
+            f"`{loaded.shares} {spec.id}`"
+        )
     from benchmarks.data.store import require_prepared
 
     require_prepared(loaded, loaded.block(spec.block), results, study)

@@ -82,8 +82,10 @@ def verify(
             raise StudyError(f"there is no folder {folder}: name that of a study's results")
         if study is None and folder.resolve().name not in shipped():
             example = min(folder.glob("*/collect.json"), default=folder / "smoke/collect.json").parent
-            raise StudyError(f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
-                             "with --study whose results these are")  # fmt: skip
+            raise StudyError(
+                f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
+                "with --study whose results these are"
+            )
         loaded = load_study(study or folder.resolve().name)
         findings = checks.verify(loaded, folder)
     typer.echo(checks.report(findings))

@@ -90,8 +90,11 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
 
         devices.pin(1)
         record = stage.analyse(spec, results)
-    typer.echo(f"{run}: {record['active']} of {record['dimensions']} dimensions are active, the largest clique is "
-               f"{record['clique']}", err=True)  # fmt: skip
+    typer.echo(
+        f"{run}: {record['active']} of {record['dimensions']} dimensions are active, the largest clique is "
+        f"{record['clique']}",
+        err=True,
+    )
 
 
 @app.command()
@@ -126,8 +129,10 @@ def table(
         loaded = load_study(study)
         own = loaded.tables or (Table.main,)
         if table not in (None, *own, Table.claims):
-            raise StudyError(f"study {study} does not list the table {table}; its tables are: {', '.join(own)} (and "
-                             "claims, as of any study)")  # fmt: skip
+            raise StudyError(
+                f"study {study} does not list the table {table}; its tables are: {', '.join(own)} (and "
+                "claims, as of any study)"
+            )
         from benchmarks.records.results import load_collected
         from benchmarks.tables.render import render
         from benchmarks.tracking import importer

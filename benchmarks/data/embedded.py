@@ -52,13 +52,22 @@ class Wording:
 TRAINING = Wording(
     start=("{who} has {n} {o}.", "{who} finds {n} {o}.", "There are {n} {o} in the bag of {who}."),
     groups=("{who} has {n} bags with {k} {o} each.", "{who} finds {n} boxes of {k} {o} each."),
-    add=("{He} buys {k} more.", "{He} finds {k} more {o}.", "Then {he} gets {k} {o} from {other}.",
-         "{other} then gives {who} {k} more.", "Then there are {k} more."),
-    subtract=("{He} sells {k}.", "{He} loses {k} of the {o}.", "Then {he} gives {k} {o} to {other}.",
-              "{other} then takes {k} of them."),
+    add=(
+        "{He} buys {k} more.",
+        "{He} finds {k} more {o}.",
+        "Then {he} gets {k} {o} from {other}.",
+        "{other} then gives {who} {k} more.",
+        "Then there are {k} more.",
+    ),
+    subtract=(
+        "{He} sells {k}.",
+        "{He} loses {k} of the {o}.",
+        "Then {he} gives {k} {o} to {other}.",
+        "{other} then takes {k} of them.",
+    ),
     times=("{other} has {k} times as many.", "{other} gets {k} times as many {o}."),
     ask=("How many {o} does {who} have?", "How many {o} does {who} have now?", "Then how many {o} does {who} have?"),
-)  # fmt: skip
+)
 
 KNOWN = frozenset(
     template for kind in ("start", "groups", "add", "subtract", "times", "ask") for template in getattr(TRAINING, kind)

@@ -153,8 +153,9 @@ def require_prepared(study: Study, block: Block, results: Path, file: str) -> No
     it."""
     if not is_prepared(study, block, results):
         folder = data_folder(results, study.name, block.id).absolute()
-        raise DataError(f"{folder} has not the data that {study.name} asks for: run `marcos-bench data {file} --block "
-                        f"{block.id}`")  # fmt: skip
+        raise DataError(
+            f"{folder} has not the data that {study.name} asks for: run `marcos-bench data {file} --block {block.id}`"
+        )
 
 
 def open_corpus(directory: Path, split: Literal["train", "validation"]) -> Corpus:
@@ -202,8 +203,13 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
     train, validation = split_validation(usable, data.validation)
     if data.limit and data.limit > len(train):
-        log.warning("block %s: a limit of %s rows, and %s has %s: all are taken",
-                    block.id, f"{data.limit:,}", data.train, f"{len(train):,}")  # fmt: skip
+        log.warning(
+            "block %s: a limit of %s rows, and %s has %s: all are taken",
+            block.id,
+            f"{data.limit:,}",
+            data.train,
+            f"{len(train):,}",
+        )
     train = train[: data.limit]
     named = study.tokenizer_of(block)
     tokenizer = make_tokenizer(named, train)

@@ -102,8 +102,10 @@ def published(name: str) -> PreTrainedTokenizerFast:
         mend = (
             f"set {known.folder} to a folder with it" if known.folder else "log in to the hub, or name a folder with it"
         )
-        raise DataError(f"no tokenizer can be read from {place} ({error}). To mend the study's `tokenizer: "
-                        f"{{pretrained: {name}}}`, {mend}") from error  # fmt: skip
+        raise DataError(
+            f"no tokenizer can be read from {place} ({error}). To mend the study's `tokenizer: "
+            f"{{pretrained: {name}}}`, {mend}"
+        ) from error
     if known.end:
         tokenizer.eos_token = tokenizer.pad_token = known.end
     if tokenizer.eos_token_id is None:
@@ -117,8 +119,10 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     def encode(text: str) -> list[int]:
         ids = tokenizer.encode(text, add_special_tokens=False)
         if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-            raise DataError(f"the tokenizer has no tokens for {text!r}, which the method uses; a BPE has: "
-                            "`tokenizer: {trained: 2048}`")  # fmt: skip
+            raise DataError(
+                f"the tokenizer has no tokens for {text!r}, which the method uses; a BPE has: "
+                "`tokenizer: {trained: 2048}`"
+            )
         return ids
 
     return Vocabulary(size=len(tokenizer), eos=cast(int, tokenizer.eos_token_id), encode=encode)

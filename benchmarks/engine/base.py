@@ -56,8 +56,9 @@ class Engine(ABC):
             parameter.requires_grad_(stage.trains(name))
         self.trainable = {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
         if not self.trainable:
-            raise ValueError(f"{method.name}: stage {stage.name!r} trains nothing; no parameter starts with "
-                             f"{stage.trainable}")  # fmt: skip
+            raise ValueError(
+                f"{method.name}: stage {stage.name!r} trains nothing; no parameter starts with {stage.trainable}"
+            )
         if spec.activation_checkpointing:
             checkpoint_activations(method)
         if spec.compile:

@@ -16,8 +16,10 @@ PROGRAMS = 64  # of all modules that are compiled in this process, at most
 def checkpoint_activations(method: Method) -> None:
     """Let every transformer of a method keep only the inputs of its layers, and compute the rest again."""
     if method.caches_in_training:
-        raise ValueError(f"{method.name} reads a cache while it trains, and layers that run again would add to it "
-                         "twice: leave activation_checkpointing out of its row's engine")  # fmt: skip
+        raise ValueError(
+            f"{method.name} reads a cache while it trains, and layers that run again would add to it "
+            "twice: leave activation_checkpointing out of its row's engine"
+        )
     for trunk in trunks(method):
         # The second is its name in the oldest transformers of the range, and a deprecated one in the newest
         enable = getattr(trunk, "activation_checkpointing_enable", None) or trunk.gradient_checkpointing_enable

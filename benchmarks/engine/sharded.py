@@ -90,8 +90,10 @@ class DeepSpeedEngine(Engine):
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         self._tools, self._gathered = deepspeed.utils, deepspeed.zero.GatheredParameters
         if self.spec.zero_stage == 3 and not self.method.even_passes:
-            raise ValueError(f"{self.method.name}: with these options micro-batches may differ in passes, and "
-                             "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2")  # fmt: skip
+            raise ValueError(
+                f"{self.method.name}: with these options micro-batches may differ in passes, and "
+                "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2"
+            )
         self._found = {module: _parts(module) for module in self.method.modules()}
         self.losses = Losses(self.method, self.spec.precision)
         size = sum(parameter.numel() for parameter in self.method.parameters())

@@ -83,8 +83,9 @@ class Evaluation:
             rows = read_parquet(path, proof["sha256"], "`evaluate`", ANSWER)
         except BrokenRecord:
             return None
-        log.warning("%s: its answers (%s) are there and only scored; to answer again, remove %s", self.spec.id, name,
-                    path)  # fmt: skip
+        log.warning(
+            "%s: its answers (%s) are there and only scored; to answer again, remove %s", self.spec.id, name, path
+        )
         return Answered(rows, proof["stochastic"], proof["environment"])
 
     def asked(self, name: str) -> Answered:

@@ -261,8 +261,10 @@ def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> 
         with weight.fake_mode as mode:
             method(without_numbers(batch, mode), context)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise AsksForNumbers(f"{method.name} cannot be planned: its forward pass asks for a number ({error.func}); "
-                             "find it out in `collate`, which knows all numbers") from error  # fmt: skip
+        raise AsksForNumbers(
+            f"{method.name} cannot be planned: its forward pass asks for a number ({error.func}); "
+            "find it out in `collate`, which knows all numbers"
+        ) from error
 
 
 def without_numbers(batch: Batch, mode: FakeTensorMode) -> Batch:

@@ -132,8 +132,10 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
 
     examples, longest = examples_of(sample), sorted(examples_of(large), key=total_length)[-LONGEST:]
     if not examples:
-        raise DataError(f"no question of {len(sample):,} has {data.max_question_tokens} tokens or fewer; raise "
-                        "`max_question_tokens`")  # fmt: skip
+        raise DataError(
+            f"no question of {len(sample):,} has {data.max_question_tokens} tokens or fewer; raise "
+            "`max_question_tokens`"
+        )
     used = round(count * len(examples) / len(sample))
     basis = f"{len(sample):,} of {count:,} rows"
     if _at_hand(spec):
@@ -170,8 +172,9 @@ def rows_by_card(data: DataSpec) -> int:
     """How many rows a block trains on, as its data set's card counts them."""
     published = get_dataset(data.train).card.counts["train"]
     if data.validation >= published:
-        raise DataError(f"{data.validation:,} validation rows cannot be split off the {published:,} rows of "
-                        f"{data.train}; ask fewer")  # fmt: skip
+        raise DataError(
+            f"{data.validation:,} validation rows cannot be split off the {published:,} rows of {data.train}; ask fewer"
+        )
     return min(published - data.validation, data.limit or published)
 
 

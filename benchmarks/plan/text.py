@@ -50,8 +50,10 @@ def _disk(plans: Sequence[RunPlan], results: Path) -> list[str]:
     together = min(len(plans), max(1, MACHINE // min((made.ranks for made in plans), default=1)))
     alone, several, free = disk_needed(plans), disk_needed(plans, together), disk_free(results)
     at_a_time = f"{together} at a time, as {MACHINE} GPUs train them"
-    told = [f"Disk: GB of a run while it trains; {alone / 1e9:,.0f} GB for all, one after the other, "
-            f"{several / 1e9:,.0f} GB {at_a_time}, and {free / 1e9:,.0f} GB are free in {results}."]  # fmt: skip
+    told = [
+        f"Disk: GB of a run while it trains; {alone / 1e9:,.0f} GB for all, one after the other, "
+        f"{several / 1e9:,.0f} GB {at_a_time}, and {free / 1e9:,.0f} GB are free in {results}."
+    ]
     if alone <= free < several:
         told.append(f"WARNING: there is no room for {at_a_time}: give Snakemake fewer GPUs (`--resources gpu=N`).")
     return told

@@ -50,8 +50,10 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     if not names:
         return []
     if len(names) < count:
-        raise TooFewDevices(f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
-                            f"{count}: lower `gpus`, or widen {VARIABLE}")  # fmt: skip
+        raise TooFewDevices(
+            f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
+            f"{count}: lower `gpus`, or widen {VARIABLE}"
+        )
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
     own: dict[str, FileLock] = {}

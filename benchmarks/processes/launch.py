@@ -120,8 +120,10 @@ def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
         size = [f"--num_nodes={engine.nodes}", f"--num_gpus={engine.gpus}", f"--master_port={port}"]
         runner = [*python, "deepspeed.launcher.runner", f"--hostfile={hostfile}", *size]
         return [*runner, "--no_local_rank", "--module", MODULE, *given]
-    raise NoPlace(f"the engine asks for {engine.nodes} nodes: run inside a SLURM job of as many, or name a hostfile of "
-                  f"DeepSpeed in {HOSTFILE_VARIABLE}")  # fmt: skip
+    raise NoPlace(
+        f"the engine asks for {engine.nodes} nodes: run inside a SLURM job of as many, or name a hostfile of "
+        f"DeepSpeed in {HOSTFILE_VARIABLE}"
+    )
 
 
 def free_port() -> int:
@@ -211,8 +213,11 @@ class Watch:
             who = f"no rank makes progress, and none is behind the others: look at the network between them; {named[0]}"
         else:
             who = f"{', '.join(map(str, named))}: it hangs, and all others wait for it"
-        return RankFailure(f"nothing has moved for {self._patience():g} s. {who}. All ranks are stopped; their "
-                           f"logs are in {self.folder}", 1)  # fmt: skip
+        return RankFailure(
+            f"nothing has moved for {self._patience():g} s. {who}. All ranks are stopped; their "
+            f"logs are in {self.folder}",
+            1,
+        )
 
     def _failure(self, code: int) -> RankFailure:
         number = 256 - code if 192 < code < 256 else -code  # launchers hand on a negative status modulo 256

@@ -90,8 +90,10 @@ def require_records(study: Study, results: Path) -> None:
     if not any(
         Paths(results, spec).record(stage).is_file() for spec in study.sources.values() for stage in spec.stages
     ):
-        raise BrokenRecord(f"no run of {study.name} has a record in {results.absolute()}: run the study first, or name "
-                           "the folder that holds its results (--results)")  # fmt: skip
+        raise BrokenRecord(
+            f"no run of {study.name} has a record in {results.absolute()}: run the study first, or name "
+            "the folder that holds its results (--results)"
+        )
 
 
 def load_collected(study: Study, results: Path) -> Collected:

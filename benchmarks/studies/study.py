@@ -232,8 +232,10 @@ class Study(Strict):
         if same := [row for row in own if self.backbone_of(block, row) == backbone]:
             return same[0]
         if method in [row.id for row in self.rows]:
-            raise ValueError(f"row {child.id!r} starts from {method!r} with default options and the same backbone, and "
-                             f"row {method!r} is another: rename that row")  # fmt: skip
+            raise ValueError(
+                f"row {child.id!r} starts from {method!r} with default options and the same backbone, and "
+                f"row {method!r} is another: rename that row"
+            )
         return Row(id=method, method=method, backbone=backbone)
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
@@ -282,8 +284,10 @@ def _require_own_name(name: str, path: Path) -> None:
     if path.resolve().parent == STUDIES and name != path.stem:
         raise StudyError(f"{path} has `name: {name}`: write `name: {path.stem}`, or name the file {name}.yaml")
     if path.resolve().parent != STUDIES and name in shipped():
-        raise StudyError(f"{path} has `name: {name}`, which is a study in {STUDIES}: give it a name of its own, or its "
-                         "results would be taken for that one's")  # fmt: skip
+        raise StudyError(
+            f"{path} has `name: {name}`, which is a study in {STUDIES}: give it a name of its own, or its "
+            "results would be taken for that one's"
+        )
 
 
 def parse_study(content: Any, place: str) -> Study:

@@ -28,8 +28,9 @@ class SyntheticTable(Maker):
 
     def document(self, footer: dict[str, str]) -> Document:
         if several := [block.id for block in self.study.blocks if len(self.study.tests_of(block)) > 1]:
-            raise StudyError(f"blocks {', '.join(several)}: this table is for one test set a block; give each "
-                             "`tests: [NAME]`")  # fmt: skip
+            raise StudyError(
+                f"blocks {', '.join(several)}: this table is for one test set a block; give each `tests: [NAME]`"
+            )
         return super().document(footer)
 
     def grids(self) -> list[Grid]:

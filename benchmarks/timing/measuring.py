@@ -66,8 +66,10 @@ def measure(
     stands for training data that is not at hand; an epoch has as many rows as the study's own all the same.
     """
     if unknown := {*rows, *learn} - {row.id for row in study.rows}:
-        raise StudyError(f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
-                         f"{', '.join(row.id for row in study.rows)}")  # fmt: skip
+        raise StudyError(
+            f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
+            f"{', '.join(row.id for row in study.rows)}"
+        )
     if stand_in:
         results = results / "stand_in" / stand_in  # not where the study has its own data
     runs = [run for run in _own_and_starts(study) if not rows or run.row in {*rows, *learn}]

@@ -61,8 +61,11 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
         train = read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks())
         pace.take()
         if (others := load.share()) > MUCH:
-            log.warning("%s: other processes took %.0f %% of the CPU time: run `time` again when the machine is idle",
-                        spec.id, 100 * others)  # fmt: skip
+            log.warning(
+                "%s: other processes took %.0f %% of the CPU time: run `time` again when the machine is idle",
+                spec.id,
+                100 * others,
+            )
         record = {
             "run": spec.id,
             "digest": spec.digest("time"),

@@ -55,8 +55,10 @@ def require_store(results: Path) -> None:
     """Who only reads makes no database: one that is not there is named, and so is what fills it."""
     path = (results / DATABASE).absolute()
     if not os.environ.get("MLFLOW_TRACKING_URI") and not path.is_file():
-        raise BrokenRecord(f"{path} does not exist, so no run is tracked there: run `marcos-bench track STUDY`, or "
-                           "name the folder that has it (--results)")  # fmt: skip
+        raise BrokenRecord(
+            f"{path} does not exist, so no run is tracked there: run `marcos-bench track STUDY`, or "
+            "name the folder that has it (--results)"
+        )
 
 
 def find_experiment(client: MlflowClient) -> str | None:

@@ -73,13 +73,17 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy tensors into a module that is whole. There must be one for each of its own, and no others."""
     own = dict(whole_weights(module))
     if own.keys() != tensors.keys():
-        raise ValueError(f"the weights do not fit the model: missing {sorted(own.keys() - tensors.keys())}, unexpected "
-                         f"{sorted(tensors.keys() - own.keys())}")  # fmt: skip
+        raise ValueError(
+            f"the weights do not fit the model: missing {sorted(own.keys() - tensors.keys())}, unexpected "
+            f"{sorted(tensors.keys() - own.keys())}"
+        )
     for name, tensor in own.items():
         value = tensors[name]
         if value.shape != tensor.shape:
-            raise ValueError(f"the weights do not fit the model: {name} has the shape {tuple(value.shape)} in the "
-                             f"file, {tuple(tensor.shape)} in the model")  # fmt: skip
+            raise ValueError(
+                f"the weights do not fit the model: {name} has the shape {tuple(value.shape)} in the "
+                f"file, {tuple(tensor.shape)} in the model"
+            )
         tensor.copy_(value)
 
 
@@ -101,8 +105,10 @@ def read_weights(path: Path) -> Stored:
     except SafetensorError:
         whole = False
     if not whole:
-        raise BrokenRecord(f"{path} is damaged (its sha256 is not the one written with it): copy it again, or remove "
-                           "its run's folder and train again")  # fmt: skip
+        raise BrokenRecord(
+            f"{path} is damaged (its sha256 is not the one written with it): copy it again, or remove "
+            "its run's folder and train again"
+        )
     return stored
 
 

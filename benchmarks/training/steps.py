@@ -131,8 +131,10 @@ def optimizer_step(steps: Steps, number: int) -> Sums:
     for place, (batch, counts) in enumerate(step.batches, 1):
         output = engine.forward(batch, step.context, counts)
         if unknown := sorted(output.losses.keys() - sums.denominators.keys()):
-            raise ValueError(f"{engine.method.name}: `forward` gives a loss {unknown[0]!r}, for which `collate` has no "
-                             f"denominator; it has {sorted(sums.denominators)}: use the same names")  # fmt: skip
+            raise ValueError(
+                f"{engine.method.name}: `forward` gives a loss {unknown[0]!r}, for which `collate` has no "
+                f"denominator; it has {sorted(sums.denominators)}: use the same names"
+            )
         losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
         engine.backward(torch.stack(losses).sum() * counts, last=place == len(step.batches))
         sums.add(output, counts)

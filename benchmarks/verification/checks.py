@@ -47,8 +47,10 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     """All findings on the results of ``study`` in ``folder``, whose last part is the study's name."""
     folder = folder.resolve()
     if folder.name != study.name or not (folder / "collect.json").is_file():
-        raise BrokenRecord(f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
-                           f"`marcos-bench collect {study.name}` has left collect.json")  # fmt: skip
+        raise BrokenRecord(
+            f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
+            f"`marcos-bench collect {study.name}` has left collect.json"
+        )
     sources = study.sources.values()  # perhaps of another study, whose results are in a folder beside this one
     findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
     return findings + list(_made(study, folder))
@@ -63,8 +65,10 @@ def report(findings: list[Finding]) -> str:
     ]
     lines.append(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     if changed := sum(finding.kind == "drift" and finding.place.endswith(SPEC) for finding in findings):
-        lines.append(f"{changed} runs are specified otherwise today: what is made of several of them (sums along warm "
-                     "starts, tables) may differ for that alone; --study takes the study as it was")  # fmt: skip
+        lines.append(
+            f"{changed} runs are specified otherwise today: what is made of several of them (sums along warm "
+            "starts, tables) may differ for that alone; --study takes the study as it was"
+        )
     return "\n".join(lines)
 
 

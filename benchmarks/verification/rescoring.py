@@ -45,8 +45,10 @@ def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
         wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
         if len(wrong):
             first = wrong.iloc[0]
-            yield (f"{name}: `{column}` of {len(wrong)} answers is not what the scorer says, first {first['test']} "
-                   f"{first['id']}, seed {first['seed']}")  # fmt: skip
+            yield (
+                f"{name}: `{column}` of {len(wrong)} answers is not what the scorer says, first {first['test']} "
+                f"{first['id']}, seed {first['seed']}"
+            )
 
 
 def _plain(frame: pd.DataFrame, column: str) -> pd.Series:

@@ -212,8 +212,10 @@ class MarCos(Method):
 
     def warnings(self, observed: dict[str, float]) -> list[str]:
         if observed.get("active_share") == 0.0:
-            return ["R is dead: no dimension is active in a step that the L1 norm counts; start from a smaller "
-                    "sparsity weight, lower the learning rate or raise the sparsity target"]  # fmt: skip
+            return [
+                "R is dead: no dimension is active in a step that the L1 norm counts; start from a smaller "
+                "sparsity weight, lower the learning rate or raise the sparsity target"
+            ]
         return []
 
     # -- phase 2: the predictor on the frozen model's features
