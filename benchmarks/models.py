@@ -8,10 +8,10 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from benchmarks.data import load_tokenizer, vocabulary
+from benchmarks.engine.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.checkpoints import DIGEST, Stored, load_weights, read_weights
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
 from methods.registry import build

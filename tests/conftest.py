@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks.data import prepare
 from benchmarks.files import read_json
-from benchmarks.processes import launch
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
+from benchmarks.training import start
 from inflict import ROWS
 from methods.base import Vocabulary
 from small import fresh, small_study
@@ -109,7 +109,7 @@ def undisturbed_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) 
         key = spec.row, spec.training.log_every
         if key not in known:
             known[key] = fresh(small_data, tmp_path_factory.mktemp("undisturbed"))
-            launch.train(spec, known[key])
+            start.train(spec, known[key])
         return known[key]
 
     return folder

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.records import results
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.study import Study
-from benchmarks.tables import Table
 from benchmarks.tables.render import contents
 from fabricate import fabricate, study
 from test_tables import cells

@@ -23,6 +23,7 @@ from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.steering import clique_effects
 from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
+from benchmarks.engine.checkpoints import save_weights
 from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.figures.encoding import EncodingFigure
@@ -31,7 +32,6 @@ from benchmarks.models import build_method, trained_weights
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
-from benchmarks.training.checkpoints import save_weights
 from fabricate import train_record
 from methods.base import Context, Example, Stage
 from methods.generation import Intervention, InterventionError

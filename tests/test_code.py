@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ from test_workflow import STAND_IN, planned
 NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
-        *("code", "data", "environment", "figures", "files", "locks", "out_of_memory", "processes", "progress"),
-        *("records.schema", "studies", "tables", "training.checkpoints", "training.run_log"),
+        *("code", "data", "engine.checkpoints", "environment", "files", "launch", "locks", "out_of_memory"),
+        *("processes", "progress", "records.schema", "studies", "training.run_log"),
     )
 }
 
@@ -32,10 +33,20 @@ def imported(module: str) -> set[str]:
     for path in source_files(module):
         for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "benchmarks":
-                folder = ROOT.joinpath(*node.module.split("."))
-                inside = {alias.name for alias in node.names if (folder / f"{alias.name}.py").exists()}
+                modules = {path.stem for path in ROOT.joinpath(*node.module.split(".")).glob("*")}
+                inside = {alias.name for alias in node.names} & modules
                 found |= {f"{node.module}.{name}" for name in inside} or {node.module}
     return found
+
+
+def test_packages_depend_on_each_other_in_one_direction() -> None:
+    tops = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.suffix in {"", ".py"}} - {
+        "__init__",
+        "__pycache__",
+    }
+    needs = {top: {name.split(".")[1] for name in imported(f"benchmarks.{top}") if "." in name} - {top} for top in tops}
+    order = [*TopologicalSorter(needs).static_order()]  # a cycle is an error that names it
+    assert order.index("studies") < order.index("training") < order.index("cli")
 
 
 def unlisted(modules: Iterable[str], listed: Iterable[str]) -> set[str]:

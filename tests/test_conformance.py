@@ -17,11 +17,10 @@ from transformers import PreTrainedModel
 
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
-from benchmarks.processes import launch
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 from benchmarks.training import loop as training
-from benchmarks.training import steps
+from benchmarks.training import start, steps
 from conftest import bibtex_fields
 from methods.backbone import load_backbone
 from methods.base import Budget, Context, Example, Method, Setup, Vocabulary
@@ -330,9 +329,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
 
 def train(run: str, study: Study, folder: Path) -> dict[str, Any]:
     """A run, after what it starts from."""
-    if start := study.runs[run].starts_from:
-        train(start, study, folder)
-    return launch.train(study.runs[run], folder)
+    if parent := study.runs[run].starts_from:
+        train(parent, study, folder)
+    return start.train(study.runs[run], folder)
 
 
 def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +351,7 @@ def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
         patched.setattr(training, "optimizer_step", stops)
-        launch.train(spec, folder)
-    resumed = launch.train(spec, folder)
+        start.train(spec, folder)
+    resumed = start.train(spec, folder)
     assert (resumed["steps"], resumed["tokens"]) == (undisturbed["steps"], undisturbed["tokens"])
     assert resumed["weights_sha256"] == undisturbed["weights_sha256"]

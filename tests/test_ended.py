@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.processes import launch
+from benchmarks.engine import checkpoints
 from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, noting
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import checkpoints, features
+from benchmarks.training import features, start
 from copies import copy_suite, printed, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
 from test_locks import HOLD_WORKFLOW, process
@@ -97,7 +97,7 @@ def test_a_killed_run_ends_with_the_weights_and_the_log_of_one_that_was_not(
     for count in (7, 13):
         assert exit_code(fault, count, spec, results) == -signal.SIGKILL
     assert not (Paths(results, spec).run / "train.json").exists()
-    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
     lines = logged(spec, results)
     assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, STEPS + 1))
     assert lines == logged(spec, undisturbed_run(spec))
@@ -113,14 +113,14 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
     paths = Paths(results, spec)
     assert exit_code(after_the_record, 1, spec, results) == -signal.SIGKILL
     assert saved(spec, results) and not (paths.run / "train.json").exists()
-    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert "is trained already" in caplog.text and (paths.run / "train.json").exists()
     assert not paths.checkpoints.exists()
     damaged = bytearray(paths.weights.read_bytes())
     damaged[-1] ^= 1
     paths.weights.write_bytes(damaged)
     caplog.clear()
-    assert launch.train(spec, results)["weights_sha256"] == undisturbed(spec)  # trained anew
+    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)  # trained anew
     assert "is trained already" not in caplog.text
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_is_told_to_go_saves_itself_at_once(
     assert saved(spec, results) == [6]
     (checkpoint,) = Paths(results, spec).checkpoints.glob("step-*")
     assert checkpoint.stat().st_mtime - (results / "told").stat().st_mtime < 10
-    assert launch.train(spec, results)["weights_sha256"] == undisturbed(run_of("cot_sft"))
+    assert start.train(spec, results)["weights_sha256"] == undisturbed(run_of("cot_sft"))
     assert "going on from step 6" in caplog.text
 
 
@@ -144,7 +144,7 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
     spec = run_of("marcos", checkpoint_seconds=1e6)
     assert exit_code(told_to_go_while_features_are_computed, 1, spec, results) == EXIT_CODE
     assert saved(spec, results) == [10]
-    assert launch.train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
+    assert start.train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -14,18 +14,18 @@ import torch
 from torch import nn
 
 from benchmarks.data import prepare
+from benchmarks.engine import checkpoints
+from benchmarks.engine.checkpoints import read_weights
 from benchmarks.evaluation import answering
 from benchmarks.evaluation import stage as evaluation
 from benchmarks.evaluation.answering import answering_method, batches_by_length, generated, said_ids
 from benchmarks.files import read_json, write_json
-from benchmarks.processes import launch
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
-from benchmarks.training import checkpoints
-from benchmarks.training.checkpoints import read_weights
+from benchmarks.training import start
 from methods.generation import Cost, Decoding, Generation
 from small import small_study
 
@@ -114,7 +114,7 @@ def ready(decodings: dict[str, Any], results: Path) -> RunSpec:
     study = small_study([{"id": "cot_sft", "method": "cot_sft"}], evaluation=tests | {"decodings": decodings})
     (spec,) = study.runs.values()
     prepare(study, study.blocks[0], results)
-    launch.train(spec, results)
+    start.train(spec, results)
     return spec
 
 

@@ -18,8 +18,8 @@ from benchmarks.paper.claims import PaperCell, judge, load_claims
 from benchmarks.records import results
 from benchmarks.records.results import load_collected
 from benchmarks.records.summary import Summary, summarise
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.study import Study, load_study
-from benchmarks.tables import Table
 from benchmarks.tables.evidence import Records, _without_clique, counterparts
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents

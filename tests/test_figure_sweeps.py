@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures import Figure
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.render import render
 from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import read_json, write_json
 from benchmarks.records import results
+from benchmarks.studies.rendered import Figure
 from benchmarks.studies.study import Study
 from fabricate import fabricate, study
 

@@ -10,7 +10,6 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import analysed
-from benchmarks.figures import Figure
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
 from benchmarks.figures.copied import CopiedFigure
@@ -23,6 +22,7 @@ from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.figures.style import GREY, log_axis, styled
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from benchmarks.records import results
+from benchmarks.studies.rendered import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
 

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.files import read_json, write_json
 from benchmarks.records import results
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.study import Study, StudyError
-from benchmarks.tables import Table
 from benchmarks.tables.render import MAKERS, contents, render
 from fabricate import fabricate, study
 from test_tables import cells

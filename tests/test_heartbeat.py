@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import launch
 from benchmarks.files import read_json
+from benchmarks.launch import Watch, free_port, make_room
 from benchmarks.processes import heartbeat as heartbeat_module
-from benchmarks.processes import launch, rank
 from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
-from benchmarks.processes.launch import Watch, free_port, make_room
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec
 from conftest import ROOT
@@ -74,14 +74,14 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Its neighbours follow it: that it was no signal tells which of them was the first to go."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
-    (tmp_path / rank.ENVIRONMENT).write_text(json.dumps({}))
+    (tmp_path / "environment.json").write_text(json.dumps({}))
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
     ended = subprocess.run(
         [
             sys.executable,
             "-m",
-            "benchmarks.processes.rank",
+            "benchmarks.rank",
             "train",
             *words,
             "--parent",
@@ -163,7 +163,7 @@ def test_ranks_see_what_their_parent_was_told_and_no_secret(
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     with pytest.raises(RankFailure):
         launch.run_ranks(spec, tmp_path, "train")
-    carried = read_json(Paths(tmp_path, spec).ranks / "train" / rank.ENVIRONMENT)
+    carried = read_json(Paths(tmp_path, spec).ranks / "train" / "environment.json")
     assert carried["HF_HOME"] == "/shared/models" and carried["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in carried
     assert carried["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     assert carried.get("CUDA_VISIBLE_DEVICES") == ("" if gpus == "-1" else None)
@@ -189,7 +189,7 @@ def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:
 
 TAKES_OVER = """
 import sys
-from benchmarks.processes import rank
+from benchmarks import rank
 
 def complete_environment(*_):
     import torch
@@ -204,7 +204,7 @@ rank.main()
 def test_a_rank_takes_over_variables_before_torch_reads_them(tmp_path: Path) -> None:
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
-    (tmp_path / rank.ENVIRONMENT).write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
+    (tmp_path / "environment.json").write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
     done = subprocess.run(
         [sys.executable, "-c", TAKES_OVER, "train", "--folder", tmp_path, "--results", tmp_path, "--parent", "1@here"],
         env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)},

@@ -18,16 +18,16 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import locks
+from benchmarks import launch, locks, rank
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
+from benchmarks.launch import NoPlace, command
 from benchmarks.locks import FileLock
-from benchmarks.processes import devices, launch, rank
-from benchmarks.processes.launch import NoPlace, command
+from benchmarks.processes import devices
 from benchmarks.processes.preemption import shielded
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing import measuring, speed
@@ -59,7 +59,7 @@ def test_one_node_is_deepspeeds_launcher_on_the_gpus_at_hand(bare: pytest.Monkey
     bare.setenv("CUDA_VISIBLE_DEVICES", "5,3")
     words = command(engine, 1, ["--folder", "here"])
     assert slots(words) == {"localhost": ["5", "3"]}
-    assert "deepspeed.launcher.launch" in words and words[-3:] == ["benchmarks.processes.rank", "--folder", "here"]
+    assert "deepspeed.launcher.launch" in words and words[-3:] == ["benchmarks.rank", "--folder", "here"]
 
 
 @pytest.mark.parametrize("asks", [False, True])

@@ -15,15 +15,14 @@ from benchmarks.analysis.stage import analyse
 from benchmarks.data import load_records, prepare
 from benchmarks.data.tokenizers import texts, train_bpe
 from benchmarks.evaluation import stage as evaluation
-from benchmarks.figures import Figure
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.render import render as render_figure
-from benchmarks.processes import launch
 from benchmarks.records import results
+from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import Study, parse_study, shipped, study_path
-from benchmarks.tables import Table
 from benchmarks.tables.render import render
 from benchmarks.timing import stage as timing
+from benchmarks.training import start
 from methods.backbone import load_backbone
 
 PAPER = [name for name in shipped() if name.startswith("paper_")]
@@ -88,7 +87,7 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
     for block in study.blocks:
         prepare(study, block, tmp_path)
     for spec in study.runs.values():
-        record: dict[str, Any] = launch.train(spec, tmp_path)
+        record: dict[str, Any] = start.train(spec, tmp_path)
         assert record["steps"] == pytest.approx(_epochs(spec), abs=1)
         evaluation.evaluate(spec, tmp_path)
         if study.timing:

@@ -26,10 +26,10 @@ from benchmarks.plan.hardware import GPU, GPUS
 from benchmarks.plan.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.plan.memory import Memory
 from benchmarks.plan.text import render
-from benchmarks.processes import launch
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study, load_study
+from benchmarks.training import start
 from methods.base import Budget
 from small import PLANNED, OneOf, small_study
 from tiny import make
@@ -371,7 +371,7 @@ def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: p
         replaced(source, target)
 
     monkeypatch.setattr(os, "replace", measured)
-    launch.train(run, tmp_path)
+    start.train(run, tmp_path)
     lengths = lengths_of(study, study.blocks[0], tmp_path)
     made, twice = (plan_run(run, replace(lengths, rows=count * lengths.rows)) for count in (1, 2))
     assert max(sizes) < made.disk < 1.3 * max(sizes)

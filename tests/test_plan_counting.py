@@ -19,10 +19,10 @@ from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.models import build_method
 from benchmarks.plan.costs import MEMORY_ERROR, plan
 from benchmarks.plan.counting import AsksForNumbers, Dimensions, example, kept_by, kept_bytes, sized_method
-from benchmarks.processes import launch
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing import steps as step_timing
+from benchmarks.training import start
 from methods.base import Budget
 from small import PLANNED, small_study
 
@@ -97,10 +97,10 @@ def test_what_was_counted_is_let_go() -> None:
 def _peak(spec: RunSpec, results: Path, send: Any) -> None:
     """How far training raises this process's resident memory, in bytes."""
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed goes back at once
-    launch.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
+    start.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
     before = _resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    launch.train(spec, results)
+    start.train(spec, results)
     send.send(_resident("VmHWM") - before)
 
 

@@ -22,17 +22,17 @@ import yaml
 from safetensors.torch import load_file
 
 from benchmarks.data import prepare
+from benchmarks.engine import checkpoints
 from benchmarks.engine.process import whole_weights
+from benchmarks.launch import alive
 from benchmarks.models import exported_method
-from benchmarks.processes import launch
 from benchmarks.processes.heartbeat import Beat, read_beat
-from benchmarks.processes.launch import alive
 from benchmarks.processes.preemption import EXIT_CODE
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
-from benchmarks.training import checkpoints
 from benchmarks.training import loop as training
+from benchmarks.training import start
 from conftest import ROOT
 from inflict import nth_call
 from small import MARCOS, fresh, small_study
@@ -233,7 +233,7 @@ def losses(paths: Paths) -> torch.Tensor:
 def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """The same run on one process."""
     results = fresh(place.results, tmp_path_factory.mktemp("undisturbed"))
-    launch.train(run_of(study()), results)
+    start.train(run_of(study()), results)
     return Paths(results, run_of(study()))
 
 
@@ -257,7 +257,7 @@ def test_one_process_goes_on_with_what_two_ranks_left(
 ) -> None:
     newest = place.paths.checkpoints / faults["all"].after[-1]
     assert len(list(newest.glob("model-*-of-00002.safetensors"))) == 2
-    launch.train(run_of(study()), place.results)
+    start.train(run_of(study()), place.results)
     assert f"going on from step {int(newest.name.split('-')[1])}" in caplog.text
     assert_same(place.paths, undisturbed)
 
@@ -282,7 +282,7 @@ def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
         patch.setattr(training, "optimizer_step", training.optimizer_step)  # put back afterwards
         nth_call(training, "optimizer_step", 4, stop)
-        launch.train(run_of(study()), own.results)
+        start.train(run_of(study()), own.results)
     process = own.start()
     _, printed = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from benchmarks.engine import Ranks
-from benchmarks.processes.launch import free_port
+from benchmarks.launch import free_port
 from benchmarks.studies.specs import EngineSpec
 from conftest import ROOT
 from methods.registry import get_method

@@ -14,18 +14,17 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.data import prepare
-from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
+from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine, checkpoints
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
 from benchmarks.models import build_method, exported_method
 from benchmarks.plan.lengths import total_length
-from benchmarks.processes import launch
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.timing import stage as timing
-from benchmarks.training import checkpoints, steps
 from benchmarks.training import loop as training
+from benchmarks.training import start, steps
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.steps import StageData
 from methods.backbone import load_backbone
@@ -59,7 +58,7 @@ def trained(request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: py
     """A run that nothing disturbed."""
     spec = run_of(small_study(ROWS), request.param)
     results = fresh(prepared, tmp_path_factory.mktemp("trained"))
-    return spec, results, launch.train(spec, results)
+    return spec, results, start.train(spec, results)
 
 
 def test_record_and_log_agree(trained) -> None:
@@ -74,9 +73,9 @@ def test_record_and_log_agree(trained) -> None:
 
 def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(trained, prepared: Path, tmp_path: Path) -> None:
     spec, results, record = trained
-    again = launch.train(spec, fresh(prepared, tmp_path / "again"))
+    again = start.train(spec, fresh(prepared, tmp_path / "again"))
     assert again["weights_sha256"] == record["weights_sha256"]
-    assert launch.train(spec, results) == record
+    assert start.train(spec, results) == record
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +125,7 @@ def test_no_pass_has_more_tokens_than_asked(prepared: Path, tmp_path: Path, monk
         return collate(method, examples, context)
 
     monkeypatch.setattr(CoTSFT, "collate", counted)
-    launch.train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(prepared, tmp_path))
+    start.train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(prepared, tmp_path))
     assert max(rows * longest for rows, longest in seen) <= 1600
     assert {rows for rows, _ in seen} >= {32, 16}
 
@@ -237,7 +236,7 @@ def test_no_more_rows_at_once_than_a_micro_batch(
     monkeypatch.setattr(MarCos, "collate", counted)
     spec = run_of(small_study(ROWS, engine={"micro_batch": 8}), "marcos")
     results = fresh(prepared, tmp_path)
-    launch.train(spec, results)
+    start.train(spec, results)
     timing.time_run(spec, results)
     assert max(sizes) == 8
 
@@ -348,7 +347,7 @@ def test_what_was_trained_from_a_checkpoint_needs_it_no_more(prepared: Path, tmp
     load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(checkpoint)
     rows = [{"id": "codi", "method": "codi"}]  # which adds rows to its token table
     spec = run_of(small_study(rows, backbone={"pretrained": str(checkpoint)}), "codi")
-    digest = launch.train(spec, results)["weights_sha256"]
+    digest = start.train(spec, results)["weights_sha256"]
     shutil.rmtree(checkpoint)
     moved = Paths(results, spec).model.rename(tmp_path / "moved")
     method = exported_method(moved)

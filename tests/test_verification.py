@@ -16,12 +16,12 @@ import fabricate
 from benchmarks.cli import app
 from benchmarks.data.records import Record
 from benchmarks.evaluation.stage import summary
-from benchmarks.figures import Figure
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, sha256, write_json, write_parquet, write_text
 from benchmarks.records import results
 from benchmarks.scoring.by_test import scored
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.rendered import Figure
 from benchmarks.studies.study import Study, load_study, parse_study
 from benchmarks.tables.render import render
 from benchmarks.verification import rescoring

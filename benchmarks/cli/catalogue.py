@@ -83,7 +83,7 @@ def datasets(
 def cite(study: StudyArgument) -> None:
     """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
     with clear_errors():
-        from benchmarks.studies.bibliography import citations
+        from benchmarks.bibliography import citations
 
         entries = citations(load_study(study))
     typer.echo("\n\n".join(entries))

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
-from benchmarks.figures import Figure
+from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import StudyError, load_study
-from benchmarks.tables import Table
 
 app = typer.Typer()
 
@@ -40,10 +39,11 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Train one run, from its last checkpoint if there is one."""
     with clear_errors():
         spec = ready_run(study, run, results)
-        from benchmarks.processes import devices, launch
+        from benchmarks.processes import devices
+        from benchmarks.training import start
 
         devices.pin_for(spec.engine)
-        record = launch.train(spec, results)
+        record = start.train(spec, results)
     seconds, speed = record["wall_seconds"], record["tokens_per_second"]
     typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
 

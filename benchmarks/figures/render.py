@@ -6,7 +6,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures import Figure
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import CasesFigure
 from benchmarks.figures.copied import CopiedFigure
@@ -20,6 +19,7 @@ from benchmarks.figures.style import styled
 from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import replacing, write_text
 from benchmarks.records.provenance import provenance
+from benchmarks.studies.rendered import Figure
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import markdown_footer
 

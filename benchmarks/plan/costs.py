@@ -20,17 +20,17 @@ from statistics import fmean
 from torch import nn
 
 from benchmarks.data.store import require_known
+from benchmarks.engine.checkpoints import KEPT
 from benchmarks.files import gigabytes
 from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.lengths import Lengths, lengths_of, total_length
 from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory
+from benchmarks.plan.sampling import spread_over
 from benchmarks.progress import Progress
 from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
-from benchmarks.timing.sampling import spread_over
-from benchmarks.training.checkpoints import KEPT
 from benchmarks.training.steps import budget_for
 from methods.backbone import Backbone, load_backbone
 from methods.base import Example, Stage

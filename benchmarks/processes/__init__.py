@@ -1,1 +1,1 @@
-"""Where a run's work is done: the processes that it is given, the GPUs they hold, and what becomes of them."""
+"""Processes and what they hold: GPUs, a heartbeat that tells how far they are, notice of being told to go."""

@@ -13,9 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
 from benchmarks.environment import ended, environment
-from benchmarks.figures import Figure
 from benchmarks.files import BrokenRecord, sha256, write_text
-from benchmarks.tables import Table
+from benchmarks.studies.rendered import Figure, Table
 from benchmarks.tables.markup import MADE
 
 TEMPLATE = "page.html"  # the name of this module, so that the workflow sees an edit

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from pydantic import Field, model_validator
 
-from benchmarks.figures import Figure
 from benchmarks.studies.reasons import StudyLoader, checked
+from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, run_id
 from benchmarks.studies.specs import (
     AnalysisSpec,
@@ -31,7 +31,6 @@ from benchmarks.studies.specs import (
     TokenizerSpec,
     TrainingSpec,
 )
-from benchmarks.tables import Table
 from methods.nearest import suggestion
 from methods.registry import get_method
 

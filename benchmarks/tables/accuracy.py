@@ -11,8 +11,9 @@ import pandas as pd
 
 from benchmarks.paper.numbers import Measured, paper_table
 from benchmarks.records import statistics
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables import COUNTERPARTS, Table
+from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import cell, p_value, points
 from benchmarks.tables.maker import PASSES, RANKS, TIE, Maker
 from benchmarks.tables.markup import Cell, Column, Grid, Line

@@ -17,10 +17,11 @@ from benchmarks.records.provenance import backbone
 from benchmarks.records.results import load_collected
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, testable
 from benchmarks.records.summary import Summary, dead
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.runs import RunSpec, run_id
 from benchmarks.studies.specs import TrainingSpec
 from benchmarks.studies.study import Study
-from benchmarks.tables import COUNTERPARTS, Table
+from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.repeating import habit_of
 from methods.base import ANSWER_MARKER
 

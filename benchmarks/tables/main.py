@@ -12,9 +12,10 @@ import pandas as pd
 from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
 from benchmarks.records.provenance import hardware
 from benchmarks.records.statistics import ALPHA
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.runs import run_id
 from benchmarks.studies.specs import Block, DecodingSpec, Row
-from benchmarks.tables import COUNTERPARTS, Table
+from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import asked, bounds, cell, count, flops, p_value, percent, points, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
 from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line

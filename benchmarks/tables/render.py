@@ -13,8 +13,8 @@ from benchmarks.files import write_text
 from benchmarks.records.provenance import in_short, provenance, titles
 from benchmarks.records.results import Collected, load_collected
 from benchmarks.records.summary import Summary, summarise
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.study import Study, load_study
-from benchmarks.tables import Table
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
 from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.controls import ControlsTable

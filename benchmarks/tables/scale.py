@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.records.provenance import backbone
+from benchmarks.studies.rendered import Table
 from benchmarks.studies.runs import run_id
-from benchmarks.tables import COUNTERPARTS, Table
+from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import cell, count
 from benchmarks.tables.main import MainTable
 from benchmarks.tables.markup import Cell, Column, Grid, Line

@@ -24,16 +24,16 @@ from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.casting import answering
 from benchmarks.files import read_json, write_json
+from benchmarks.launch import free_port
 from benchmarks.models import build_method
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.plan.lengths import rows_by_card
-from benchmarks.processes.launch import free_port
+from benchmarks.plan.sampling import spread_over
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
-from benchmarks.timing.sampling import spread_over
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
 from benchmarks.training.steps import StageData, Steps, batches_of, budget_of, optimizer_step, phase_of

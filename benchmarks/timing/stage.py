@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import launch
 from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.environment import ended, environment
@@ -23,13 +24,12 @@ from benchmarks.evaluation.casting import answering
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
-from benchmarks.processes import launch
+from benchmarks.plan.sampling import spread_over
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing.other_load import MUCH, OtherLoad
 from benchmarks.timing.pace import Pace
-from benchmarks.timing.sampling import spread_over
 from benchmarks.timing.steps import time_training, timing_of
 from methods.base import Method
 from methods.generation import Length

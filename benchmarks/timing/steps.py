@@ -15,12 +15,12 @@ import torch
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, peak_memory, synchronize
 from benchmarks.out_of_memory import memory_for_training
+from benchmarks.plan.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
 from benchmarks.timing.flops import flop_counter
-from benchmarks.timing.sampling import spread_over
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.steps import StageData, Steps, budget_of, optimizer_step, steps_of
 from methods.base import Method, Stage

@@ -1,1 +1,1 @@
-"""From settings to weights: one loop for all methods, its steps, and its checkpoints."""
+"""From settings to weights: one loop for all methods, and its steps."""

@@ -21,7 +21,8 @@ import torch
 
 from benchmarks.code import CODE
 from benchmarks.data import Corpus, open_corpus
-from benchmarks.engine import Engine, Ranks, build_engine
+from benchmarks.engine import Engine, Ranks, build_engine, checkpoints
+from benchmarks.engine.checkpoints import read_weights
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import ended, environment
 from benchmarks.files import read_json, write_json
@@ -30,8 +31,6 @@ from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import checkpoints
-from benchmarks.training.checkpoints import read_weights
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.run_log import RunLog
 from benchmarks.training.steps import (

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine import Ranks, deterministic
+from benchmarks.engine import Ranks, checkpoints, deterministic
+from benchmarks.engine.checkpoints import DIGEST, read_weights
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import checkpoints
-from benchmarks.training.checkpoints import DIGEST, read_weights
 from benchmarks.training.loop import Trainer
 
 log = logging.getLogger(__name__)

@@ -16,14 +16,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from benchmarks.figures import Figure
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.records.results import Collected, read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, StageName, settings_digest
 from benchmarks.studies.study import Study
-from benchmarks.tables import Table
 from benchmarks.tables.render import rendered
 from benchmarks.verification.differences import changed_settings, changed_value, first_change, lost_row
 from benchmarks.verification.rescoring import wrong_answers

@@ -1,4 +1,4 @@
-"""One rank of a run, as the launcher starts it: ``python -m benchmarks.processes.rank``."""
+"""One rank of a run, as the launcher starts it: ``python -m benchmarks.rank``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from benchmarks.locks import die_with
 from benchmarks.processes.heartbeat import Heartbeat
 
-ENVIRONMENT = "environment.json"  # in the ranks' folder: variables that they share with their parent
-
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=["train", "time"])
-    parser.add_argument("--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json and environment.json"
+    )
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--parent", required=True, help="PID@HOST of the process that all ranks end with")
     parser.add_argument("--rendezvous", help="HOST:PORT, if the launcher puts none into the environment")
@@ -49,7 +49,8 @@ def log_to(path: Path) -> None:
 
 def main() -> int:
     given = arguments()
-    os.environ.update(json.loads((given.folder / ENVIRONMENT).read_text()))  # before torch is imported, which reads it
+    carried = given.folder / "environment.json"
+    os.environ.update(json.loads(carried.read_text()))  # before torch is imported, which reads it
     from benchmarks.files import read_json
     from benchmarks.processes.preemption import EXIT_CODE, Preempted, unshield
     from benchmarks.studies.runs import RunSpec

@@ -1,4 +1,4 @@
-"""Does a run's work here or on its ranks: starts them, watches over them, and ends them all when one dies or hangs.
+"""Does a run's work on ranks: starts them, watches over them, and ends them all when one dies or hangs.
 
 On one machine DeepSpeed's launcher starts them; on several its runner does, over a hostfile, or ``srun`` inside a SLURM
 job. What each rank prints is in ``ranks/TASK/rank-N.log`` in the run's folder, and what it printed in the try before in
@@ -17,10 +17,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from benchmarks.files import read_json, write_json
-from benchmarks.locks import RunLock
+from benchmarks.files import write_json
 from benchmarks.processes.devices import VARIABLE, visible
 from benchmarks.processes.heartbeat import (
     DONE,
@@ -34,7 +33,6 @@ from benchmarks.processes.heartbeat import (
     tell_to_go,
 )
 from benchmarks.processes.preemption import EXIT_CODE, noting, shielded
-from benchmarks.processes.rank import ENVIRONMENT
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import EngineSpec
@@ -42,7 +40,7 @@ from benchmarks.studies.specs import EngineSpec
 HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
 POLL = 0.1  # seconds
 GRACE = 10.0  # seconds that a launcher has to end all ranks once one has ended
-MODULE = "benchmarks.processes.rank"
+MODULE = "benchmarks.rank"
 # Variables that ranks get through a file, because a runner over a hostfile hands on hardly any. No tokens: others may
 # read the file
 CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
@@ -51,19 +49,6 @@ Task = Literal["train", "time"]
 
 class NoPlace(ValueError):
     """There is nowhere to start the ranks that a run asks for."""
-
-
-def train(spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Train a run unless it is trained already, here or on the ranks of its engine; returns its record."""
-    paths = Paths(results, spec)
-    with RunLock(paths.run):
-        if spec.engine.kind == "process":
-            from benchmarks.engine import Ranks  # slow to import, and needed only where a model is built
-            from benchmarks.training.stage import train_as
-
-            return train_as(Ranks(), spec, results)
-        run_ranks(spec, results, "train")
-    return read_json(paths.record("train"))
 
 
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
@@ -75,7 +60,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
     if spec.engine.nodes == 1 and not visible():
         carried[VARIABLE] = ""  # the launcher numbers GPUs, and would show the ranks those that are hidden here
-    write_json(folder / ENVIRONMENT, carried)
+    write_json(folder / "environment.json", carried)
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
     # A scheduler sends SIGTERM to every process of a job; a launcher that gets it kills the ranks 30 seconds later, be

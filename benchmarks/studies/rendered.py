@@ -1,0 +1,32 @@
+"""What can be rendered of a study, by name."""
+
+from enum import StrEnum
+
+
+class Table(StrEnum):
+    """A table by its name, written to ``table_NAME.{md,tex,csv,json}``."""
+
+    main = "main"  # accuracy and costs
+    decoding = "decoding"  # accuracy by decoding
+    controls = "controls"  # do the latents carry anything?
+    ablation = "ablation"  # MarCos with other settings, against its own
+    nar = "nar"  # speaking without autoregression
+    scale = "3b"  # baselines on a larger backbone
+    pretrained = "pretrained"  # methods that start from published checkpoints
+    synthetic = "synthetic"  # tasks that leave something to chance
+    longrange = "longrange"  # copying from an earlier step
+    claims = "claims"  # what the paper says of its numbers
+
+
+class Figure(StrEnum):
+    """A figure by its name, written to ``figures/NAME.{png,pdf,csv,md}``."""
+
+    pareto = "pareto"  # accuracy against test time and training compute
+    steps = "steps"  # accuracy by number of steps
+    dimensions = "dimensions"  # R of step 1 for three cases, and how often each dimension is active
+    intervention = "intervention"  # correlated dimensions, and what setting a clique of them does
+    cases = "cases"  # outputs before and after dimensions are set
+    encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
+    copied = "copied"  # which step the answers to the long-range copy repeat
+    calibration = "calibration"  # the mean of R against one sample and majorities of more
+    sweeps = "sweeps"  # accuracy against the numbers of neurons, and tau

@@ -1,0 +1,25 @@
+"""Trains a run in this process, or on the ranks of its engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.files import read_json
+from benchmarks.launch import run_ranks
+from benchmarks.locks import RunLock
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+
+
+def train(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Train a run unless it is trained already; returns its record."""
+    paths = Paths(results, spec)
+    with RunLock(paths.run):
+        if spec.engine.kind == "process":
+            from benchmarks.engine import Ranks  # slow to import, and needed only where a model is built
+            from benchmarks.training.stage import train_as
+
+            return train_as(Ranks(), spec, results)
+        run_ranks(spec, results, "train")
+    return read_json(paths.record("train"))
