@@ -1,4 +1,4 @@
-"""The paper's own numbers (``paper.yaml``), validated."""
+"""The paper's own numbers (``numbers.yaml``), validated."""
 
 from __future__ import annotations
 
