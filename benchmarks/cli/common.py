@@ -41,7 +41,7 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
     if spec.study != loaded.name:
         raise StudyError(
             f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
-            f"`{loaded.shares} {spec.id}`"
+            f"`{spec.study} {spec.id}`"
         )
     from benchmarks.data.store import require_prepared
 

@@ -39,8 +39,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         *_disk(plans, results),
     ]
     notes += [*_idle(plans), *_launched(plans, gpu, utilisation)]
-    if shared := [id for id, source in study.sources.items() if source.study != study.name]:
-        notes.append(f"Runs of {study.shares}, not trained here: {', '.join(shared)}.")
+    notes += [f"Runs of {other}, not trained here: {', '.join(runs)}." for other, runs in study.shared.items()]
     return "\n".join([table, "", *notes])
 
 

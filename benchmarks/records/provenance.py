@@ -37,8 +37,8 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         lines["Departures from the paper"] = "; ".join(study.deviations)
     timed = f", {study.timing_threads} in timing" if study.timing else ""
     if study.shares:
-        shared = [id for id, source in study.sources.items() if source.study != study.name]
-        lines["Runs of another study"] = f"{', '.join(shared) or 'none'} ({study.shares})"
+        shared = "; ".join(f"{', '.join(runs)} ({other})" for other, runs in study.shared.items())
+        lines["Runs of another study"] = shared or "none"
     lines |= {
         "Model": "; ".join(_models(study)),
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",

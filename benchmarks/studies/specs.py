@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from methods.base import added_field
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Identifier = Annotated[str, Field(pattern=NAME)]
 Form = Literal["equation", "text", "lines"]
+
+
+def _several(names: Any) -> Any:
+    """One name stands for a list of it."""
+    names = [names] if isinstance(names, str) else names
+    return tuple(names) if isinstance(names, list) else names
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...])]
 
 
 class Strict(BaseModel):

@@ -25,6 +25,7 @@ from benchmarks.studies.specs import (
     EngineSpec,
     EvaluationSpec,
     Identifier,
+    Names,
     Row,
     Strict,
     TimingSpec,
@@ -48,15 +49,12 @@ class Study(Strict):
     name: Identifier
     title: str
     description: str = ""
-    paper: str | None = Field(
-        default=None, description="table of benchmarks/paper/numbers.yaml whose setting this study has"
-    )
+    paper: str | None = Field(default=None, description="table of benchmarks/paper/numbers.yaml in this setting")
     deviations: tuple[str, ...] = Field(
         default=(), description="where a paper-sized study departs from the paper, and why"
     )
-    shares: str | None = Field(
-        default=None,
-        description="another study: runs that have the same settings there are taken from it",
+    shares: Names = Field(
+        default=(), description="another study, or several: runs that have the same settings there are taken from it"
     )
     tables: tuple[Table, ...] = Field(
         default=(Table.main, Table.decoding, Table.controls), description="tables that are rendered"
@@ -82,7 +80,7 @@ class Study(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
-        if self.shares == self.name:
+        if self.name in self.shares:
             raise ValueError("a study cannot share its own runs: name another one")
         named = {"block": [b.id for b in self.blocks], "row": [r.id for r in self.rows]}
         named |= {"training seed": [str(seed) for seed in self.seeds], "test": [*self.evaluation.tests]}
@@ -193,24 +191,27 @@ class Study(Strict):
         """The run that each run's records come from: itself, or one of the study that this one shares runs with."""
         return {id: self._source(own) for id, own in self.runs.items()}
 
+    @property
+    def shared(self) -> dict[str, list[str]]:
+        """By other study, the runs of this one that come from there."""
+        others = dict.fromkeys(source.study for source in self.sources.values() if source.study != self.name)
+        return {other: [id for id, source in self.sources.items() if source.study == other] for other in others}
+
     def _source(self, own: RunSpec) -> RunSpec:
         return next((their for their in self._shared if their.trains_as(own) and their.serves(own)), own)
 
     @cached_property
     def _shared(self) -> tuple[RunSpec, ...]:
         try:
-            return tuple(load_study(self.shares).sources.values()) if self.shares else ()
+            return tuple(their for name in self.shares for their in load_study(name).sources.values())
         except StudyError as error:
             raise StudyError(f"`shares`: {error}") from error
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
         """What a method is told of a setting when it is asked whether to ``skip`` it."""
         backbone = self.backbone_of(block, row)
-        return {
-            "form": block.data.form,
-            "pretrained": backbone.pretrained is not None,
-            "backbone": backbone.name,
-        }
+        pretrained = backbone.pretrained is not None
+        return {"form": block.data.form, "pretrained": pretrained, "backbone": backbone.name}
 
     def skipped(self, block: Block, row: Row) -> str | None:
         """Why a row has no run in a block, or None. One that starts from a row without a run has none either."""
