@@ -18,6 +18,7 @@ import yaml
 from benchmarks.studies.study import load_study
 from conftest import ROOT
 from copies import copy_suite, environment, printed, snakemake, stand_in
+from methods.sources import SUFFIXES
 
 SMOKE = list(load_study("smoke").runs)
 STAGES = ("train", "evaluate", "time")
@@ -332,9 +333,9 @@ def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_data_files_have_the_names_of_modules() -> None:
-    """So that a digest of a module's source takes them in."""
-    files = [path for path in (ROOT / "benchmarks").glob("*.*") if path.suffix != ".py"]
-    assert files and all(path.with_suffix(".py").is_file() for path in files)
+    """So that a digest of a module's source takes them in, and one of its package."""
+    files = [path for path in (ROOT / "benchmarks").rglob("*.*") if path.suffix not in {".py", ".pyc"}]
+    assert files and all(path.with_suffix(".py").is_file() and path.suffix in SUFFIXES for path in files)
 
 
 def test_jobs_share_a_machine_that_has_slurm_and_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
