@@ -23,6 +23,7 @@ from benchmarks.files import write_json
 from benchmarks.processes.devices import VARIABLE, visible
 from benchmarks.processes.heartbeat import (
     DONE,
+    ENVIRONMENT,
     STARTUP,
     Beat,
     RankFailure,
@@ -60,7 +61,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
     if spec.engine.nodes == 1 and not visible():
         carried[VARIABLE] = ""  # the launcher numbers GPUs, and would show the ranks those that are hidden here
-    write_json(folder / "environment.json", carried)
+    write_json(folder / ENVIRONMENT, carried)
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
     # A scheduler sends SIGTERM to every process of a job; a launcher that gets it kills the ranks 30 seconds later, be

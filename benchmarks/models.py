@@ -7,8 +7,8 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
+from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, vocabulary
-from benchmarks.engine.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.runs import RunSpec

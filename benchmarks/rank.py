@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 
 from benchmarks.locks import die_with
-from benchmarks.processes.heartbeat import Heartbeat
+from benchmarks.processes.heartbeat import ENVIRONMENT, Heartbeat
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=["train", "time"])
     parser.add_argument(
-        "--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json and environment.json"
+        "--folder", type=Path, required=True, help="of heartbeats and logs; holds spec.json and the environment"
     )
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--parent", required=True, help="PID@HOST of the process that all ranks end with")
@@ -49,7 +49,7 @@ def log_to(path: Path) -> None:
 
 def main() -> int:
     given = arguments()
-    carried = given.folder / "environment.json"
+    carried = given.folder / ENVIRONMENT
     os.environ.update(json.loads(carried.read_text()))  # before torch is imported, which reads it
     from benchmarks.files import read_json
     from benchmarks.processes.preemption import EXIT_CODE, Preempted, unshield

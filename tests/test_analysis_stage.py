@@ -21,9 +21,9 @@ from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.steering import clique_effects
+from benchmarks.checkpoints import save_weights
 from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
-from benchmarks.engine.checkpoints import save_weights
 from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.figures.encoding import EncodingFigure

@@ -20,8 +20,9 @@ from test_workflow import STAND_IN, planned
 NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
-        *("code", "data", "engine.checkpoints", "environment", "files", "launch", "locks", "out_of_memory"),
-        *("processes", "progress", "records.schema", "studies", "training.run_log"),
+        *("checkpoints", "code", "data", "environment", "files", "launch", "locks", "out_of_memory", "processes"),
+        *("progress", "records.schema", "training.run_log"),
+        *(f"studies.{name}" for name in ("paths", "reasons", "rendered", "runs", "specs", "study")),
     )
 }
 

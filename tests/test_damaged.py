@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from benchmarks import files
+from benchmarks import checkpoints, files
 from benchmarks.data import DataError
-from benchmarks.engine import Ranks, checkpoints
+from benchmarks.engine import Ranks
 from benchmarks.models import build_method, exported_method, trained_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.engine import checkpoints
+from benchmarks import checkpoints
 from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, noting
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec

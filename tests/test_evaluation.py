@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks import checkpoints
+from benchmarks.checkpoints import read_weights
 from benchmarks.data import prepare
-from benchmarks.engine import checkpoints
-from benchmarks.engine.checkpoints import read_weights
 from benchmarks.evaluation import answering
 from benchmarks.evaluation import stage as evaluation
 from benchmarks.evaluation.answering import answering_method, batches_by_length, generated, said_ids

@@ -21,8 +21,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from benchmarks import checkpoints
 from benchmarks.data import prepare
-from benchmarks.engine import checkpoints
 from benchmarks.engine.process import whole_weights
 from benchmarks.launch import alive
 from benchmarks.models import exported_method

@@ -186,6 +186,20 @@ def test_a_run_with_the_settings_of_a_shared_studys_run_is_that_run(sharing: tup
     assert line(frame, "text/longer/s0", test="beta")["status"] == "not run"
 
 
+@pytest.mark.parametrize(("shares", "homes"), [("b", "bb"), (["a", "b"], "ab"), (["b", "a"], "bb"), (None, "cc")])
+def test_of_several_shared_studies_the_first_that_has_a_run_gives_it(
+    shares: Any, homes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"a": study(name="a"), "b": study(name="b", seeds=[0, 1])}
+    monkeypatch.setattr("benchmarks.studies.study.load_study", known.__getitem__)
+    asked = study(name="c", shares=shares, rows=[{"id": "chain", "method": "cot_sft"}], seeds=[0, 1])
+    runs = ["text/chain/s0", "text/chain/s1"]
+    assert "".join(asked.sources[run].study for run in runs) == homes
+    assert {home: [run for run in there if run in runs] for home, there in asked.shared.items()} == {
+        home: [run for run, one in zip(runs, homes, strict=True) if one == home] for home in {*homes} - {"c"}
+    }
+
+
 def test_what_is_trained_here_starts_from_the_weights_of_a_shared_run(sharing: tuple[Study, Path]) -> None:
     rows = [{"id": "chain", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
     asked = study(name="second", shares="fake", rows=rows, timing=None)

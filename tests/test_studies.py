@@ -213,6 +213,8 @@ def test_schema_is_up_to_date() -> None:
         ({"rows": [{"id": "cot", "method": "cot_sft", "blocks": ["text"]}]}, r"unknown blocks \['text'\]"),
         ({"tokenizer": {}}, "exactly one tokenizer"),
         ({"shares": "smok"}, "`shares`: no study at .*; did you mean `smoke`"),
+        ({"shares": ["smoke", "quik"]}, "`shares`: no study at .*; did you mean `quick`"),
+        ({"shares": ["smoke", 1]}, "shares, entry 2: must be text"),
         ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),

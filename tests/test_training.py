@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks import checkpoints
 from benchmarks.data import prepare
-from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine, checkpoints
+from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
 from benchmarks.models import build_method, exported_method

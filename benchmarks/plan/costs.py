@@ -19,8 +19,8 @@ from statistics import fmean
 
 from torch import nn
 
+from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
-from benchmarks.engine.checkpoints import KEPT
 from benchmarks.files import gigabytes
 from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.hardware import GPU

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+ENVIRONMENT = "environment.json"  # in the ranks' folder too: variables that they share with their parent
 PERIOD = 0.5  # seconds between writes
 STARTUP = 600.0  # seconds that ranks have to start
 DONE = "done"

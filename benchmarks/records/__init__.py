@@ -1,1 +1,1 @@
-"""What stages leave behind, read as one frame, summarised, tested and verified."""
+"""What stages leave behind, read as one frame, summarised, tested; and what made it."""

@@ -14,12 +14,12 @@ Form = Literal["equation", "text", "lines"]
 
 
 def _several(names: Any) -> Any:
-    """One name stands for a list of it."""
-    names = [names] if isinstance(names, str) else names
+    """One name stands for a list of it, and null for none."""
+    names = [names] if isinstance(names, str) else names or ()
     return tuple(names) if isinstance(names, list) else names
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...])]
+Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...] | None)]
 
 
 class Strict(BaseModel):

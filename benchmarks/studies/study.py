@@ -49,7 +49,7 @@ class Study(Strict):
     name: Identifier
     title: str
     description: str = ""
-    paper: str | None = Field(default=None, description="table of benchmarks/paper/numbers.yaml in this setting")
+    paper: str | None = Field(default=None, description="its table in benchmarks/paper/numbers.yaml: the same setting")
     deviations: tuple[str, ...] = Field(
         default=(), description="where a paper-sized study departs from the paper, and why"
     )
@@ -188,7 +188,7 @@ class Study(Strict):
 
     @cached_property
     def sources(self) -> dict[str, RunSpec]:
-        """The run that each run's records come from: itself, or one of the study that this one shares runs with."""
+        """The run that each run's records come from: itself, or one of a study that this one shares runs with."""
         return {id: self._source(own) for id, own in self.runs.items()}
 
     @property

@@ -238,7 +238,7 @@ class MainTable(Maker):
 
     def _times(self) -> str:
         """What the columns of times are, where there are any."""
-        timing, shares = self.study.timing, " and ".join(self.study.shares)
+        timing, shares = self.study.timing, " and ".join(self.study.shared)
         if timing is None:
             theirs = f" Times and training FLOPs of rows that are runs of {shares} come from there." if shares else ""
             return f"Nothing is timed in this study.{theirs}"

@@ -74,7 +74,9 @@ def measure(
         results = results / "stand_in" / stand_in  # not where the study has its own data
     runs = [run for run in _own_and_starts(study) if not rows or run.row in {*rows, *learn}]
     if not runs:
-        place = f": measure them in {' or '.join(study.shares)}" if study.shares else ""
+        asked = {*rows, *learn} or {row.id for row in study.rows}
+        homes = {source.study for run, source in study.sources.items() if study.runs[run].row in asked} - {study.name}
+        place = f": measure them in {' or '.join(sorted(homes))}" if homes else ""
         raise StudyError(f"study {study.name} trains none of these rows itself{place}")
     for run in runs:
         block, rows_of_epoch = study.block(run.block), None

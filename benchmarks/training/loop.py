@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import checkpoints
+from benchmarks.checkpoints import read_weights
 from benchmarks.code import CODE
 from benchmarks.data import Corpus, open_corpus
-from benchmarks.engine import Engine, Ranks, build_engine, checkpoints
-from benchmarks.engine.checkpoints import read_weights
+from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import ended, environment
 from benchmarks.files import read_json, write_json

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine import Ranks, checkpoints, deterministic
-from benchmarks.engine.checkpoints import DIGEST, read_weights
+from benchmarks import checkpoints
+from benchmarks.checkpoints import DIGEST, read_weights
+from benchmarks.engine import Ranks, deterministic
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.studies.paths import Paths

@@ -14,11 +14,10 @@ from snakemake.utils import validate
 from benchmarks.code import CODE
 from benchmarks.data import DataError, get_dataset
 from benchmarks.data.store import require_known
-from benchmarks.studies.rendered import Figure
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import STUDIES, StudyError, load_study, study_content, study_path
-from benchmarks.studies.rendered import Table
 from methods.registry import code_digest, get_method
 from methods.sources import source_digest
 
