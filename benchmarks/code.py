@@ -34,7 +34,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "time": (
         *ANSWERS,
         *STEPS,
-        *_modules("timing.stage", "timing.steps", "plan.sampling"),
+        *_modules("timing.stage", "timing.steps", "sampling"),
         *_modules("timing.flops", "timing.other_load", "timing.pace"),
     ),
     "collect": (*RECORDS, *_modules("records.statistics")),

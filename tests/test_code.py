@@ -41,10 +41,7 @@ def imported(module: str) -> set[str]:
 
 
 def test_packages_depend_on_each_other_in_one_direction() -> None:
-    tops = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.suffix in {"", ".py"}} - {
-        "__init__",
-        "__pycache__",
-    }
+    tops = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*")}
     needs = {top: {name.split(".")[1] for name in imported(f"benchmarks.{top}") if "." in name} - {top} for top in tops}
     order = [*TopologicalSorter(needs).static_order()]  # a cycle is an error that names it
     assert order.index("studies") < order.index("training") < order.index("cli")
@@ -68,7 +65,8 @@ def test_an_edit_of_what_tables_import_renders_them_anew() -> None:
 
 @pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
 def test_settings_count_by_their_digest_and_not_by_the_code_that_reads_them(stage: str) -> None:
-    assert not {"benchmarks.studies.study", "benchmarks.studies.specs", "benchmarks.studies.runs"} & {*CODE[stage]}
+    readers = [f"benchmarks.studies.{name}" for name in ("study", "specs", "runs")]
+    assert not [reader for reader in readers if reader.startswith(CODE[stage])]
 
 
 @pytest.mark.parametrize("stage", CODE)

@@ -26,8 +26,8 @@ from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_st
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.lengths import Lengths, lengths_of, total_length
 from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory
-from benchmarks.plan.sampling import spread_over
 from benchmarks.progress import Progress
+from benchmarks.sampling import spread_over
 from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study

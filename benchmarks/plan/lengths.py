@@ -19,7 +19,7 @@ from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED
 from benchmarks.files import read_json
 from benchmarks.plan.counting import TokenCounter, example, usual_length
-from benchmarks.plan.sampling import spread_over
+from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block, DataSpec, TokenizerSpec
 from benchmarks.studies.study import Study

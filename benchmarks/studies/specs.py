@@ -15,7 +15,8 @@ Form = Literal["equation", "text", "lines"]
 
 def _several(names: Any) -> Any:
     """One name stands for a list of it, and null for none."""
-    names = [names] if isinstance(names, str) else names or ()
+    if names is None or isinstance(names, str):
+        return (names,) if names else ()
     return tuple(names) if isinstance(names, list) else names
 
 

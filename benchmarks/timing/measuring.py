@@ -28,8 +28,8 @@ from benchmarks.launch import free_port
 from benchmarks.models import build_method
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.plan.lengths import rows_by_card
-from benchmarks.plan.sampling import spread_over
 from benchmarks.progress import Progress
+from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec

@@ -24,8 +24,8 @@ from benchmarks.evaluation.casting import answering
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
-from benchmarks.plan.sampling import spread_over
 from benchmarks.progress import Progress
+from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing.other_load import MUCH, OtherLoad

@@ -15,7 +15,7 @@ import torch
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, peak_memory, synchronize
 from benchmarks.out_of_memory import memory_for_training
-from benchmarks.plan.sampling import spread_over
+from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
