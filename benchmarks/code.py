@@ -17,7 +17,9 @@ ANSWERS += _modules("data.tokenizers")
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
 TABLES += _modules("plan.hardware", "timing.other_load", "timing.pace")
-STEPS = _modules("training.steps", "training.features", "studies.micro_batches", "engine", "data.batching")
+STEPS = _modules(
+    "training.steps", "training.budgets", "training.features", "studies.micro_batches", "engine", "data.batching"
+)
 
 CODE: dict[str, tuple[str, ...]] = {
     "data": _modules("data"),
@@ -29,7 +31,7 @@ CODE: dict[str, tuple[str, ...]] = {
         *_modules("data.records", "data.loading", "data.tokenizers"),
     ),
     "answer": ANSWERS,  # of the evaluate stage: an edit of the rest scores again what was answered
-    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "scoring")),
+    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "training.budgets", "scoring")),
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,

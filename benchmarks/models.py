@@ -30,27 +30,34 @@ def _setup(spec: RunSpec, data: Path) -> Setup:
     return Setup(load_backbone(vocab_size=words.size, **spec.backbone.model_dump()), words)
 
 
-def trained_method(spec: RunSpec, results: Path) -> Method:
-    """The run's method with the weights that its training ended with, in evaluation mode."""
+def trained_method(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
+    """The run's method with the weights that its training, or one stage of it, ended with, in evaluation mode."""
     paths = Paths(results, spec)
-    weights = read_weights(paths.weights)
+    path = paths.weights if stage is None else paths.stage_weights(stage)
+    weights = read_weights(path)
     if read_json(paths.record("train")).get("digest") != spec.digest("train"):
         raise BrokenRecord(
-            f"{paths.weights} was trained with other settings than {spec.id} of study {spec.study} "
-            "has now: train this run again"
+            f"{path} was trained with other settings than {spec.id} of study {spec.study} has now: train this run again"
         )
-    if weights.metadata[DIGEST] != trained_weights(paths):
-        raise BrokenRecord(f"{paths.weights} is not what {paths.record('train')} recorded: train this run again")
+    if weights.metadata[DIGEST] != trained_weights(paths, stage):
+        raise BrokenRecord(f"{path} is not what {paths.record('train')} recorded: train this run again")
     return _filled(spec, _setup(spec, paths.data), weights)
 
 
-def trained_weights(paths: Paths) -> str:
-    """The digest of a run's final weights, as its training recorded it."""
+def trained_weights(paths: Paths, stage: int | None = None) -> str:
+    """The digest of the weights that a run, or one stage of it, ended with, as its training recorded it."""
     path = paths.record("train")
     try:
-        return read_json(path)["weights_sha256"]
+        record = read_json(path)
+        return (record if stage is None else record["stages"][stage])["weights_sha256"]
     except KeyError as error:
         raise BrokenRecord(f"{path} has no {error}: train this run again") from error
+
+
+def kept_stages(paths: Paths) -> list[int]:
+    """The numbers of the stages whose weights a run's training has kept."""
+    stages = read_json(paths.record("train")).get("stages", [])
+    return [number for number, stage in enumerate(stages) if stage.get("weights_sha256")]
 
 
 def export(spec: RunSpec, paths: Paths) -> None:

@@ -82,7 +82,8 @@ class Stage:
     ``trainable`` lists prefixes of parameter names. ``select_on`` names the loss terms whose sum on validation data
     chooses the weights the stage ends with; when empty the last weights stay. A ``cached`` stage trains on
     :meth:`Method.features`, computed once from the weights it starts with. ``learning_rate`` takes the place of the
-    training's. ``settings`` is for the method's own use.
+    training's. ``answers``: whether the weights that the stage ends with can answer, as :attr:`Decoding.stage` asks
+    them to. ``settings`` is for the method's own use.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Stage:
     select_on: tuple[str, ...] = ()
     cached: bool = False
     learning_rate: float | None = None
+    answers: bool = True
     settings: Mapping[str, float] = field(default_factory=dict)
 
     def trains(self, name: str) -> bool:

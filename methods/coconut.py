@@ -252,7 +252,8 @@ class Coconut(Method):
     # -- inference
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        enclosed = [self._enclose(question, self.final_stage) for question in questions]
+        stage = self.final_stage if decoding.stage is None else int(decoding.stage.settings["stage"])
+        enclosed = [self._enclose(question, stage) for question in questions]
         prompts = [opened for opened, _ in enclosed]
         ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         closed = torch.tensor([[token] for _, token in enclosed], device=self.device)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from methods.base import Stage
 
 CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_cache
 
@@ -51,6 +54,7 @@ class Decoding:
     answer_only: bool = True  # methods that can skip the steps do so; False: say them too
     trace: bool = False  # keep the latents in Generation.trace
     cache: CachePolicy = "auto"  # how what was read is kept; changes no answer
+    stage: Stage | None = None  # answer as a model that has been trained up to the end of it; None: to the last one's
     lengths: tuple[Length, ...] | None = None  # forced, one per question: measures work whatever the weights say
     # dimensions set by hand, for methods whose `steerable_latents` names latents; the last one wins
     interventions: tuple[Intervention, ...] = ()

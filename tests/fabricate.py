@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.files import sha256, write_json, write_text
+from benchmarks.studies.paths import at_stage
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
 
@@ -34,6 +35,7 @@ TITLES = {"alpha": "Alpha & Co 100%", "beta": "Beta_set", "corpus": "Corpus"}
 # share of right answers, by row and test set
 ACCURACY = {"cot": (0.3, 0.5), "marcos": (0.8, 0.5), "marcos_wo_r": (0.45, 0.5), "oracle": (1.0, 1.0)}
 
+EARLIER = (0.2, 0.6)  # what the first stages of a curriculum answer of what a row answers in the end
 CARRIED = 0.5  # what is left of a row's accuracy when its latents are not its own
 
 
@@ -80,17 +82,27 @@ def fabricate(study: Study, results: Path, accuracy: Mapping[str, tuple[float, .
 def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> None:
     run = folder / "runs" / spec.id
     digests, decodings = {}, {}
-    for name, decoding in spec.evaluation.decodings.items():
+    default = spec.evaluation.decodings["default"]
+    stages = {at_stage(number): default for number in range(len(EARLIER)) if spec.training.keep_stages}
+    for name, decoding in (spec.evaluation.decodings | stages).items():
         randomness = spec.method == "marcos" and spec.options["randomness"] and decoding.latents != "mean"
         drawn = randomness or decoding.tokens == "sample"
+        number = [*stages].index(name) if name in stages else len(EARLIER)
         shares = tuple(share * (1 if decoding.thoughts == "own" else CARRIED) for share in accuracy)
+        shares = tuple(share * (*EARLIER, 1.0)[number] for share in shares)
         frame = predictions(spec, shares, decoding.seeds if drawn else 1)
         path = run / "predictions" / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.to_parquet(path, index=False)
         digests[name] = sha256(path)
         tests = {str(test): scores(part) for test, part in frame.groupby("test")}
-        decodings[name] = {"stochastic": drawn, "seeds": sorted(set(frame["seed"].tolist())), "tests": tests}
+        stage = {"name": f"stage {number + 1}", "steps": 100 * (number + 1), "epochs": 0.5 * (number + 1)}
+        decodings[name] = {
+            "stage": stage,
+            "stochastic": drawn,
+            "seeds": sorted(set(frame["seed"].tolist())),
+            "tests": tests,
+        }
     write_json(run / "spec.json", spec.model_dump(mode="json"))
     write_json(run / "train.json", train_record(spec))
     write_json(run / "evaluate.json", _record(spec, "evaluate") | {"decodings": decodings, "predictions": digests})

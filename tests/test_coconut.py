@@ -149,13 +149,15 @@ def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float, contr
         close(gradient, theirs[name])
 
 
+@pytest.mark.parametrize(("number", "thoughts"), [(None, 6), (1, 2), (2, 4)])
 @torch.no_grad()
-def test_answers_equal_those_of_one_question_at_a_time_without_cache() -> None:
+def test_answers_equal_those_of_one_question_at_a_time_without_cache(number: int | None, thoughts: int) -> None:
+    """By the weights of any stage, with as many thoughts as it was trained with."""
     method, limit = coconut(hidden_size=48), 8
-    asked = questions()
-    answers = method.generate(asked, Decoding(max_new_tokens=limit)).answer
+    asked, stage = questions(), number and context(stage=number).stage
+    answers = method.generate(asked, Decoding(max_new_tokens=limit, stage=stage or None)).answer
     for question, answer in zip(asked, answers, strict=True):
-        read = [*question, *ids("\n"), method.begin, *[method.latent] * 6, method.end]
+        read = [*question, *ids("\n"), method.begin, *[method.latent] * thoughts, method.end]
         vectors = method.naive_inputs(torch.tensor(read))
         tokens: list[int] = []
         while len(tokens) < limit and EOS not in tokens:

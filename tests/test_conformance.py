@@ -168,6 +168,15 @@ def test_batch_size_changes_no_answer(method: Method) -> None:
         assert together == alone
 
 
+def test_every_stage_of_a_curriculum_can_be_asked(method: Method) -> None:
+    """What is asked together with a question changes no answer; with no stage named, a model answers as in its last."""
+    *earlier, last = method.stages(BUDGET)
+    assert last.answers and say(method, questions(), stage=last) == say(method, questions())
+    for stage in (stage for stage in earlier if stage.answers):
+        together = say(method, questions(), stage=stage)
+        assert together == [say(method, [question], stage=stage)[0] for question in questions()]
+
+
 def test_answers_need_no_cache(method: Method) -> None:
     """Without one, and one question at a time, all is read again for every token: as published codes do."""
     alone = [say(method, [question], cache="none")[0] for question in questions()]

@@ -19,13 +19,14 @@ from benchmarks.data import prepare
 from benchmarks.evaluation import answering
 from benchmarks.evaluation import stage as evaluation
 from benchmarks.evaluation.answering import answering_method, batches_by_length, generated, said_ids
-from benchmarks.files import read_json, write_json
+from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from benchmarks.training import start
+from benchmarks.verification.rescoring import wrong_answers
 from methods.generation import Cost, Decoding, Generation
 from small import small_study
 
@@ -110,8 +111,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def ready(decodings: dict[str, Any], results: Path) -> RunSpec:
     """A trained run of the small study; it is trained once."""
+    return trained({"id": "cot_sft", "method": "cot_sft"}, decodings, results)
+
+
+def trained(row: dict[str, Any], decodings: dict[str, Any], results: Path) -> RunSpec:
     tests = {"tests": ["embedded_in_domain", "embedded_multistep"], "max_new_tokens": 4}
-    study = small_study([{"id": "cot_sft", "method": "cot_sft"}], evaluation=tests | {"decodings": decodings})
+    study = small_study([row], evaluation=tests | {"decodings": decodings})
     (spec,) = study.runs.values()
     prepare(study, study.blocks[0], results)
     start.train(spec, results)
@@ -138,6 +143,35 @@ def test_what_was_answered_is_scored_again_and_not_asked_again(
     assert record["decodings"]["sampled"]["seeds"] == [0, 1] and record["answered"].keys() == {"default"}
     again = evaluation.evaluate(both, tmp_path)
     assert again["predictions"] == record["predictions"] and again["decodings"] == record["decodings"]
+
+
+def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: Path) -> None:
+    """As Coconut's first stage was trained, and recorded with the stage's name and end."""
+    row = {"id": "coconut", "method": "coconut", "options": {"warm_start": "none"}, "training": {"keep_stages": True}}
+    spec = trained(row, {"default": {}, "sampled": {"tokens": "sample", "seeds": 1}}, tmp_path)
+    paths, record = Paths(tmp_path, spec), evaluation.evaluate(spec, tmp_path)
+    assert asked == ["default", "sampled", *(f"default, stage {number}" for number in (1, 2, 3))]
+    assert list(record["decodings"]) == ["default", "sampled", "default@0", "default@1", "default@2"]
+    stages = read_json(paths.record("train"))["stages"]
+    assert record["decodings"]["default"]["stage"]["name"] == "final stage"
+    assert record["decodings"]["default@1"]["stage"] == {
+        "name": "stage 2",
+        "steps": stages[0]["steps"] + stages[1]["steps"],
+        "epochs": stages[0]["epochs"] + stages[1]["epochs"],
+    }
+    latents = [record["decodings"][name]["tests"]["embedded_in_domain"]["latent_steps"] for name in record["decodings"]]
+    assert latents == [6, 6, 2, 4, 6]
+    method = answering_method(spec, tmp_path, 0)
+    own = dict(read_weights(paths.stage_weights(0)))
+    assert all(torch.equal(tensor, own[name]) for name, tensor in method.state_dict().items() if name in own)
+    assert not list(wrong_answers(record, paths, "equation"))
+    evaluation.evaluate(spec, tmp_path)
+    assert len(asked) == 5
+    path = paths.stage_weights(1)
+    path.write_bytes(path.read_bytes()[:-1])
+    paths.predictions("default@1").unlink()
+    with pytest.raises(BrokenRecord, match=r"001\.safetensors is damaged"):
+        evaluation.evaluate(spec, tmp_path)
 
 
 def test_answers_of_others_are_not_kept(asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activat
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": stage, "offload": offload}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
-    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, activations * 1e9 / 16, "made up", (1,))
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1.0, activations * 1e9 / 16, "made up", (1,))
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and made.advice(gpu).endswith(advice)
 
@@ -82,7 +82,7 @@ def test_advice_to_split_weights_leaves_compilation_out() -> None:
     """Which needs layers whose weights are whole."""
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "compile": True}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
-    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, Memory(80e9, 0.0, 80e9, 160e9, 1e9), 1.0, 1e9, "made up", (1,))
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, Memory(80e9, 0.0, 80e9, 160e9, 1e9), 1.0, 1.0, 1e9, "made up", (1,))
     advice = made.advice(GPU("made up", 100e9 / USABLE, 1.0, 1.0))
     assert advice == "DOES NOT FIT: set zero_stage to 3 and compile to false"
     uneven = replace(made, even_passes=False)  # ZeRO 3 is refused there
@@ -107,7 +107,7 @@ def test_advice_leaves_no_rank_idle_and_says_where_it_makes_another_run(
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": 3}
     study = small_study(PLANNED, engine=engine, training={"batch_size": batch})
     memory = Memory(0.0, 0.0, 0.0, 0.0, 32e9)
-    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1e9, "made up", (1,))
+    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1.0, 1e9, "made up", (1,))
     assert made.advice(GPU("made up", 22.5e9 / USABLE, 1.0, 1.0)) == f"DOES NOT FIT: {advice}"
     engine = made.run.engine.model_copy(update={"micro_batch": int(advice.split()[3])})
     taken = replace(made, run=made.run.model_copy(update={"engine": engine}))
@@ -378,17 +378,26 @@ def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: p
     assert twice.disk - made.disk == max(features) > 0
 
 
+def test_kept_stages_stay_on_the_disk(prepared: tuple[Study, Path]) -> None:
+    keeping = small_study([row | {"training": {"keep_stages": True}} for row in PLANNED])
+    stages = {"cot_sft": 1, "coconut": 4, "marcos": 1}  # of MarCos's phases the first cannot answer
+    own, kept = ({one.run.row: one for one in plan(study, prepared[1])} for study in (prepared[0], keeping))
+    for row, count in stages.items():
+        assert own[row].left == own[row].memory.weights and kept[row].left == count * own[row].left
+        assert kept[row].disk - own[row].disk == kept[row].left - own[row].left
+
+
 def test_too_little_disk_is_refused_with_the_mend(
     prepared: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the folder of results is not there yet, too."""
     made = plan(*prepared)
-    needed = max(one.disk for one in made) + sum(one.memory.weights for one in made)
+    needed = max(one.disk - one.left for one in made) + sum(one.left for one in made)
     with_free_disk(monkeypatch, needed)
     assert refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
     with_free_disk(monkeypatch, needed - 1)
     (refusal,) = refusals(made, GPUS["H200"], tmp_path / "new" / "results")
-    for free, warned in ((needed, True), (sum(one.disk + one.memory.weights for one in made), False)):
+    for free, warned in ((needed, True), (sum(one.disk for one in made), False)):
         with_free_disk(monkeypatch, free)  # six runs, all of which eight GPUs train at a time
         text = render(prepared[0], made, GPUS["H200"], 0.4, tmp_path)
         assert ("WARNING: there is no room for 6 at a time, as 8 GPUs train them" in text) == warned

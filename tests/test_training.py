@@ -335,6 +335,34 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
     assert ["selected_step" in line for line in lines] == [False, True, True]
 
 
+def test_weights_of_stages_are_kept_where_that_is_asked(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that each ended with, so selected ones where it selects; of stages that can answer, and not of the last."""
+    stages = [Stage("first", 0.4, select_on=("loss",)), Stage("second", 0.3, answers=False), Stage("third", 0.3)]
+    monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
+    monkeypatch.setattr(
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": float(at.step)})
+    )
+    records, folders = [], []
+    for keep in (False, True):
+        spec, results = run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft"), tmp_path / str(keep)
+        trainer = training.Trainer(spec, fresh(prepared, results))
+        if keep:
+            trainer.paths.kept.mkdir(parents=True)
+            (trainer.paths.kept / ".000.safetensors.killed").touch()
+        records.append(trainer.run())
+        folders.append(trainer.paths.kept)
+    plain, kept = records
+    assert kept["weights_sha256"] == plain["weights_sha256"] and not folders[0].exists()
+    assert [stage["weights_sha256"] for stage in plain["stages"]] == [None] * 3
+    assert [path.name for path in folders[1].iterdir()] == ["000.safetensors"]
+    digest = checkpoints.digest(load_file(folders[1] / "000.safetensors"))
+    assert [stage["weights_sha256"] for stage in kept["stages"]] == [digest, None, None]
+    assert digest != kept["weights_sha256"]
+    assert kept["stages"][0]["selected_step"] < kept["stages"][0]["steps"]
+
+
 def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_path: Path) -> None:
     """It is read in evaluation mode, in which transformers would keep all activations, whatever the engine asks."""
     load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(tmp_path)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
+from benchmarks.studies.paths import AT_STAGE
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import StudyError, load_study
 
@@ -59,6 +60,7 @@ def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS)
         devices.pin(1)
         record = stage.evaluate(spec, results)
     for name, decoding in record["decodings"].items():
+        name += f" ({decoding['stage']['name']})" * name.startswith(AT_STAGE)
         for test, scores in decoding["tests"].items():
             mean = sum(scores["accuracy"]) / len(scores["accuracy"])
             typer.echo(f"{run} {name} {test}: {100 * mean:.2f} % of {scores['n']}", err=True)

@@ -24,7 +24,7 @@ from benchmarks.out_of_memory import memory_for_answers
 from benchmarks.progress import Progress
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EvaluationSpec
-from methods.base import Method
+from methods.base import Method, Stage
 from methods.generation import Decoding, Generation, InterventionError
 
 
@@ -39,7 +39,9 @@ class Answers:
     latent_steps: np.ndarray
 
 
-def decoding_of(spec: DecodingSpec, evaluation: EvaluationSpec, seed: int, answer_only: bool = True) -> Decoding:
+def decoding_of(
+    spec: DecodingSpec, evaluation: EvaluationSpec, seed: int, answer_only: bool = True, stage: Stage | None = None
+) -> Decoding:
     return Decoding(
         tokens=spec.tokens,
         latents=spec.latents,
@@ -49,6 +51,7 @@ def decoding_of(spec: DecodingSpec, evaluation: EvaluationSpec, seed: int, answe
         seed=seed,
         max_new_tokens=evaluation.max_new_tokens,
         answer_only=answer_only,
+        stage=stage,
     )
 
 
@@ -60,10 +63,10 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
     yield from np.split(order, starts)
 
 
-def answering_method(spec: RunSpec, results: Path) -> Method:
-    """A trained run's method on the device that answers, for answers alone: its weights are cast once, and stay where
-    they are, so that CUDA graphs of them do too."""
-    method = trained_method(spec, results).to(pick_device())
+def answering_method(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
+    """A trained run's method, perhaps as a stage left it, on the device that answers, for answers alone: its weights
+    are cast once, and stay where they are, so that CUDA graphs of them do too."""
+    method = trained_method(spec, results, stage).to(pick_device())
     answer_for_good(method, spec.engine)
     return method
 

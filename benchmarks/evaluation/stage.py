@@ -1,7 +1,7 @@
 """The evaluate stage: all that a run answers under its decodings, scored, and kept with its text.
 
 Answers are kept under a key of all that decides them. So an edit of a scorer, and one decoding more, do not ask a model
-again what it has answered.
+again what it has answered. A training that keeps the weights of its stages is asked by these, too.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ import pandas as pd
 import torch
 
 from benchmarks.code import CODE
-from benchmarks.data import load_tokenizer, open_test
+from benchmarks.data import load_tokenizer, open_corpus, open_test
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.answering import answer_tests, answering_method, decoding_of
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet
 from benchmarks.locks import RunLock
-from benchmarks.models import trained_weights
+from benchmarks.models import kept_stages, trained_weights
 from benchmarks.scoring.by_test import reads_steps, scored
 from benchmarks.scoring.diversity import draw_statistics
-from benchmarks.studies.paths import DONE, Paths
+from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
-from methods.base import Method
+from benchmarks.training.budgets import budget_of
+from methods.base import Method, Stage
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
@@ -46,65 +47,104 @@ class Answered:
     environment: dict[str, Any]
 
 
-class Evaluation:
-    """One trained run and its tests. Its method is loaded when something is left to answer."""
+@dataclass(frozen=True)
+class Scored:
+    """Scores under one decoding, the SHA-256 of the predictions, and, where they were only scored anew, the environment
+    that they were answered in."""
 
-    def __init__(self, spec: RunSpec, results: Path) -> None:
-        self.spec, self.results, self.paths = spec, results, Paths(results, spec)
+    scores: dict[str, Any]
+    predictions: str
+    answered: dict[str, Any] | None
+
+
+class Evaluation:
+    """One trained run, perhaps as a stage (by its number) left it, and its tests. Its method is loaded when something
+    is left to answer."""
+
+    def __init__(self, spec: RunSpec, results: Path, number: int | None = None) -> None:
+        self.spec, self.results, self.paths, self.number = spec, results, Paths(results, spec), number
         self.made = environment(spec.method)
-        self.weights = trained_weights(self.paths)
+        self.weights = trained_weights(self.paths, number)
         self.tests = {name: open_test(self.paths.data, name) for name in spec.evaluation.tests}
 
     @cached_property
     def method(self) -> Method:
-        return answering_method(self.spec, self.results)
+        return answering_method(self.spec, self.results, self.number)
 
-    def key(self, name: str) -> str:
+    def trained(self) -> dict[str, Any]:
+        """The last stage that the weights were trained in, and the steps and epochs of the run until its end."""
+        stages = read_json(self.paths.record("train"))["stages"]
+        done = stages if self.number is None else stages[: self.number + 1]
+        totals = {name: sum(stage[name] for stage in done) for name in ("steps", "epochs")}
+        return {"name": done[-1]["name"], **totals}
+
+    @cached_property
+    def stage(self) -> Stage | None:
+        """As which the method answers; None for that of its last stage."""
+        if self.number is None:
+            return None
+        budget = budget_of(self.spec.training, open_corpus(self.paths.data, "train"))
+        return self.method.stages(budget)[self.number]
+
+    def key(self, decoding: str) -> str:
         """A digest of all that decides what is said under a decoding."""
         asked = self.spec.evaluation
-        alone = asked.model_copy(update={"decodings": {name: asked.decodings[name]}})
+        alone = asked.model_copy(update={"decodings": {decoding: asked.decodings[decoding]}})
         digests = read_json(self.paths.data / DONE)["digests"]
         parts = [
             self.spec.model_copy(update={"evaluation": alone}).digest("evaluate"),
             code_digest(self.spec.method, *CODE["answer"]),
             self.weights,
+            self.number,
             [digests[f"{test}/test"] for test in self.tests],
             reads_steps(self.tests),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def kept(self, name: str) -> Answered | None:
+    def predictions(self, decoding: str) -> Path:
+        return self.paths.predictions(decoding if self.number is None else at_stage(self.number))
+
+    def kept(self, decoding: str) -> Answered | None:
         """What was answered under a decoding already, by the same weights and code."""
-        path = self.paths.predictions(name)
+        path = self.predictions(decoding)
         try:
             proof = read_json(path.with_suffix(".json"))
-            if proof["key"] != self.key(name):
+            if proof["key"] != self.key(decoding):
                 return None
             rows = read_parquet(path, proof["sha256"], "`evaluate`", ANSWER)
         except BrokenRecord:
             return None
         log.warning(
-            "%s: its answers (%s) are there and only scored; to answer again, remove %s", self.spec.id, name, path
+            "%s: its answers (%s) are there and only scored; to answer again, remove %s", self.spec.id, path.stem, path
         )
         return Answered(rows, proof["stochastic"], proof["environment"])
 
-    def asked(self, name: str) -> Answered:
+    def asked(self, decoding: str) -> Answered:
         """What the method answers under a decoding."""
-        settings, evaluation = self.spec.evaluation.decodings[name], self.spec.evaluation
+        settings, evaluation, stage = self.spec.evaluation.decodings[decoding], self.spec.evaluation, self.stage
         stochastic = self.method.stochastic(decoding_of(settings, evaluation, 0))
         seeds, answer_only = range(settings.seeds if stochastic else 1), not reads_steps(self.tests)
-        decodings = [decoding_of(settings, evaluation, seed, answer_only) for seed in seeds]
-        tokenizer = load_tokenizer(self.paths.data)
-        rows = answer_tests(self.method, tokenizer, self.tests, decodings, self.spec, name)
+        decodings = [decoding_of(settings, evaluation, seed, answer_only, stage) for seed in seeds]
+        tokenizer, note = load_tokenizer(self.paths.data), f"{decoding}, {stage.name}" if stage else decoding
+        rows = answer_tests(self.method, tokenizer, self.tests, decodings, self.spec, note)
         return Answered(rows, stochastic, ended(self.made))
 
-    def keep(self, name: str, answered: Answered, frame: pd.DataFrame) -> str:
-        """Write predictions, and what proves where they are from; returns the former's SHA-256."""
-        path = self.paths.predictions(name)
+    def scored(self, decoding: str) -> Scored:
+        """Predictions are written, with what proves where they are from."""
+        kept = self.kept(decoding)
+        answered = kept or self.asked(decoding)
+        frame, path = scored(answered.rows, self.tests), self.predictions(decoding)
         digest = write_parquet(path, frame)
         said = {"stochastic": answered.stochastic, "environment": answered.environment}
-        write_json(path.with_suffix(".json"), {"key": self.key(name), "sha256": digest, **said})
-        return digest
+        write_json(path.with_suffix(".json"), {"key": self.key(decoding), "sha256": digest, **said})
+        scores = {
+            "stage": self.trained(),
+            "decoding": self.spec.evaluation.decodings[decoding].model_dump(mode="json"),
+            "stochastic": answered.stochastic,
+            "seeds": [int(seed) for seed in frame["seed"].unique()],
+            "tests": {test: summary(frame.loc[frame["test"] == test]) for test in self.tests},
+        }
+        return Scored(scores, digest, kept.environment if kept else None)
 
 
 def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -112,29 +152,19 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.threads)
     clock, paths = time.perf_counter(), Paths(results, spec)
     with RunLock(paths.run):
-        work = Evaluation(spec, results)
-        decodings, digests, earlier = {}, {}, {}
-        for name, settings in spec.evaluation.decodings.items():
-            if kept := work.kept(name):
-                earlier[name] = kept.environment
-            answered = kept or work.asked(name)
-            frame = scored(answered.rows, work.tests)
-            digests[name] = work.keep(name, answered, frame)
-            decodings[name] = {
-                "decoding": settings.model_dump(mode="json"),
-                "stochastic": answered.stochastic,
-                "seeds": [int(seed) for seed in frame["seed"].unique()],
-                "tests": {test: summary(frame.loc[frame["test"] == test]) for test in work.tests},
-            }
+        run = Evaluation(spec, results)
+        found = {name: run.scored(name) for name in spec.evaluation.decodings}
+        for number in kept_stages(paths):
+            found[at_stage(number)] = Evaluation(spec, results, number).scored("default")
         record = {
             "run": spec.id,
             "digest": spec.digest("evaluate"),
-            "weights_sha256": work.weights,
-            "decodings": decodings,
-            "predictions": digests,
-            "answered": earlier,
+            "weights_sha256": run.weights,
+            "decodings": {name: one.scores for name, one in found.items()},
+            "predictions": {name: one.predictions for name, one in found.items()},
+            "answered": {name: one.answered for name, one in found.items() if one.answered},
             "seconds": time.perf_counter() - clock,
-            "environment": ended(work.made),
+            "environment": ended(run.made),
         }
         write_json(paths.record("evaluate"), record)
     return record

@@ -31,7 +31,7 @@ from benchmarks.sampling import spread_over
 from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
-from benchmarks.training.steps import budget_for
+from benchmarks.training.budgets import budget_for
 from methods.backbone import Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.registry import get_method
@@ -47,9 +47,9 @@ MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the te
 @dataclass(frozen=True)
 class RunPlan:
     """What one run takes. ``layers``: those that one micro-batch of each step goes through, one after the other, over
-    all steps. ``disk``: bytes at once while it trains; ``row``: bytes that one of the longest rows takes in a pass;
-    ``basis``: where the lengths come from; ``lengths``: of examples as they are, in tokens; ``even_passes``: see
-    :attr:`Method.even_passes`."""
+    all steps. ``disk``: bytes at once while it trains; ``left``: those of the weights that stay; ``row``: bytes that
+    one of the longest rows takes in a pass; ``basis``: where the lengths come from; ``lengths``: of examples as they
+    are, in tokens; ``even_passes``: see :attr:`Method.even_passes`."""
 
     run: RunSpec
     parameters: int
@@ -59,6 +59,7 @@ class RunPlan:
     layers: float
     memory: Memory
     disk: float
+    left: float
     row: float
     basis: str
     lengths: Sequence[int]
@@ -189,10 +190,11 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     # Checkpoints that are kept and the one being written, the weights selected until each of them, and the final ones
     selected = min(KEPT + 1, run.training.validations) if any(stage.select_on for stage in stages) else 0
     disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
-    disk += FLOAT32 * features * lengths.rows
+    left = memory.weights * (1 + sum(stage.answers for stage in stages[:-1]) * run.training.keep_stages)
+    disk += FLOAT32 * features * lengths.rows + left - memory.weights
     ran = sum(stage.epochs for stage in stages)
     sizes = [total_length(lengths.by_length[place]) for place in spread_over(len(lengths.examples), SIZES)]
-    given = lengths.tokens, ran, flops, layers, memory, disk, row, lengths.basis, sizes
+    given = lengths.tokens, ran, flops, layers, memory, disk, left, row, lengths.basis, sizes
     return RunPlan(run, parameters, *given, even_passes=whole.even_passes)
 
 
@@ -278,9 +280,9 @@ def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
 
 
 def disk_needed(plans: Sequence[RunPlan], together: int = 1) -> float:
-    """Bytes that all runs take, so many at a time: the largest while they train, and the final weights of each."""
-    training = sorted((made.disk for made in plans), reverse=True)[:together]
-    return sum(training) + sum(made.memory.weights for made in plans)
+    """Bytes that all runs take, so many at a time: what each leaves, and what the largest take more in training."""
+    training = sorted((made.disk - made.left for made in plans), reverse=True)[:together]
+    return sum(training) + sum(made.left for made in plans)
 
 
 def disk_free(results: Path) -> int:

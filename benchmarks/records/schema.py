@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.scoring.diversity import DrawStatistics
+from benchmarks.studies.paths import AT_STAGE
 from benchmarks.studies.runs import RunSpec, StageName
 from benchmarks.studies.specs import EvaluationSpec
 
@@ -55,16 +56,30 @@ class TestScores(BaseModel):
     draws: list[DrawStatistics] = []  # of each step that is left to chance
 
 
+class StageEnd(BaseModel):
+    name: str
+    steps: int  # of the run, until then
+    epochs: float
+
+
 class DecodingScores(BaseModel):
+    stage: StageEnd | None = None  # that the weights come from; older records do not say
     stochastic: bool
     tests: dict[str, TestScores]
 
 
 class EvaluateRecord(Record):
     weights_sha256: str | None = None  # of the weights that answered; older records do not say
-    decodings: dict[str, DecodingScores]
+    decodings: dict[str, DecodingScores]  # those of the study, then `at_stage` of each stage whose weights are kept
     predictions: dict[str, str]  # sha256 by decoding
     answered: dict[str, dict[str, Any]] = {}  # by decoding: the environment of answers that were only scored anew
+
+    @property
+    def by_stage(self) -> dict[str, tuple[StageEnd, DecodingScores]]:
+        """How the default decoding answers by the weights of each stage that were kept, and at last by the final ones;
+        by its name in ``decodings``."""
+        names = [*(name for name in self.decodings if name.startswith(AT_STAGE)), "default"]
+        return {name: (one.stage, one) for name in names if (one := self.decodings[name]).stage}
 
     def missing(self, asked: EvaluationSpec) -> str | None:
         if gone := set(asked.decodings) - (self.decodings.keys() & self.predictions.keys()):

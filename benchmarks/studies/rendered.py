@@ -9,6 +9,7 @@ class Table(StrEnum):
     main = "main"  # accuracy and costs
     decoding = "decoding"  # accuracy by decoding
     controls = "controls"  # do the latents carry anything?
+    stages = "stages"  # what is lost and won at each stage of a curriculum
     ablation = "ablation"  # MarCos with other settings, against its own
     nar = "nar"  # speaking without autoregression
     scale = "3b"  # baselines on a larger backbone

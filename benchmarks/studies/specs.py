@@ -96,6 +96,11 @@ class TrainingSpec(Strict):
     validations: int = Field(default=5, ge=1, description="of each stage that selects its weights; others have one")
     log_every: int = Field(default=10, ge=1)
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
+    keep_stages: bool = added_field(
+        False,
+        description="keep the weights that each stage of a curriculum ends with, and evaluate how they answer by the "
+        "default decoding (`table_stages`)",
+    )
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainingSpec:

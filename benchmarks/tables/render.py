@@ -24,12 +24,14 @@ from benchmarks.tables.main import MainTable
 from benchmarks.tables.maker import Maker
 from benchmarks.tables.markup import latex, markdown
 from benchmarks.tables.scale import ScaleTable
+from benchmarks.tables.stages import StagesTable
 from benchmarks.tables.synthetic import SyntheticTable
 
 MAKERS: dict[Table, type[Maker]] = {
     Table.main: MainTable,
     Table.decoding: DecodingTable,
     Table.controls: ControlsTable,
+    Table.stages: StagesTable,
     Table.ablation: AblationTable,
     Table.nar: NarTable,
     Table.scale: ScaleTable,

@@ -36,7 +36,8 @@ from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
-from benchmarks.training.steps import StageData, Steps, batches_of, budget_of, optimizer_step, phase_of
+from benchmarks.training.budgets import budget_of
+from benchmarks.training.steps import StageData, Steps, batches_of, optimizer_step, phase_of
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed

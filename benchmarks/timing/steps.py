@@ -21,8 +21,9 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
 from benchmarks.timing.flops import flop_counter
+from benchmarks.training.budgets import budget_of, steps_of
 from benchmarks.training.features import FeatureStore
-from benchmarks.training.steps import StageData, Steps, budget_of, optimizer_step, steps_of
+from benchmarks.training.steps import StageData, Steps, optimizer_step
 from methods.base import Method, Stage
 
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")

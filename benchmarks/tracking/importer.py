@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -209,13 +210,19 @@ class _Importer:
             self.client.log_batch(run, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
 
     def _results(self, run: str, timestamp: int) -> Iterator[Metric]:
-        """Numbers of the tables: ``accuracy/TEST``, or ``accuracy_DECODING/TEST`` where it is not the default."""
+        """Numbers of the tables: ``accuracy/TEST``, or ``accuracy_DECODING/TEST`` where it is not the default, and
+        ``accuracy_by_stage/TEST`` at the steps that stages ended with."""
         lines = [line for line in self.frame.to_dict("records") if line["run"] == run]
         for line in lines:
             suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
             names = {f"{name}{suffix}/{line['test']}": column for name, column in PER_TEST.items()}
             yield from _metrics({name: line[column] for name, column in names.items()}, timestamp, 0)
         yield from _metrics({name: lines[0][name] for name in PER_RUN}, timestamp, 0)
+        evaluated = self.collected.runs[run].evaluate
+        stages = evaluated.by_stage.values() if evaluated else ()
+        for stage, scores in stages if len(stages) > 1 else ():
+            means = {f"accuracy_by_stage/{test}": fmean(own.accuracy) for test, own in scores.tests.items()}
+            yield from _metrics(means, timestamp, stage.steps)
 
     def _inputs(self, spec: RunSpec) -> list[DatasetInput]:
         """The block's data sets, with the digests of what was used."""

@@ -32,6 +32,7 @@ from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
+from benchmarks.training.budgets import budget_of, steps_of
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.run_log import RunLog
 from benchmarks.training.steps import (
@@ -39,10 +40,8 @@ from benchmarks.training.steps import (
     Steps,
     Sums,
     batches_of,
-    budget_of,
     optimizer_step,
     phase_of,
-    steps_of,
     validation_sums,
 )
 from methods.base import Stage
@@ -213,6 +212,7 @@ class Trainer:
             checkpoints.load_weights(self.method, selected)
         earlier = at.stages[-1] if at.stages else {"end_seconds": 0.0, "end_tokens": 0}
         trainable = sum(p.numel() for n, p in self.method.named_parameters() if stage.trains(n))
+        kept = self.training.keep_stages and stage.answers and at.stage + 1 < len(self.stages)
         at.stages.append(
             {
                 "name": stage.name,
@@ -227,6 +227,7 @@ class Trainer:
                 "selected_step": at.best_step,
                 "validation": at.validation,
                 "warnings": at.standing,
+                "weights_sha256": self._keep_stage() if kept else None,
             }
         )
         self._log("stage", at.stages[-1])
@@ -234,6 +235,10 @@ class Trainer:
         at.best, at.best_step, at.validation, at.standing = None, None, {}, []
         if self._agreed_to_save() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
             self._checkpoint(None)
+
+    def _keep_stage(self) -> str:
+        """Write the weights that the stage at hand ends with; returns their digest, on the first rank."""
+        return self._save_weights(self.paths.stage_weights(self.position.stage), whole_weights(self.method))
 
     def _agreed_to_save(self) -> bool:
         """Whether it is time to save, or a rank was told to stop; all ranks ask together and hear the same."""
@@ -270,8 +275,8 @@ class Trainer:
 
     def _record(self, made: dict[str, Any]) -> dict[str, Any]:
         at, spec = self.position, self.spec
-        for half_written in self.paths.model.glob(".*.*") if self.ranks.first else ():
-            if half_written.is_file():  # left by a try that was killed
+        for folder in (self.paths.model, self.paths.kept) if self.ranks.first else ():
+            for half_written in filter(Path.is_file, folder.glob(".*.*")):  # left by a try that was killed
                 half_written.unlink()
         weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
         if self.ranks.first:

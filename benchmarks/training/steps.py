@@ -1,4 +1,4 @@
-"""One optimizer step of any method, and how a curriculum is counted in steps."""
+"""One optimizer step of any method, and which batches a run's steps take."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from benchmarks.data import Corpus, epoch_batches
 from benchmarks.engine import Engine, Phase, Ranks
 from benchmarks.studies.micro_batches import cuts
 from benchmarks.studies.specs import TrainingSpec
+from benchmarks.training.budgets import steps_of
 from benchmarks.training.features import FeatureStore
-from methods.base import Batch, Budget, Context, Method, Output, Stage
+from methods.base import Batch, Context, Method, Output, Stage
 
 
 class NonFiniteLoss(ValueError):
@@ -201,23 +202,6 @@ def batches_of(
         if position == 0 or not batches:
             batches = epoch_batches(data.corpus.lengths, training.batch_size, data.seed, epoch)
         yield batches[position], data.context(epoch, step)
-
-
-def steps_of(stage: Stage, steps_per_epoch: int) -> int:
-    return max(1, round(stage.epochs * steps_per_epoch))
-
-
-def budget_of(training: TrainingSpec, corpus: Corpus, rows: int | None = None) -> Budget:
-    """How long a run trains on a corpus, or on so many ``rows`` like those of the corpus."""
-    count, chains = rows or len(corpus), corpus.chain_lengths.tolist()
-    return budget_for(training, count, float(corpus.lengths.sum()) * (count / len(corpus)), chains)
-
-
-def budget_for(training: TrainingSpec, rows: int, tokens: float, chains: Sequence[int]) -> Budget:
-    """How long a run trains on so many ``rows``: ``tokens`` are those of question, steps and answer over all rows,
-    which a token budget counts, and ``chains`` those of each row's steps, line ends included."""
-    epochs = training.epochs or (training.tokens or 0) / tokens
-    return Budget(epochs, math.ceil(rows / training.batch_size), tuple(chains))
 
 
 def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> Phase:

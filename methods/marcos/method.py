@@ -66,7 +66,14 @@ class MarCos(Method):
         learned = ("understanding", "thinking", "speaking", "neurons", "posterior", "inject")
         second = budget.epochs * self.options.second_phase
         return [
-            Stage("phase 1", first, phase="phase 1", trainable=learned, select_on=("reconstruction",)),
+            Stage(
+                "phase 1",
+                first,
+                phase="phase 1",
+                trainable=learned,
+                select_on=("reconstruction",),
+                answers=False,  # nothing predicts R yet
+            ),
             Stage(
                 "phase 2",
                 second,
