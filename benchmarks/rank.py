@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.locks import die_with
+from benchmarks.processes import look_for_garbage_less
 from benchmarks.processes.heartbeat import ENVIRONMENT, Heartbeat
 
 
@@ -48,6 +49,7 @@ def log_to(path: Path) -> None:
 
 
 def main() -> int:
+    look_for_garbage_less()
     given = arguments()
     carried = given.folder / ENVIRONMENT
     os.environ.update(json.loads(carried.read_text()))  # before torch is imported, which reads it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from benchmarks.data import prepare
 from benchmarks.files import read_json
+from benchmarks.processes import look_for_garbage_less
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import start
@@ -41,12 +43,17 @@ LONG = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    look_for_garbage_less()
     if config.pluginmanager.hasplugin("xdist"):  # which would start the files with the most tests first
         config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what tests import stays
 
 
 def _folder(variable: str, content: str) -> Path:

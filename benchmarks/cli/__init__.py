@@ -10,6 +10,7 @@ import typer
 
 from benchmarks.cli import catalogue, costs, inspection, stages
 from benchmarks.locks import watch_parent
+from benchmarks.processes import look_for_garbage_less
 
 app = typer.Typer(
     help="Reproducible benchmark of continuous (latent) reasoning.",
@@ -27,3 +28,4 @@ def _prepare() -> None:
     logging.getLogger("huggingface_hub").propagate = False  # it prints what it warns of by itself
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     watch_parent()
+    look_for_garbage_less()

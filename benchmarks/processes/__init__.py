@@ -1,1 +1,9 @@
 """Processes and what they hold: GPUs, a heartbeat that tells how far they are, notice of being told to go."""
+
+import gc
+
+
+def look_for_garbage_less() -> None:
+    """To be called before what takes long to import, which makes 400,000 objects that stay: Python would look through
+    them again for every 700 new ones, a fifth of the time that they take."""
+    gc.set_threshold(10_000, *gc.get_threshold()[1:])
