@@ -26,7 +26,7 @@ CODE: dict[str, tuple[str, ...]] = {
     # What the weights of a run depend on. All engines are listed, because any of them may resume another's checkpoint;
     # data cards are not, because they carry versions
     "train": (
-        *_modules("training.stage", "training.loop", "models"),
+        *_modules("training.stage", "training.loop", "training.position", "models"),
         *STEPS,
         *_modules("data.records", "data.loading", "data.tokenizers"),
     ),

@@ -128,6 +128,7 @@ class Watch:
         self.beats: dict[int, Beat] = {}
         self.written: dict[int, float] = {}  # when each rank's file was last seen to change
         self.dead: Beat | None = None  # the rank that ended first
+        self.status: int | None = None  # that it ended with, where that was seen
         self.told_to_go = False
 
     def until_done(self) -> None:
@@ -172,6 +173,7 @@ class Watch:
             last = {rank: read_beat(self.folder, rank) or beat for rank, beat in local.items()}
             # A rank that an error ends may take longer to leave than those that fail for it
             self.dead = first_to_go([beat for rank, beat in last.items() if rank in gone or beat.failed])
+            self.status = exit_status(self.dead.pid)
 
     def _local(self) -> dict[int, Beat]:
         """The ranks of this machine that are not done."""
@@ -206,10 +208,12 @@ class Watch:
         )
 
     def _failure(self, code: int) -> RankFailure:
+        if self.status is not None:  # the launcher may have looked when others had failed for want of this one
+            code = self.status
         number = 256 - code if 192 < code < 256 else -code  # launchers hand on a negative status modulo 256
         if self.told_to_go:  # whatever else a rank said that waited for another: all have saved
             cause, code = "because it was told to go", EXIT_CODE
-        elif self.dead and self.dead.failed:  # the launcher may have the code of a rank that this one took along
+        elif self.dead and self.dead.failed:
             cause, code = f"with exit code {self.dead.code}", self.dead.code
         elif 0 < number < 64:
             cause, code = f"by {signal.Signals(number).name}", 128 + number
@@ -244,7 +248,18 @@ class Watch:
 
 def alive(pid: int) -> bool:
     """Whether a process runs. One that has ended but that its parent has yet to notice (a zombie) does not."""
+    return _state(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def exit_status(pid: int) -> int | None:
+    """What a zombie ended with, signals as negative numbers; None for a process that runs, or is gone altogether."""
+    state = _state(pid)
+    return os.waitstatus_to_exitcode(int(state[-1])) if state[:1] == ["Z"] else None
+
+
+def _state(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on to its status (proc_pid_stat(5)); empty where it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
-        return False
+        return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -76,6 +77,7 @@ def main() -> int:
 
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
+            gc.freeze()  # what was imported stays: the collection at the end of every stage leaves it out
             task(ranks, spec, given.results)
     except ValueError as error:  # bad input: one message instead of a trace, as in the command line
         heartbeat.fail(2)

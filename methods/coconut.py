@@ -18,7 +18,7 @@ from methods.collating import IGNORE, labelled, pad, padding
 from methods.cot_sft import prompt, target
 from methods.decoding import Prefix, batch_prompts, blank, decode, read, swap_latents
 from methods.draws import key, uniform
-from methods.generation import Decoding, Generation
+from methods.generation import Decoding, Generation, Length
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,10 +37,11 @@ class CoconutOptions(MethodOptions):
     optimizer_restart: Literal["never", "stage", "epoch"] = Field(
         default="stage", description="the published code: each epoch; its paper: each stage"
     )
-    control: Literal["none", "no_cot", "no_curriculum", "no_thoughts", "pause"] = Field(
+    control: Literal["none", "no_cot", "no_curriculum", "no_thoughts", "pause", "explicit"] = Field(
         default="none",
         description="no_cot: answers at once, never saw a step; no_curriculum: the final stage alone; no_thoughts: "
-        "steps go, nothing comes in their place; pause: a learned token in the place of every thought",
+        "steps go, nothing comes in their place; pause: a learned token in the place of every thought; explicit: all "
+        "steps stay, and nothing else changes from stage to stage",
     )
     warm_start: Literal["cot_sft", "none"] = Field(
         default="cot_sft", description="method whose weights it starts from; no_cot starts from none"
@@ -150,7 +151,13 @@ class Coconut(Method):
 
     def steps_left(self, example: Example, stage: int) -> Sequence[Sequence[int]]:
         """The steps that are still written in a stage."""
+        if self.options.control == "explicit":
+            return example.steps
         return [] if stage >= self.final_stage else example.steps[stage:]
+
+    def length(self, example: Example) -> Length:
+        left = replace(example, steps=self.steps_left(example, self.final_stage))
+        return Length(len(target(left, self.vocabulary)))
 
     # -- training
 
@@ -189,7 +196,7 @@ class Coconut(Method):
     def _enclose(self, question: Sequence[int], stage: int) -> tuple[list[int], int]:
         """The question with markers where thoughts go, and the token that the text goes on from."""
         asked = prompt(question, self.vocabulary)
-        if self.options.control in ("no_cot", "no_thoughts"):
+        if self.options.control in ("no_cot", "no_thoughts", "explicit"):
             return asked[:-1], asked[-1]
         thoughts = self.options.thoughts_per_step * min(stage, self.options.max_stage)
         return [*asked, self.begin, *[self.latent] * thoughts], self.end

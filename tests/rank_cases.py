@@ -8,6 +8,7 @@ that is no number on one of them.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,6 +166,7 @@ def main(folder: Path, chosen: Sequence[Case]) -> None:
 
     torch.set_num_threads(1)
     with join(300) as ranks:
+        gc.freeze()  # as in `benchmarks/rank.py`
         for case in chosen:
             found = numbers(case.method, case.engine, ranks, folder)
             if ranks.first:

@@ -16,7 +16,7 @@ from methods.collating import IGNORE
 from methods.generation import Decoding
 from tiny import EOS, context, examples, ids, make, passes, questions, text
 
-CONTROLS = ("none", "no_cot", "no_curriculum", "no_thoughts", "pause")
+CONTROLS = ("none", "no_cot", "no_curriculum", "no_thoughts", "pause", "explicit")
 
 
 def coconut(options: dict[str, Any] | None = None, **overrides: int) -> Coconut:
@@ -53,6 +53,9 @@ def test_worked_example_of_every_stage() -> None:
 def test_worked_examples_of_the_controls() -> None:
     assert written(coconut({"control": "no_cot"}), 4, 0) == "Ann has 3 + 4\n||#### 7$"
     assert written(coconut({"control": "no_thoughts"}), 1, 1) == "9 of 12 go, then 2 more\n||<<3-2=1>>\n#### 1$"
+    for stage in (1, 4):
+        whole = written(coconut({"control": "explicit"}), stage, 1)
+        assert whole == "9 of 12 go, then 2 more\n||<<12-9=3>>\n<<3-2=1>>\n#### 1$"
     paused = written(coconut({"control": "pause"}), 1, 1)
     assert paused == "9 of 12 go, then 2 more\n[begin][latent][latent][end]||<<3-2=1>>\n#### 1$"
 
@@ -154,8 +157,8 @@ def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float, contr
 def test_answers_equal_those_of_one_question_at_a_time_without_cache(number: int | None, thoughts: int) -> None:
     """By the weights of any stage, with as many thoughts as it was trained with."""
     method, limit = coconut(hidden_size=48), 8
-    asked, stage = questions(), number and context(stage=number).stage
-    answers = method.generate(asked, Decoding(max_new_tokens=limit, stage=stage or None)).answer
+    asked, stage = questions(), None if number is None else context(stage=number).stage
+    answers = method.generate(asked, Decoding(max_new_tokens=limit, stage=stage)).answer
     for question, answer in zip(asked, answers, strict=True):
         read = [*question, *ids("\n"), method.begin, *[method.latent] * thoughts, method.end]
         vectors = method.naive_inputs(torch.tensor(read))
@@ -165,6 +168,12 @@ def test_answers_equal_those_of_one_question_at_a_time_without_cache(number: int
             vectors = torch.cat([vectors, method.lm.get_input_embeddings()(torch.tensor(tokens[-1:]))])
         assert answer[: len(tokens)].tolist() == tokens
         assert not answer[len(tokens) :].any()
+
+
+def test_what_is_said_in_the_end_is_as_long_as_what_was_learned() -> None:
+    _, example, *_ = examples()
+    lengths = {control: coconut({"control": control}).length(example).tokens for control in CONTROLS}
+    assert lengths == {**dict.fromkeys(CONTROLS, len("#### 1$")), "explicit": len("<<12-9=3>>\n<<3-2=1>>\n#### 1$")}
 
 
 # -- costs and controls

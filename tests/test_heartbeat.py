@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import launch
 from benchmarks.files import read_json
-from benchmarks.launch import Watch, free_port, make_room
+from benchmarks.launch import Watch, alive, free_port, make_room
 from benchmarks.processes import heartbeat as heartbeat_module
 from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
 from benchmarks.studies.paths import Paths
@@ -57,6 +57,22 @@ def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_pat
     with pytest.raises(RankFailure, match=r"rank 1 \(process.*ended with exit code 2") as failure:
         Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
     assert failure.value.code == 2
+
+
+def test_what_a_rank_died_of_is_told_whatever_the_launcher_saw_first(tmp_path: Path) -> None:
+    """Here the other one, which failed at once for want of it."""
+    killed, failed = (subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2))
+    killed.kill()
+    failed.kill()
+    failed.wait()
+    until(lambda: not alive(killed.pid))
+    for number, (pid, time_of, code) in enumerate(((failed.pid, 20.0, 1), (killed.pid, 0.0, 0))):
+        beat = Beat(number, socket.gethostname(), pid, 7, "forward pass", 1, time_of, code)
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+    launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], start_new_session=True)
+    with pytest.raises(RankFailure, match=r"rank 1 \(process \d+ on .*: ended by SIGKILL") as failure:
+        Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
+    assert failure.value.code == 128 + killed.wait() * -1
 
 
 def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path) -> None:

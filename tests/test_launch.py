@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from benchmarks.cli import app
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
-from benchmarks.launch import NoPlace, command
+from benchmarks.launch import NoPlace, alive, command, exit_status
 from benchmarks.locks import FileLock
 from benchmarks.processes import devices
 from benchmarks.processes.preemption import shielded
@@ -89,6 +90,17 @@ def test_ranks_are_started_by_a_launcher_that_gets_no_sigterm(tmp_path: Path, mo
     with pytest.raises(OSError, match="as far as this"):
         launch.run_ranks(run, tmp_path, "train")
     assert signal.SIGTERM in blocked[0] and signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_what_a_process_died_of_is_known_before_its_parent_asks() -> None:
+    codes = {}
+    for end in ("import sys; sys.exit(3)", "import os; os.kill(os.getpid(), 9)"):
+        child = subprocess.Popen([sys.executable, "-c", end])
+        while alive(child.pid):
+            time.sleep(0.01)
+        codes[end] = exit_status(child.pid)
+        assert child.wait() == codes[end] and exit_status(child.pid) is None, "nothing is left of it"
+    assert [*codes.values()] == [3, -9] and exit_status(os.getpid()) is None
 
 
 def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -> None:

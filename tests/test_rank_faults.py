@@ -20,6 +20,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch import Tensor
 
 from benchmarks import checkpoints
 from benchmarks.data import prepare
@@ -62,10 +63,13 @@ if os.environ.get("RANK") == rank:
 """
 
 
-def study(**engine: Any) -> Study:
+MARCOS_ROW = {"id": "marcos", "method": "marcos", "options": MARCOS}
+
+
+def study(row: dict[str, Any] = MARCOS_ROW, **engine: Any) -> Study:
     data = {"train": "embedded", "validation": 16, "limit": 96}
     return small_study(
-        [{"id": "marcos", "method": "marcos", "options": MARCOS}],
+        [row],
         blocks=[{"id": "equation", "title": "Equation", "data": data}],
         training={"batch_size": 16, "epochs": 2, "log_every": 1},
         engine=engine,
@@ -293,3 +297,20 @@ def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
     exported = dict(whole_weights(exported_method(moved)))
     record = json.loads((own.paths.run / "train.json").read_text())
     assert checkpoints.digest(exported) == record["weights_sha256"]
+
+
+def test_two_ranks_keep_the_weights_of_stages(place: Place, tmp_path: Path) -> None:
+    """Which are split between them while a stage lasts."""
+    row = {"id": "coconut", "method": "coconut", "options": {"warm_start": "none"}, "training": {"keep_stages": True}}
+    kept: list[dict[str, Tensor]] = []
+    for name, engine in (("one", {}), ("two", RANKS)):
+        spec = study(row, **engine).runs["equation/coconut/s0"]
+        paths = Paths(fresh(place.results, tmp_path / name), spec)
+        record = start.train(spec, tmp_path / name)
+        digests = [stage["weights_sha256"] for stage in record["stages"]]
+        assert [checkpoints.digest(load_file(paths.stage_weights(number))) for number in range(3)] == digests[:3]
+        assert digests[3] is None and len({*digests}) == 4
+        kept.append({f"{at}: {k}": v for at in range(3) for k, v in load_file(paths.stage_weights(at)).items()})
+    assert kept[0].keys() == kept[1].keys()
+    for name, tensor in kept[0].items():
+        torch.testing.assert_close(kept[1][name], tensor, rtol=1e-3, atol=2e-4)

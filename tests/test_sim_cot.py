@@ -148,6 +148,14 @@ def test_curriculum_is_the_bases() -> None:
         assert method.stages(Budget(22, 10)) == method.base.stages(Budget(22, 10))
 
 
+def test_a_stage_answers_as_the_bases() -> None:
+    method = sim_cot("sim_cot_coconut")
+    asked = [*method.stages(Budget(22, 10)), None]
+    with torch.no_grad():
+        costs = [method.generate(questions(), Decoding(max_new_tokens=2, stage=stage)).cost for stage in asked]
+    assert [cost.latent_steps for cost in costs] == [2, 4, 6, 6, 6]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_warm_start(name: str) -> None:
     """The base is taken over as it is, its trained markers included, and the decoder starts as its copy."""

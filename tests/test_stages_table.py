@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.studies.rendered import Table
 from benchmarks.studies.study import Study
@@ -51,6 +52,8 @@ def test_stages_stand_below_what_they_start_from(tmp_path: Path) -> None:
     lines = json.loads(files["json"])["lines"]
     own = [line for line in lines if (line["block"], line["test"]) == ("equation", "alpha")]
     assert own[0]["difference"] is None and len(own) == 4
+    tests = json.loads(files["json"])["paired_tests"]
+    assert {(test["row"], test["moment"]) for test in tests} == {("coconut", moment) for moment in (1, 2, 3)}
     assert all(line["p_holm"] >= line["p_value"] for line in own[1:])
     assert "generalise to other questions for these trained models" in files["md"]
     assert "CoT-SFT |" not in files["md"], "a row that keeps no stage has no section"
@@ -64,7 +67,8 @@ def test_several_trainings_have_a_spread_and_a_missing_one_a_note(tmp_path: Path
     (tmp_path / "fake/runs/equation/coconut/s2/evaluate.json").unlink()
     text = rendered(ours, tmp_path)["md"]
     shown = cells(text, "stage 1", COCONUT)
-    assert shown[1].endswith("<sup>1</sup>") and shown[3] == DASH and "2 of 3 trainings" in text
+    assert shown[1].endswith("<sup>1</sup>") and shown[3] == DASH and "equation/coconut/s2: no evaluate.json" in text
+    assert "Two rows have no test, and no mark by one, unless both have at least 3 trainings" in text
 
 
 def test_without_its_start_a_row_stands_against_its_first_stage(tmp_path: Path) -> None:
@@ -75,15 +79,47 @@ def test_without_its_start_a_row_stands_against_its_first_stage(tmp_path: Path) 
     assert float(cells(text, "stage 3", place)[2]) > 40
 
 
-def test_a_row_that_has_not_run_says_so_and_a_study_that_keeps_nothing_how_to(tmp_path: Path) -> None:
+def test_two_trainings_are_too_few_for_a_test_and_that_is_said(tmp_path: Path) -> None:
+    ours = made([{"id": "icot_si", "method": "icot_si", **KEEPING}], seeds=[0, 1])
+    fabricate(ours, tmp_path, {"icot_si": (0.8, 0.8)})
+    files = rendered(ours, tmp_path)
+    assert cells(files["md"], "stage 3", "Training data: equation · iCoT-SI")[3] == DASH
+    assert "unless both have at least 3 trainings" in files["md"]
+    tests = json.loads(files["json"])["paired_tests"]
+    assert {test["kind"] for test in tests} == {"untested"} and {test["weights"] for test in tests} == {
+        "stage 2",
+        "stage 3",
+    }
+
+
+def test_what_has_not_run_says_so(tmp_path: Path) -> None:
+    """Without its start, nothing is compared with another stage instead."""
     ours = curricula()
     fabricate(ours, tmp_path, SHARES)
-    for block in ("text", "equation"):
-        (tmp_path / f"fake/runs/{block}/coconut/s0/evaluate.json").unlink()
-    assert cells(rendered(ours, tmp_path)["md"], "Coconut", COCONUT)[0].startswith("not run")
+    for block, row in (("text", "coconut"), ("equation", "cot_sft")):
+        (tmp_path / f"fake/runs/{block}/{row}/s0/evaluate.json").unlink()
+    text = rendered(ours, tmp_path)["md"]
+    assert cells(text, "Coconut", "Training data: text · Coconut")[1].startswith("not run<sup>")
+    assert cells(text, "CoT-SFT (its start)", COCONUT)[1].startswith("not run<sup>")
+    first, last = (cells(text, title, COCONUT) for title in ("stage 1", "stage 3"))
+    assert float(last[1]) > float(first[1]) > 0 and first[2:4] == last[2:4] == [DASH, DASH]
+    assert "text/coconut/s0: no evaluate.json" in text and "equation/cot_sft/s0: no evaluate.json" in text
+
+
+def test_a_warning_stands_at_the_final_weights(tmp_path: Path) -> None:
+    ours = made([{"id": "marcos", "method": "marcos", **KEEPING}])
+    fabricate(ours, tmp_path, {})
+    path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
+    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    text = rendered(ours, tmp_path)["md"]
+    assert "***Training data: equation · MarCos (R dead)***" in text and "R is dead: no dimension" in text
+    assert cells(text, "stage 3<sup>1</sup>", "Training data: equation · MarCos (R dead)")
+
+
+def test_a_study_that_keeps_nothing_says_how_to(tmp_path: Path) -> None:
     plain = made([{"id": "cot_sft", "method": "cot_sft"}])
-    fabricate(plain, tmp_path / "plain", SHARES)
-    assert "set `keep_stages: true` in its `training`" in rendered(plain, tmp_path / "plain")["md"]
+    fabricate(plain, tmp_path, SHARES)
+    assert "set `keep_stages: true` in its `training`" in rendered(plain, tmp_path)["md"]
 
 
 def test_a_block_without_a_test_has_dashes(tmp_path: Path) -> None:

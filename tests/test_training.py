@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import checkpoints
-from benchmarks.data import prepare
+from benchmarks.data import Corpus, prepare
 from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
@@ -336,31 +336,45 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
 
 
 def test_weights_of_stages_are_kept_where_that_is_asked(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those that each ended with, so selected ones where it selects; of stages that can answer, and not of the last."""
+    """Those that each ended with, so selected ones where it selects; of stages that can answer, and not of the last. A
+    try that was killed has kept them too, and a run that lacks one is not whole."""
     stages = [Stage("first", 0.4, select_on=("loss",)), Stage("second", 0.3, answers=False), Stage("third", 0.3)]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": float(at.step)})
     )
-    records, folders = [], []
-    for keep in (False, True):
-        spec, results = run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft"), tmp_path / str(keep)
-        trainer = training.Trainer(spec, fresh(prepared, results))
-        if keep:
-            trainer.paths.kept.mkdir(parents=True)
-            (trainer.paths.kept / ".000.safetensors.killed").touch()
-        records.append(trainer.run())
-        folders.append(trainer.paths.kept)
-    plain, kept = records
-    assert kept["weights_sha256"] == plain["weights_sha256"] and not folders[0].exists()
-    assert [stage["weights_sha256"] for stage in plain["stages"]] == [None] * 3
-    assert [path.name for path in folders[1].iterdir()] == ["000.safetensors"]
-    digest = checkpoints.digest(load_file(folders[1] / "000.safetensors"))
+    plain, keeping = (run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft") for keep in (False, True))
+    record = start.train(plain, fresh(prepared, tmp_path / "plain"))
+    assert [stage["weights_sha256"] for stage in record["stages"]] == [None] * 3
+    assert not Paths(tmp_path / "plain", plain).kept.exists()
+
+    results = fresh(prepared, tmp_path / "kept")
+    paths = Paths(results, keeping)
+    data = training.Trainer._data
+
+    def second_kills(trainer: training.Trainer, stage: Stage, corpus: Corpus) -> StageData:
+        return data(trainer, stage, corpus) if stage.name != "second" else sys.exit("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit, match="killed"):
+        patched.setattr(training.Trainer, "_data", second_kills)
+        start.train(keeping, results)
+    (first,) = paths.kept.iterdir()
+    digest = checkpoints.digest(load_file(first))
+    for left in (".000.safetensors.killed", "007.safetensors"):  # by a try that was killed, and by other settings
+        (paths.kept / left).touch()
+    kept = start.train(keeping, results)
+    assert [path.name for path in paths.kept.iterdir()] == [first.name] == ["000.safetensors"]
     assert [stage["weights_sha256"] for stage in kept["stages"]] == [digest, None, None]
-    assert digest != kept["weights_sha256"]
     assert kept["stages"][0]["selected_step"] < kept["stages"][0]["steps"]
+    assert kept["weights_sha256"] == record["weights_sha256"] != digest
+    assert checkpoints.digest(load_file(first)) == digest
+
+    start.train(keeping, results)
+    assert "is trained already" in caplog.text
+    first.unlink()
+    assert start.train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()
 
 
 def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_path: Path) -> None:

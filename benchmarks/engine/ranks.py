@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -137,7 +136,6 @@ def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[Process
         verbose=False,
     )
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # of calls that are DeepSpeed's
-    gc.freeze()  # what was imported stays: garbage, collected at the end of every stage, is not looked for in it
     yield ProcessGroup(heartbeat)  # a rank that fails just ends: to leave the group, it would wait for the others
     deepspeed.comm.destroy_process_group()  # PyTorch's own call would leave dead subgroups to whoever joins next
 

@@ -101,12 +101,13 @@ class Evaluation:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def predictions(self, decoding: str) -> Path:
-        return self.paths.predictions(decoding if self.number is None else at_stage(self.number))
+    def name(self, decoding: str) -> str:
+        """What answers under a decoding are kept under."""
+        return decoding if self.number is None else at_stage(self.number)
 
     def kept(self, decoding: str) -> Answered | None:
         """What was answered under a decoding already, by the same weights and code."""
-        path = self.predictions(decoding)
+        path = self.paths.predictions(self.name(decoding))
         try:
             proof = read_json(path.with_suffix(".json"))
             if proof["key"] != self.key(decoding):
@@ -133,7 +134,7 @@ class Evaluation:
         """Predictions are written, with what proves where they are from."""
         kept = self.kept(decoding)
         answered = kept or self.asked(decoding)
-        frame, path = scored(answered.rows, self.tests), self.predictions(decoding)
+        frame, path = scored(answered.rows, self.tests), self.paths.predictions(self.name(decoding))
         digest = write_parquet(path, frame)
         said = {"stochastic": answered.stochastic, "environment": answered.environment}
         write_json(path.with_suffix(".json"), {"key": self.key(decoding), "sha256": digest, **said})
@@ -150,24 +151,30 @@ class Evaluation:
 def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Evaluate a trained run; returns its record."""
     torch.set_num_threads(spec.threads)
-    clock, paths = time.perf_counter(), Paths(results, spec)
+    clock, paths, made = time.perf_counter(), Paths(results, spec), environment(spec.method)
     with RunLock(paths.run):
-        run = Evaluation(spec, results)
-        found = {name: run.scored(name) for name in spec.evaluation.decodings}
+        found = _scored(spec, results)
         for number in kept_stages(paths):
-            found[at_stage(number)] = Evaluation(spec, results, number).scored("default")
+            found |= _scored(spec, results, number)
         record = {
             "run": spec.id,
             "digest": spec.digest("evaluate"),
-            "weights_sha256": run.weights,
+            "weights_sha256": trained_weights(paths),
             "decodings": {name: one.scores for name, one in found.items()},
             "predictions": {name: one.predictions for name, one in found.items()},
             "answered": {name: one.answered for name, one in found.items() if one.answered},
             "seconds": time.perf_counter() - clock,
-            "environment": ended(run.made),
+            "environment": ended(made),
         }
         write_json(paths.record("evaluate"), record)
     return record
+
+
+def _scored(spec: RunSpec, results: Path, number: int | None = None) -> dict[str, Scored]:
+    """All that one state of a run answers, by name: the final one under every decoding, one that a stage left under the
+    default. One method is in memory at a time."""
+    asked, decodings = Evaluation(spec, results, number), spec.evaluation.decodings
+    return {asked.name(one): asked.scored(one) for one in (decodings if number is None else ("default",))}
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Maker(ABC):
         """What the tests of the study speak for."""
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
-        few = self.untested(self.summary.pairs, self.summary.against_controls)
+        few = self.untested(self.summary.pairs, self.summary.against_controls, self.tests)
         return f"""The tests (t tests of the mean difference, whose variance over questions and over the trainings of
             either row adds up) generalise to other questions and to other training seeds. The fewer trainings a row has
             (here {count}), the larger a difference has to be. {few}"""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import nan
 from statistics import fmean
 from typing import Any
 
@@ -19,19 +20,27 @@ from benchmarks.tables.cells import cell, p_value, percent, points
 from benchmarks.tables.maker import Maker
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
-PLACE = ["block", "row", "weights", "epochs"]
-COLUMNS = [*PLACE, "test", "n", "training_seeds", "accuracy", "spread", "difference", "p_value", "p_holm", "kind"]
+COLUMNS = {
+    **dict.fromkeys(("block", "row"), "string"),
+    "moment": "Int64",  # of the row
+    "weights": "string",  # its title
+    "epochs": "Float64",
+    "test": "string",
+    **dict.fromkeys(("n", "training_seeds"), "Int64"),
+    **dict.fromkeys(("accuracy", "spread", "difference", "p_value", "p_holm"), "Float64"),
+    "kind": "string",  # of the test
+}
 OF_TEST = ("Acc (%)", "Δ", "p")
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a row answers by at one time: the weights of a ``row`` of the records, perhaps the one that it starts from,
-    and the name of what was answered by them there."""
+    """What a row answers by at one time: the weights of a ``row`` of the records, perhaps of the one that it starts
+    from, and the name that the records have for what was answered by them."""
 
     title: str
     row: str
-    decoding: str
+    answered: str
     epochs: float | None = None
 
 
@@ -44,8 +53,13 @@ class StagesTable(Maker):
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        tests = ((*place, test) for place in self._curricula for test in self.study.tests_of(place[0]))
-        return pd.DataFrame([line for place in tests for line in self._lines(*place)], columns=COLUMNS)
+        lines = [line for place in self._curricula for line in self._lines(*place)]
+        return pd.DataFrame(lines, columns=[*COLUMNS]).astype(COLUMNS)
+
+    @property
+    def tests(self) -> pd.DataFrame:
+        """Each stage minus the first line of its row, corrected for the row's lines on the test set."""
+        return self.frame.dropna(subset="kind").drop(columns=["training_seeds", "accuracy", "spread"])
 
     @cached_property
     def _curricula(self) -> list[tuple[Block, Row]]:
@@ -57,84 +71,83 @@ class StagesTable(Maker):
         """A row's first training; None where the row is skipped."""
         return self.study.runs.get(run_id(block.id, row.id, self.study.seeds[0]))
 
+    def _ids(self, block: Block, row: str) -> list[str]:
+        return [run_id(block.id, row, seed) for seed in self.study.seeds]
+
     def _records(self, block: Block, row: str) -> list[EvaluateRecord]:
         """Those of a row's trainings that are there."""
-        runs = [self.runs.get(run_id(block.id, row, seed)) for seed in self.study.seeds]
+        runs = [self.runs.get(id) for id in self._ids(block, row)]
         return [run.evaluate for run in runs if run and run.evaluate]
 
     def _moments(self, block: Block, row: Row) -> Iterator[Moment]:
-        """What a row starts from, and the ends of its stages."""
-        records = self._records(block, row.id)
-        if not records:
-            return
-        run = self._run(block, row)
-        start = row_of(run.starts_from) if run and run.starts_from else None
-        if start and self._records(block, start):
-            titles = {other.id: self.study.row_title(other) for other in self.study.rows}
+        """What a row starts from, and the ends of its stages; one moment where it has not run."""
+        run, records = self._run(block, row), self._records(block, row.id)
+        if run and run.starts_from:
+            start, titles = row_of(run.starts_from), {one.id: self.study.row_title(one) for one in self.study.rows}
             yield Moment(f"{titles.get(start, start)} (its start)", start, "default")
-        for name, (stage, _) in records[0].by_stage.items():
+        for name, (stage, _) in records[0].by_stage.items() if records else ():
             yield Moment(stage.name, row.id, name, stage.epochs)
+        if not records:
+            yield Moment(self.study.row_title(row), row.id, "default")
 
-    def _lines(self, block: Block, row: Row, test: str) -> Iterator[dict[str, Any]]:
-        """The moments of a row on one test set; p-values are corrected for these."""
+    def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
+        """A line for each test set and moment, with the test against the first moment."""
         moments = list(self._moments(block, row))
-        correct = [self._correct(block, moment, test) for moment in moments]
-        tests = [statistics.paired_test(other, correct[0]) for other in correct[1:]]
-        adjusted = statistics.holm([found.p_value for found in tests])
-        against = [vars(found) | {"p_holm": p} for found, p in zip(tests, adjusted, strict=True)]
-        for moment, found in zip(moments, [{}, *against], strict=False):
-            scores = [record.decodings[moment.decoding].tests[test] for record in self._records(block, moment.row)]
-            means = [fmean(one.accuracy) for one in scores]
-            place = dict(zip(PLACE, (block.id, row.id, moment.title, moment.epochs), strict=True))
-            yield {
-                **found,
-                **place,
-                "test": test,
-                "n": scores[0].n,
-                "training_seeds": len(scores),
-                "accuracy": fmean(means),
-                "spread": statistics.spread(means),
-            }
+        correct = [self._correct(block, moment) for moment in moments]
+        for test in self.study.tests_of(block):
+            against = _against_first([own.get(test) for own in correct])
+            for number, (moment, tested) in enumerate(zip(moments, against, strict=True)):
+                place = {"block": block.id, "row": row.id, "moment": number, "test": test}
+                at = {"weights": moment.title, "epochs": moment.epochs}
+                yield tested | place | at | self._scores(block, moment, test)
 
-    def _correct(self, block: Block, moment: Moment, test: str) -> pd.DataFrame:
-        columns = ("test", "id", "same_as", "correct")
-        place = block.id, moment.row, moment.decoding
+    def _scores(self, block: Block, moment: Moment, test: str) -> dict[str, Any]:
+        """Over the trainings that are there."""
+        scores = [record.decodings[moment.answered].tests[test] for record in self._records(block, moment.row)]
+        if not scores:
+            return {"training_seeds": 0}
+        means = [fmean(one.accuracy) for one in scores]
+        counts = {"n": scores[0].n, "training_seeds": len(scores)}
+        return {**counts, "accuracy": fmean(means), "spread": statistics.spread(means)}
+
+    def _correct(self, block: Block, moment: Moment) -> dict[str, pd.DataFrame]:
+        """By test set, whether each question is answered right in each training; empty where nothing is answered."""
+        place, columns = (block.id, moment.row, moment.answered), ("test", "id", "same_as", "correct")
         found = answers(self.study, self.runs, self.results, *place, columns)
-        assert found is not None  # a row has moments where it has answered
-        return statistics.correctness(found.loc[found["test"] == test])
+        return {} if found is None else {str(test): statistics.correctness(own) for test, own in found.groupby("test")}
 
     def grids(self) -> list[Grid]:
         columns = (Column("Epochs"), *(Column(name, self.test_title(t)) for t in self.test_names for name in OF_TEST))
-        sections = tuple(
-            (f"{block.title} · {self._title(block, row)}", tuple(self._shown(block, row)))
-            for block, row in self._curricula
-        )
-        return [Grid(self.title, columns, sections, head="Weights after")]
-
-    def _title(self, block: Block, row: Row) -> str:
-        return self.study.row_title(row) + self.without_r(self.line(block, row))
+        sections = []
+        for block, row in self._curricula:
+            title = self.study.row_title(row) + self.without_r(self.line(block, row))
+            sections.append((f"{block.title} · {title}", tuple(self._shown(block, row))))
+        return [Grid(self.title, columns, tuple(sections), head="Weights after")]
 
     def _shown(self, block: Block, row: Row) -> Iterator[Line]:
         own = self.frame.loc[(self.frame["block"] == block.id) & (self.frame["row"] == row.id)]
-        if own.empty:
-            line, dashes = self.line(block, row), [Cell()] * len(OF_TEST) * len(self.test_names)
-            yield Line(self.row_title(line), (self.absent(line), *dashes))
-        for (title, epochs), lines in own.groupby(["weights", "epochs"], sort=False, dropna=False):
-            by_test = {line["test"]: line for line in lines.to_dict("records")}
-            cells = [cell for test in self.test_names for cell in self._of_test(by_test.get(test))]
-            yield Line(Cell(str(title)), (cell(epochs, "{:.2f}".format), *cells))
+        lines = {(line["moment"], line["test"]): line for line in own.to_dict("records")}
+        for number, moment in enumerate(self._moments(block, row)):
+            cells = [
+                cell for test in self.test_names for cell in self._of_test(block, moment, lines.get((number, test)))
+            ]
+            warned = self.line(block, row)["warning"] if moment.row == row.id and moment.answered == "default" else None
+            yield Line(Cell(moment.title, mark=self.note(warned)), (cell(moment.epochs, "{:.2f}".format), *cells))
 
-    def _of_test(self, line: Mapping[str, Any] | None) -> tuple[Cell, ...]:
+    def _of_test(self, block: Block, moment: Moment, line: Mapping[str, Any] | None) -> tuple[Cell, ...]:
         if line is None:  # no test of this block
             return tuple(Cell() for _ in OF_TEST)
-        lacking = line["training_seeds"] < len(self.study.seeds)
-        note = self.note(f"{line['training_seeds']} of {len(self.study.seeds)} trainings" * lacking)
-        accuracy = cell(line["accuracy"], percent, spread=line["spread"])
-        return (
-            Cell(accuracy.text, accuracy.tail, mark=note),
-            cell(line["difference"], points),
-            cell(line["p_holm"], p_value),
-        )
+        missing = self.note(self._missing(block, moment.row))
+        accuracy = Cell("not run", mark=missing)
+        if line["training_seeds"]:
+            accuracy = replace(cell(line["accuracy"], percent, spread=line["spread"]), mark=missing)
+        return accuracy, cell(line["difference"], points), cell(line["p_holm"], p_value)
+
+    def _missing(self, block: Block, row: str) -> str:
+        """Which trainings of a row have no answers, and why."""
+        runs = {id: self.runs.get(id) for id in self._ids(block, row)}
+        without = {id: run for id, run in runs.items() if run is None or run.evaluate is None}
+        return "; ".join(f"{id}: {run.problems.get('evaluate') if run else 'not run'}" for id, run in without.items())
 
     def legend(self) -> Iterator[str]:
         if not self._curricula:
@@ -148,3 +161,15 @@ class StagesTable(Maker):
         yield """Early stages end at a higher learning rate than the last one, where a schedule lowers it, and soon
         after a new optimizer, where a stage begins with one: both cost accuracy too. No weights were chosen by these
         test sets."""
+
+
+def _against_first(correct: Sequence[pd.DataFrame | None]) -> list[dict[str, Any]]:
+    """The test of each row of answers against the first, corrected for all of them; nothing for the first, and where
+    answers are missing."""
+    first, *others = correct
+    tests = [None if first is None or own is None else statistics.paired_test(own, first) for own in others]
+    adjusted = statistics.holm([found.p_value if found else nan for found in tests])
+    return [
+        {},
+        *({} if found is None else vars(found) | {"p_holm": p} for found, p in zip(tests, adjusted, strict=True)),
+    ]

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training.budgets import budget_of, steps_of
 from benchmarks.training.features import FeatureStore
+from benchmarks.training.position import Position
 from benchmarks.training.run_log import RunLog
 from benchmarks.training.steps import (
     StageData,
@@ -48,26 +49,6 @@ from methods.base import Stage
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Position:
-    """Where a run stands: all that a checkpoint holds besides weights and optimizer states."""
-
-    stage: int = 0
-    stage_step: int = 0
-    step: int = 0
-    updates: int = 0  # since the optimizer's states were zero
-    examples: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    best: float | None = None
-    best_step: int | None = None
-    stages: list[dict[str, Any]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage ends with, so far
-    standing: list[str] = field(default_factory=list)  # warnings, of these weights
-    terms: dict[str, float] = field(default_factory=dict)  # of the last step's loss
 
 
 class Trainer:
@@ -210,35 +191,14 @@ class Trainer:
         if at.best_step is not None and at.best_step != at.step:
             selected = read_weights(self._selected(at.best_step))
             checkpoints.load_weights(self.method, selected)
-        earlier = at.stages[-1] if at.stages else {"end_seconds": 0.0, "end_tokens": 0}
         trainable = sum(p.numel() for n, p in self.method.named_parameters() if stage.trains(n))
-        kept = self.training.keep_stages and stage.answers and at.stage + 1 < len(self.stages)
-        at.stages.append(
-            {
-                "name": stage.name,
-                "phase": stage.phase,
-                "epochs": stage.epochs,
-                "steps": at.stage_step,
-                "trainable_parameters": trainable,
-                "seconds": at.seconds - earlier["end_seconds"],
-                "tokens": at.tokens - earlier["end_tokens"],
-                "end_seconds": at.seconds,
-                "end_tokens": at.tokens,
-                "selected_step": at.best_step,
-                "validation": at.validation,
-                "warnings": at.standing,
-                "weights_sha256": self._keep_stage() if kept else None,
-            }
-        )
-        self._log("stage", at.stages[-1])
-        at.stage, at.stage_step = at.stage + 1, 0
-        at.best, at.best_step, at.validation, at.standing = None, None, {}, []
+        kept = None
+        if self.training.keep_stages and stage.answers and at.stage + 1 < len(self.stages):
+            kept = self._save_weights(self.paths.stage_weights(at.stage), whole_weights(self.method))
+        self._log("stage", at.end_stage(stage, trainable, kept))
+        at.begin_next_stage()
         if self._agreed_to_save() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
             self._checkpoint(None)
-
-    def _keep_stage(self) -> str:
-        """Write the weights that the stage at hand ends with; returns their digest, on the first rank."""
-        return self._save_weights(self.paths.stage_weights(self.position.stage), whole_weights(self.method))
 
     def _agreed_to_save(self) -> bool:
         """Whether it is time to save, or a rank was told to stop; all ranks ask together and hear the same."""
@@ -273,11 +233,18 @@ class Trainer:
         place = {"kind": kind, "step": at.step, "stage": self.stages[at.stage].name}
         self.log.add({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
 
+    def _tidy(self) -> None:
+        """Remove what earlier tries left: half-written files, and weights of stages that are no longer kept."""
+        stages = enumerate(self.position.stages)
+        kept = {self.paths.stage_weights(number) for number, stage in stages if stage["weights_sha256"]}
+        for path in {*self.paths.model.glob(".*.*"), *self.paths.kept.glob("*")} - kept:
+            if path.is_file():
+                path.unlink()
+
     def _record(self, made: dict[str, Any]) -> dict[str, Any]:
         at, spec = self.position, self.spec
-        for folder in (self.paths.model, self.paths.kept) if self.ranks.first else ():
-            for half_written in filter(Path.is_file, folder.glob(".*.*")):  # left by a try that was killed
-                half_written.unlink()
+        if self.ranks.first:
+            self._tidy()
         weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
         if self.ranks.first:
             export(spec, self.paths)

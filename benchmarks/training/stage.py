@@ -50,7 +50,11 @@ def finished(paths: Paths, key: str) -> dict[str, Any] | None:
     """
     try:
         record = read_json(paths.ended)
-        whole = record["key"] == key and read_weights(paths.weights).metadata[DIGEST] == record["weights_sha256"]
+        if record["key"] != key:
+            return None
+        left = {paths.weights: record["weights_sha256"]}
+        left |= {paths.stage_weights(at): stage.get("weights_sha256") for at, stage in enumerate(record["stages"])}
+        whole = all(read_weights(path).metadata[DIGEST] == digest for path, digest in left.items() if digest)
     except BrokenRecord:
         return None
     return record if whole else None
