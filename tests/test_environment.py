@@ -48,7 +48,7 @@ def test_the_code_is_that_of_when_work_begins(tmp_path: Path, monkeypatch: pytes
         raise Begun
 
     monkeypatch.setattr(evaluation, "environment", lambda method: calls.append(method))
-    monkeypatch.setattr(evaluation, "trained_weights", begin)
+    monkeypatch.setattr(evaluation, "kept_stages", begin)
     with pytest.raises(Begun):
         evaluation.evaluate(run_of("cot_sft"), tmp_path)
     assert calls == ["cot_sft", "work"]

@@ -111,7 +111,7 @@ def test_every_reason_has_a_line_and_begins_with_the_place() -> None:
         (
             "coconut",
             {"control": "pase"},
-            "control: must be 'none', 'no_cot', 'no_curriculum', 'no_thoughts' or 'pause', not 'pase'",
+            "control: must be 'none', 'no_cot', 'no_curriculum', 'no_thoughts', 'pause' or 'explicit', not 'pase'",
         ),
         ("marcos", {"sparsity": {"wieght": 1}}, "sparsity: no option `wieght`; did you mean `weight`?"),
         ("marcos", {"sparsity": {"weight": "1e-4"}}, "sparsity.weight: write 1e-4 without quotes"),

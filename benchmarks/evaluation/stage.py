@@ -61,9 +61,9 @@ class Evaluation:
     """One trained run, perhaps as a stage (by its number) left it, and its tests. Its method is loaded when something
     is left to answer."""
 
-    def __init__(self, spec: RunSpec, results: Path, number: int | None = None) -> None:
+    def __init__(self, spec: RunSpec, results: Path, made: dict[str, Any], number: int | None = None) -> None:
         self.spec, self.results, self.paths, self.number = spec, results, Paths(results, spec), number
-        self.made = environment(spec.method)
+        self.made = made  # the environment that work began in
         self.weights = trained_weights(self.paths, number)
         self.tests = {name: open_test(self.paths.data, name) for name in spec.evaluation.tests}
 
@@ -153,9 +153,9 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.threads)
     clock, paths, made = time.perf_counter(), Paths(results, spec), environment(spec.method)
     with RunLock(paths.run):
-        found = _scored(spec, results)
-        for number in kept_stages(paths):
-            found |= _scored(spec, results, number)
+        found: dict[str, Scored] = {}
+        for number in (None, *kept_stages(paths)):
+            found |= _scored(Evaluation(spec, results, made, number))
         record = {
             "run": spec.id,
             "digest": spec.digest("evaluate"),
@@ -170,11 +170,11 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     return record
 
 
-def _scored(spec: RunSpec, results: Path, number: int | None = None) -> dict[str, Scored]:
+def _scored(asked: Evaluation) -> dict[str, Scored]:
     """All that one state of a run answers, by name: the final one under every decoding, one that a stage left under the
-    default. One method is in memory at a time."""
-    asked, decodings = Evaluation(spec, results, number), spec.evaluation.decodings
-    return {asked.name(one): asked.scored(one) for one in (decodings if number is None else ("default",))}
+    default. Its method is in memory until then, and no longer."""
+    decodings = asked.spec.evaluation.decodings if asked.number is None else ("default",)
+    return {asked.name(decoding): asked.scored(decoding) for decoding in decodings}
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:
