@@ -156,8 +156,7 @@ class Coconut(Method):
         return [] if stage >= self.final_stage else example.steps[stage:]
 
     def length(self, example: Example) -> Length:
-        left = replace(example, steps=self.steps_left(example, self.final_stage))
-        return Length(len(target(left, self.vocabulary)))
+        return Length(len(target(example, self.vocabulary, steps=self.options.control == "explicit")))
 
     # -- training
 

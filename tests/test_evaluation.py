@@ -162,9 +162,8 @@ def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: 
     }
     latents = [record["decodings"][name]["tests"]["embedded_in_domain"]["latent_steps"] for name in record["decodings"]]
     assert latents == [6, 6, 2, 4, 6]
-    method = answering_method(spec, tmp_path, 0)
-    own = dict(read_weights(paths.stage_weights(0)))
-    assert all(torch.equal(tensor, own[name]) for name, tensor in method.state_dict().items() if name in own)
+    held, own = answering_method(spec, tmp_path, 0).state_dict(), read_weights(paths.stage_weights(0))
+    assert len(own) and all(torch.equal(held[name], tensor) for name, tensor in own.items())
     assert not list(wrong_answers(record, paths, "equation"))
     evaluation.evaluate(spec, tmp_path)
     assert len(asked) == 5

@@ -48,7 +48,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Scored:
+class Outcome:
     """Scores under one decoding, the SHA-256 of the predictions, and, where they were only scored anew, the environment
     that they were answered in."""
 
@@ -130,8 +130,8 @@ class Evaluation:
         rows = answer_tests(self.method, tokenizer, self.tests, decodings, self.spec, note)
         return Answered(rows, stochastic, ended(self.made))
 
-    def scored(self, decoding: str) -> Scored:
-        """Predictions are written, with what proves where they are from."""
+    def outcome(self, decoding: str) -> Outcome:
+        """What comes of a decoding. Predictions are written, with what proves where they are from."""
         kept = self.kept(decoding)
         answered = kept or self.asked(decoding)
         frame, path = scored(answered.rows, self.tests), self.paths.predictions(self.name(decoding))
@@ -145,7 +145,7 @@ class Evaluation:
             "seeds": [int(seed) for seed in frame["seed"].unique()],
             "tests": {test: summary(frame.loc[frame["test"] == test]) for test in self.tests},
         }
-        return Scored(scores, digest, kept.environment if kept else None)
+        return Outcome(scores, digest, kept.environment if kept else None)
 
 
 def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -153,9 +153,9 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.threads)
     clock, paths, made = time.perf_counter(), Paths(results, spec), environment(spec.method)
     with RunLock(paths.run):
-        found: dict[str, Scored] = {}
+        found: dict[str, Outcome] = {}
         for number in (None, *kept_stages(paths)):
-            found |= _scored(Evaluation(spec, results, made, number))
+            found |= _outcomes(Evaluation(spec, results, made, number))
         record = {
             "run": spec.id,
             "digest": spec.digest("evaluate"),
@@ -170,11 +170,11 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     return record
 
 
-def _scored(asked: Evaluation) -> dict[str, Scored]:
-    """All that one state of a run answers, by name: the final one under every decoding, one that a stage left under the
-    default. Its method is in memory until then, and no longer."""
+def _outcomes(asked: Evaluation) -> dict[str, Outcome]:
+    """Of one state of a run, by name: the final one under every decoding, one that a stage left under the default. Its
+    method is in memory until then, and no longer."""
     decodings = asked.spec.evaluation.decodings if asked.number is None else ("default",)
-    return {asked.name(decoding): asked.scored(decoding) for decoding in decodings}
+    return {asked.name(decoding): asked.outcome(decoding) for decoding in decodings}
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:

@@ -187,11 +187,12 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     weights, copy, gradients = FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
     row = kept[0] / passes[0][0]
-    # Checkpoints that are kept and the one being written, the weights selected until each of them, and the final ones
-    selected = min(KEPT + 1, run.training.validations) if any(stage.select_on for stage in stages) else 0
-    disk = (KEPT + 1) * (memory.weights + memory.moments) + (selected + 1) * memory.weights
+    # The final weights, and those that stages end with
     left = memory.weights * (1 + sum(stage.answers for stage in stages[:-1]) * run.training.keep_stages)
-    disk += FLOAT32 * features * lengths.rows + left - memory.weights
+    # Besides, checkpoints that are kept and the one being written, and the weights selected until each of them
+    selected = min(KEPT + 1, run.training.validations) if any(stage.select_on for stage in stages) else 0
+    disk = left + (KEPT + 1) * (memory.weights + memory.moments) + selected * memory.weights
+    disk += FLOAT32 * features * lengths.rows
     ran = sum(stage.epochs for stage in stages)
     sizes = [total_length(lengths.by_length[place]) for place in spread_over(len(lengths.examples), SIZES)]
     given = lengths.tokens, ran, flops, layers, memory, disk, left, row, lengths.basis, sizes
