@@ -95,8 +95,9 @@ def test_ranks_are_started_by_a_launcher_that_gets_no_sigterm(tmp_path: Path, mo
 def test_what_a_process_died_of_is_known_before_its_parent_asks() -> None:
     codes = {}
     for end in ("import sys; sys.exit(3)", "import os; os.kill(os.getpid(), 9)"):
-        child = subprocess.Popen([sys.executable, "-c", end])
+        child, last = subprocess.Popen([sys.executable, "-c", end]), time.monotonic() + 20
         while alive(child.pid):
+            assert time.monotonic() < last, "a zombie counts as alive"
             time.sleep(0.01)
         codes[end] = exit_status(child.pid)
         assert child.wait() == codes[end] and exit_status(child.pid) is None, "nothing is left of it"

@@ -95,7 +95,6 @@ class Evaluation:
             self.spec.model_copy(update={"evaluation": alone}).digest("evaluate"),
             code_digest(self.spec.method, *CODE["answer"]),
             self.weights,
-            self.number,
             [digests[f"{test}/test"] for test in self.tests],
             reads_steps(self.tests),
         ]
