@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from benchmarks.engine import Ranks
 from benchmarks.engine.process import whole_weights
 from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_in, sync, write_json
+from methods.errors import InputError
 
 log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints: the last and the one before
@@ -37,7 +38,7 @@ DIGEST = "sha256"  # of the tensors of a weights file, in its header
 Tensors = Iterable[tuple[str, Tensor]]
 
 
-class PreciousCheckpoint(ValueError):
+class PreciousCheckpoint(InputError):
     """A run would begin anew, and with its first checkpoint throw away much work. The message names the ways out."""
 
 
@@ -73,14 +74,14 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy tensors into a module that is whole. There must be one for each of its own, and no others."""
     own = dict(whole_weights(module))
     if own.keys() != tensors.keys():
-        raise ValueError(
+        raise InputError(
             f"the weights do not fit the model: missing {sorted(own.keys() - tensors.keys())}, unexpected "
             f"{sorted(tensors.keys() - own.keys())}"
         )
     for name, tensor in own.items():
         value = tensors[name]
         if value.shape != tensor.shape:
-            raise ValueError(
+            raise InputError(
                 f"the weights do not fit the model: {name} has the shape {tuple(value.shape)} in the "
                 f"file, {tuple(tensor.shape)} in the model"
             )

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
+from methods.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class BrokenRecord(ValueError):
+class BrokenRecord(InputError):
     """A record that cannot be read; the message names the file and the mend."""
 
 
-class DiskFull(ValueError):
+class DiskFull(InputError):
     """Nothing more can be written; the message names the folder, what it needs and what is free."""
 
 

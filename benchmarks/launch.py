@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +38,7 @@ from benchmarks.processes.preemption import EXIT_CODE, noting, shielded
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import EngineSpec
+from methods.errors import InputError
 
 HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
 POLL = 0.1  # seconds
@@ -48,7 +50,7 @@ CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDP
 Task = Literal["train", "time"]
 
 
-class NoPlace(ValueError):
+class NoPlace(InputError):
     """There is nowhere to start the ranks that a run asks for."""
 
 
@@ -155,7 +157,7 @@ class Watch:
     def _all(self) -> list[Beat]:
         """The last beats of all ranks, with a stand-in for one that has never beaten."""
         nothing = Beat(-1, "an unknown host", 0, -1, "not started", 0)
-        return [self.beats.get(rank, Beat(**{**vars(nothing), "rank": rank})) for rank in range(self.engine.ranks)]
+        return [self.beats.get(rank, replace(nothing, rank=rank)) for rank in range(self.engine.ranks)]
 
     def _look(self) -> None:
         self._print_first()

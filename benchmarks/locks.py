@@ -19,13 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from methods.errors import InputError
+
 WORKFLOW_LOCK = Path("results/.workflow.lock")
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 PATIENCE = 0.5  # seconds; a process that only looks (``held``) holds a lock for an instant
 PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # process id of the workflow that a stage works for
 
 
-class Locked(ValueError):
+class Locked(InputError):
     """Another live process holds the lock; the message names it and says what to do."""
 
 

@@ -11,6 +11,7 @@ from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.studies.paths import WEIGHTS, Paths
+from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
@@ -70,7 +71,7 @@ def export(spec: RunSpec, paths: Paths) -> None:
 def exported_method(folder: Path) -> Method:
     """The method in a run's ``model`` folder, wherever that was copied to, in evaluation mode. It needs nothing else:
     no network, and no checkpoint that training may have started from."""
-    spec = RunSpec.model_validate(read_json(folder / "spec.json"))
+    spec = checked(RunSpec, read_json(folder / "spec.json"), str(folder / "spec.json"))
     backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
     return _filled(spec, Setup(backbone, vocabulary(load_tokenizer(folder))), read_weights(folder / WEIGHTS))
 

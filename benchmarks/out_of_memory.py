@@ -9,9 +9,10 @@ import torch
 
 from benchmarks.studies.micro_batches import rows_per_pass
 from benchmarks.studies.runs import RunSpec
+from methods.errors import InputError
 
 
-class OutOfMemory(ValueError):
+class OutOfMemory(InputError):
     """The settings ask for more memory than the GPU has."""
 
 

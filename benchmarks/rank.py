@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.locks import die_with
 from benchmarks.processes import look_for_garbage_less
 from benchmarks.processes.heartbeat import ENVIRONMENT, Heartbeat
+from methods.errors import InputError
 
 
 def arguments() -> argparse.Namespace:
@@ -79,7 +80,7 @@ def main() -> int:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
             gc.freeze()  # what was imported stays: the collection at the end of every stage leaves it out
             task(ranks, spec, given.results)
-    except ValueError as error:  # bad input: one message instead of a trace, as in the command line
+    except InputError as error:  # bad input: one message instead of a trace, as in the command line
         heartbeat.fail(2)
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from methods.errors import InputError
 from methods.nearest import suggestion
 
 if TYPE_CHECKING:
@@ -165,21 +166,21 @@ def load_backbone(
     if pretrained:
         config = AutoConfig.from_pretrained(pretrained, revision=revision)
         if vocab_size > config.vocab_size:
-            raise ValueError(
+            raise InputError(
                 f"the tokenizer has {vocab_size} tokens, and {pretrained} has embeddings of "
                 f"{config.vocab_size}: name the checkpoint's own as `tokenizer`"
             )
         return Backbone(config, pretrained, revision)
     if name not in CONFIGURATIONS:
         near = suggestion(name, CONFIGURATIONS)
-        raise ValueError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
+        raise InputError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
     known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim", "rope_theta"}
     for field, value in (overrides or {}).items():
         if field not in known:  # it would be kept, and mean nothing
             near = suggestion(field, known)
-            raise ValueError(f"the configuration of backbone {name} has no field `{field}`{near}")
+            raise InputError(f"the configuration of backbone {name} has no field `{field}`{near}")
         if field in SIZES and not (isinstance(value, int) and value > 0):
-            raise ValueError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
+            raise InputError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
     fields = CONFIGURATIONS[name] | dict(overrides or {})
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
     return Backbone(AutoConfig.for_model(fields.pop("model_type"), **fields))

@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from methods.errors import InputError
 from methods.generation import Decoding, Generation, Length
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 
 ANSWER_MARKER = "####"  # stands before every answer, as in GSM8K
+# How a method's warning begins of a training that ends with no dimension of its random vector in use: records keep it,
+# and tables mark the row by it
+DEAD_R = "R is dead"
 
 
 def added_field(default: Any, **settings: Any) -> Any:
@@ -290,7 +294,7 @@ def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
     only the module's table has (markers) stay."""
     own = module.state_dict()
     if lacking := sorted(weights.keys() - own.keys()):
-        raise ValueError(
+        raise InputError(
             f"the weights to start from have {lacking[0]!r} and {len(lacking) - 1} more tensors that "
             f"{type(module).__name__} has not: name its parts as the method that it starts from does, or "
             "map the names in `warm_start`"

@@ -23,7 +23,9 @@ MARKERS = 2  # begin and end of thought, the rows after the vocabulary's
 
 
 class CODIOptions(MethodOptions):
-    num_latents: int = Field(default=6, ge=1, description="latents that the student thinks before it answers")
+    num_latents: int = Field(
+        default=6, ge=0, description="latents that the student thinks before it answers; 0: a control that thinks none"
+    )
     prj_dim: int | None = Field(
         default=None, description="inner width of the projection from hidden state to latent; null: the hidden size"
     )
@@ -148,7 +150,7 @@ class CODI(Method):
         for _ in range(self.options.num_latents):
             latents.append(swap_latents(self.project(prefix.hidden), decoding))
             prefix = extend(prefix, latents[-1])
-        return prefix, torch.stack(latents, dim=1)
+        return prefix, torch.stack(latents, dim=1) if latents else torch.zeros_like(prefix.hidden[:, None])[:, :0]
 
     # -- inference
 

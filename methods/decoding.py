@@ -17,6 +17,7 @@ from torch import Tensor
 
 from methods.collating import pad
 from methods.draws import question_keys, uniform
+from methods.errors import InputError
 from methods.generation import CachePolicy, Cost, Decoding
 from methods.kv_cache import DynamicKVCache, KVCache, NoCache
 
@@ -73,7 +74,7 @@ def batch_prompts(
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
     """The prefix of rows of (B, L, d) vectors, before anything of them is read."""
     real = torch.zeros(len(embeddings), 0, dtype=torch.bool, device=embeddings.device)
-    return Prefix(make_cache(cache, trunk), embeddings[:, :0].sum(1), real, Cost())
+    return Prefix(make_cache(cache, trunk), torch.zeros_like(embeddings[:, 0]), real, Cost())
 
 
 def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cache: CachePolicy = "dynamic") -> Prefix:
@@ -131,7 +132,7 @@ def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"])
     if decoding.lengths is None:
         return None
     if len(decoding.lengths) != len(keys):
-        raise ValueError(
+        raise InputError(
             f"{len(decoding.lengths)} lengths are given for {len(keys)} rows that are decoded: lengths "
             "are forced on answers alone, one for each question"
         )

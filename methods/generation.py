@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
+from methods.errors import InputError
+
 if TYPE_CHECKING:
     from methods.base import Stage
 
 CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_cache
 
 
-class InterventionError(ValueError):
+class InterventionError(InputError):
     """An intervention on latents that a method does not have; the message says which it has."""
 
 

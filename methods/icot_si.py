@@ -1,4 +1,4 @@
-"""iCoT-SI (stepwise internalisation): CoT-SFT whose written chain loses tokens from its left until none is left."""
+"""iCoT-SI (stepwise internalisation): CoT-SFT whose written chain loses tokens from one side until none is left."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from methods.base import Budget, Context, Example, MethodOptions, Stage
+from methods.base import Budget, Context, Example, MethodOptions, Stage, added_field
 from methods.cot_sft import CoTSFT, target
 from methods.draws import key, uniform
+from methods.errors import InputError
 from methods.generation import Length
 
 PUBLISHED_CUTOFF = 39  # tokens of GPT-2 or Mistral on GSM8K's equations
@@ -29,13 +30,16 @@ class ICoTSIOptions(MethodOptions):
     smoothing: float | None = Field(
         default=4.0, gt=0, description="lambda: o tokens more are removed, P(o) ~ exp(-lambda o); null: o = 0"
     )
+    side: Literal["left", "right"] = added_field(
+        "left", description="of the chain that tokens are removed from; its paper has the right one as an ablation"
+    )
     optimizer_restart: bool = Field(default=True, description="whenever the count of removed tokens grows")
     warm_start: Literal["none", "cot_sft"] = Field(default="none", description="method whose weights it starts from")
     steps: ClassVar[bool] = True  # CoT-SFT's option: chains are written before they are shortened
 
 
 class ICoTSI(CoTSFT):
-    """The model learns as in CoT-SFT while the written chain loses its first tokens, more and more of them."""
+    """The model learns as in CoT-SFT while the written chain loses tokens from its left, more and more of them."""
 
     name = "icot_si"
     title = "iCoT-SI"
@@ -61,7 +65,7 @@ class ICoTSI(CoTSFT):
         cutoff, options = self.cutoff(budget), self.options
         rate = options.tokens_per_epoch or cutoff / (options.removal_share * budget.epochs)
         if cutoff >= rate * budget.epochs:
-            raise ValueError(
+            raise InputError(
                 f"icot_si: {budget.epochs:g} epochs end before {cutoff} tokens are removed at {rate:g} per epoch; "
                 "raise tokens_per_epoch, or leave it out so that it follows from removal_share"
             )
@@ -89,16 +93,21 @@ class ICoTSI(CoTSFT):
     # -- training
 
     def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
-        """CoT-SFT's without the first tokens of each chain."""
-        removed = self._removed(examples, context).tolist()
+        """CoT-SFT's without the first tokens of each chain, or the last."""
+        removed = self._removed(examples, context)
+        starts = torch.zeros_like(removed) if self.options.side == "left" else self._chains(examples) - removed
+        spans = zip(starts.tolist(), (starts + removed).tolist(), strict=True)
         whole = super().targets(examples, context)
-        return [written[count:] for written, count in zip(whole, removed, strict=True)]
+        return [written[:start] + written[stop:] for written, (start, stop) in zip(whole, spans, strict=True)]
+
+    def _chains(self, examples: Sequence[Example]) -> Tensor:
+        """(B,) tokens of each chain, line ends included."""
+        line_end = len(self.vocabulary.newline)
+        return torch.tensor([sum(len(step) + line_end for step in example.steps) for example in examples])
 
     def _removed(self, examples: Sequence[Example], context: Context) -> Tensor:
         """(B,) tokens to remove: the stage's count and each example's own offset, at most the whole chain."""
-        line_end = len(self.vocabulary.newline)
-        chains = torch.tensor([sum(len(step) + line_end for step in example.steps) for example in examples])
         epoch, _ = context.moment
         keys = torch.tensor([key(context.seed, "removal", epoch, example.id) for example in examples])
         offsets = (-torch.log1p(-uniform(keys, 1).squeeze(1)) / (self.options.smoothing or math.inf)).floor()
-        return torch.minimum(context.stage.settings["removed"] + offsets, chains).long()
+        return torch.minimum(context.stage.settings["removed"] + offsets, self._chains(examples)).long()

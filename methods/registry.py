@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from methods.base import Method, Setup
+from methods.errors import InputError
 from methods.nearest import suggestion
 from methods.sources import builds_on, source_digest
 
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 _left_out: dict[str, str] = {}  # why, by module, entry point or class
 
 
-class UnknownMethod(ValueError):
+class UnknownMethod(InputError):
     """No method of that name; the message suggests the nearest."""
 
 
@@ -50,7 +51,7 @@ def available() -> dict[str, type[Method]]:
     for cls in filter(_is_method, found):
         if registry.setdefault(cls.name, cls) is not cls:
             other = registry[cls.name].__module__
-            raise ValueError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
+            raise InputError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
     return dict(sorted(registry.items()))
 
 

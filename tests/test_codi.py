@@ -87,10 +87,11 @@ def naive(model: CODI, example: Example) -> dict[str, Tensor]:
     }
 
 
-def test_losses_and_gradients_equal_a_naive_reference(setup: Setup) -> None:
-    model = make(setup, divide_by_std=False, num_latents=3, distill_weight=20.0, teacher_weight=0.5).double()
+@pytest.mark.parametrize("latents", [0, 3])
+def test_losses_and_gradients_equal_a_naive_reference(setup: Setup, latents: int) -> None:
+    model = make(setup, divide_by_std=False, num_latents=latents, distill_weight=20.0, teacher_weight=0.5).double()
     rows = examples(setup.vocabulary)
-    parameters = list(model.parameters())
+    parameters = list(model.parameters() if latents else model.lm.parameters())
     fast = model(model.collate(rows, CONTEXT), CONTEXT).losses
     fast_gradients = torch.autograd.grad(torch.stack(list(fast.values())).sum(), parameters)
     slow = [naive(model, row) for row in rows]
@@ -137,7 +138,7 @@ def test_answers_are_the_same_at_any_batch_size(setup: Setup) -> None:
         torch.testing.assert_close(together.trace["latents"][row], one.trace["latents"][0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("latents", [1, 6])
+@pytest.mark.parametrize("latents", [0, 1, 6])
 def test_forward_passes_are_counted(setup: Setup, latents: int) -> None:
     model = make(setup, num_latents=latents).eval()
     calls: list[int] = []

@@ -47,7 +47,6 @@ def test_a_row_is_read_from_the_folder(folder: Path):
         ('{"question": "q", "answer": "no mark"}', "line 1: .*####"),
         ('{"question": "q", "answer": 3}', "line 1: cannot be read"),
         ("", "is empty"),
-        (GOOD + "\n" + GOOD, "has 2 rows instead of 1"),
     ],
 )
 def test_bad_input_names_file_line_and_mend(folder: Path, content: str, message: str):
@@ -56,6 +55,14 @@ def test_bad_input_names_file_line_and_mend(folder: Path, content: str, message:
         small_gsm8k().rows("train")
     assert "again" in str(caught.value)
     assert str(folder) in str(caught.value)
+
+
+def test_rows_that_are_missing_are_refused_where_their_number_is_known(folder: Path, caplog: pytest.LogCaptureFixture):
+    (folder / "gsm8k/train.jsonl").write_text(GOOD + "\n" + GOOD)
+    with pytest.raises(DataError, match="has 2 rows instead of 1; fetch it again"):
+        small_gsm8k(records={"train": "0" * 64}).rows("train")
+    assert len(small_gsm8k().rows("train")) == 2
+    assert "has 2 rows instead of 1, which nobody has published a checksum of" in caplog.text
 
 
 def test_bytes_that_are_no_text_are_named(folder: Path):

@@ -42,14 +42,17 @@ def read_and_predicted(method: ICoTSI, place: Context) -> list[tuple[str, str]]:
 
 
 def test_worked_examples_of_removal() -> None:
-    method = icot(BARE)
     asked = ["Ann has 3 + 4\n", "9 of 12 go, then 2 more\n", "2 + 2, twice, less 1, halved\n", "5\n"]
     chains = ["<<3+4=7>>\n", "<<12-9=3>>\n<<3-2=1>>\n", "<<2+2=4>>\n<<4*2=8>>\n<<8-1=7>>\n<<7/2=3.5>>\n", ""]
     answers = ["#### 7$", "#### 1$", "#### 3.5$", "#### 5$"]
     for removed in (0, 1, 8, 13, math.inf):
-        left = [chain[int(min(removed, len(chain))) :] for chain in chains]
-        wanted = [(q + c + a, c + a) for q, c, a in zip(asked, left, answers, strict=True)]
-        assert read_and_predicted(method, context(removed=removed)) == wanted
+        counts = [int(min(removed, len(chain))) for chain in chains]
+        for side, left in (
+            ("left", [chain[count:] for chain, count in zip(chains, counts, strict=True)]),
+            ("right", [chain[: len(chain) - count] for chain, count in zip(chains, counts, strict=True)]),
+        ):
+            wanted = [(q + c + a, c + a) for q, c, a in zip(asked, left, answers, strict=True)]
+            assert read_and_predicted(icot({**BARE, "side": side}), context(removed=removed)) == wanted
 
 
 def test_nothing_removed_is_cot_sft_and_all_removed_its_answer_only_control() -> None:

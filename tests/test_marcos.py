@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from benchmarks.records.summary import DEAD
 from methods.backbone import load_backbone
-from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
+from methods.base import DEAD_R, Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.collating import IGNORE
 from methods.draws import key
 from methods.generation import Decoding
@@ -378,7 +377,7 @@ def test_lambda_window_waits_and_a_fixed_lambda_stays() -> None:
 
 
 def test_dead_randomness_is_warned_of() -> None:
-    assert make().warnings({"active_share": 0.0})[0].startswith(DEAD), "tables count these words"
+    assert make().warnings({"active_share": 0.0})[0].startswith(DEAD_R), "tables count these words"
     assert not make().warnings({"active_share": 0.01})
 
 

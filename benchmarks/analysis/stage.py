@@ -28,12 +28,13 @@ from benchmarks.progress import Progress
 from benchmarks.scoring.by_test import reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
+from methods.errors import InputError
 from methods.generation import Decoding, Intervention
 
 SINGLE = 3  # frequent dimensions that are set alone, for the case study
 
 
-class NoLatents(ValueError):
+class NoLatents(InputError):
     """A run whose method has nothing that can be set by hand."""
 
 

@@ -48,7 +48,7 @@ def studies() -> None:
     for name in names:
         try:
             typer.echo(f"{name:{max(map(len, names))}}  {load_study(name).title}")
-        except ValueError as error:
+        except StudyError as error:
             broken.append(str(error))
     with clear_errors():
         if broken:

@@ -12,6 +12,7 @@ import typer
 from benchmarks.processes.heartbeat import RankFailure
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import StudyError, load_study
+from methods.errors import InputError
 
 StudyArgument = Annotated[
     str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")
@@ -23,10 +24,11 @@ RESULTS = Path("results")
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Bad input ends in one message and exit code 2, not in a trace; ranks that failed in what they died of."""
+    """Bad input ends in one message and exit code 2, not in a trace; ranks that failed in what they died of. A bug
+    keeps its trace."""
     try:
         yield
-    except (ValueError, RankFailure) as error:
+    except (InputError, RankFailure) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(error.code if isinstance(error, RankFailure) else 2) from error
 

@@ -60,7 +60,8 @@ def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS)
         devices.pin(1)
         record = stage.evaluate(spec, results)
     for name, decoding in record["decodings"].items():
-        name += f" ({decoding['stage']['name']})" * name.startswith(AT_STAGE)
+        if name.startswith(AT_STAGE):
+            name += f" ({decoding['stage']['name']})"
         for test, scores in decoding["tests"].items():
             mean = sum(scores["accuracy"]) / len(scores["accuracy"])
             typer.echo(f"{run} {name} {test}: {100 * mean:.2f} % of {scores['n']}", err=True)

@@ -23,8 +23,9 @@ class Hub(Strict):
 
 
 class Card(Strict):
-    """``counts``: rows per split as published. ``records``: SHA-256 of each split's rows as read, whatever the
-    source (:func:`benchmarks.data.records.digest`); None where the rows are not at hand to compute it."""
+    """``counts``: rows per split as published (assumed, where they are not :meth:`counted`). ``records``: SHA-256 of
+    each split's rows as read, whatever the source (:func:`benchmarks.data.records.digest`); None where the rows are not
+    at hand to compute it."""
 
     name: str
     title: str  # as a table prints it
@@ -41,6 +42,10 @@ class Card(Strict):
     notes: str = ""
     ragged: bool = False  # some published training answers are no numbers (as 2/5): those rows are left out
     scorer: str = "number"  # one of benchmarks.scoring
+
+    def counted(self, split: str) -> bool:
+        """Whether the number of a split's rows is known for sure, as a checksum of them, or of their files, is."""
+        return self.records[split] is not None or any(file.sha256 for file in self.files.get(split, ()))
 
     @property
     def numeric(self) -> bool:
@@ -149,7 +154,8 @@ GSM8K_AUG_TEXT = Card(
     records={"train": None},
     files={"train": (_file("gsm8k_aug/train_text.jsonl", None),)},
     hub=Hub(name="zen-E/GSM8k-Aug-NL", splits={"train": ("train",)}),
-    notes="The file holds the rows of the hub data set as JSON lines with the fields question, cot and answer.",
+    notes="The file holds the rows of the hub data set as JSON lines with the fields question, cot and answer. Their "
+    "number is taken to be that of GSM8K-Aug: other rows are used as they are, with a warning.",
     ragged=True,
 )
 

@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from methods.errors import InputError
+
 MARK = re.compile(r"<<[^<>]*>>")  # the calculator marks of GSM8K, as in <<48/2=24>>
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
-class DataError(ValueError):
+class DataError(InputError):
     """Input that cannot be used: the message names the file, the line and what to do."""
 
 

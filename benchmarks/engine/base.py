@@ -17,6 +17,7 @@ from benchmarks.engine.ranks import Ranks
 from benchmarks.studies.micro_batches import cuts, parts_of
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
+from methods.errors import InputError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides the number of its updates
 
@@ -56,7 +57,7 @@ class Engine(ABC):
             parameter.requires_grad_(stage.trains(name))
         self.trainable = {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
         if not self.trainable:
-            raise ValueError(
+            raise InputError(
                 f"{method.name}: stage {stage.name!r} trains nothing; no parameter starts with {stage.trainable}"
             )
         if spec.activation_checkpointing:

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from methods.base import Method
+from methods.errors import InputError
 
 PROGRAMS = 64  # of all modules that are compiled in this process, at most
 
@@ -16,7 +17,7 @@ PROGRAMS = 64  # of all modules that are compiled in this process, at most
 def checkpoint_activations(method: Method) -> None:
     """Let every transformer of a method keep only the inputs of its layers, and compute the rest again."""
     if method.caches_in_training:
-        raise ValueError(
+        raise InputError(
             f"{method.name} reads a cache while it trains, and layers that run again would add to it "
             "twice: leave activation_checkpointing out of its row's engine"
         )

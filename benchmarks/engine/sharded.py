@@ -26,6 +26,7 @@ from benchmarks.engine.device import autocast
 from benchmarks.engine.process import distinct_tensors
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output
+from methods.errors import InputError
 
 
 def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, parameters: int) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class DeepSpeedEngine(Engine):
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         self._tools, self._gathered = deepspeed.utils, deepspeed.zero.GatheredParameters
         if self.spec.zero_stage == 3 and not self.method.even_passes:
-            raise ValueError(
+            raise InputError(
                 f"{self.method.name}: with these options micro-batches may differ in passes, and "
                 "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2"
             )

@@ -20,10 +20,11 @@ from benchmarks.records.summary import Summary, summarise
 from benchmarks.studies.specs import Row
 from benchmarks.studies.study import Study
 from methods.base import Method
+from methods.errors import InputError
 from methods.registry import available
 
 
-class NothingToDraw(ValueError):
+class NothingToDraw(InputError):
     """A figure whose numbers a study does not have; the message says what would give them."""
 
 

@@ -67,7 +67,8 @@ class Claim(Strict):
     def _can_be_judged(self) -> Claim:
         bounds = sum(bound is not None for bound in (self.above, self.at_least, self.equals, self.within))
         bases = bool(self.cells) + bool(self.analysis)
-        if (bases, bounds) != (int(self.without is None),) * 2 or (self.printed is not None and not self.analysis):
+        needed = 1 if self.without is None else 0
+        if bases != needed or bounds != needed or (self.printed is not None and not self.analysis):
             raise ValueError(
                 f"claim {self.id!r} needs cells and one bound, or `analysis` and one, or `without`, which says why not"
             )

@@ -10,6 +10,8 @@ import yaml
 from pydantic import BeforeValidator, model_validator
 
 from benchmarks.studies.specs import Strict
+from benchmarks.studies.study import Study
+from methods.errors import InputError
 
 PATH = Path(__file__).with_name("numbers.yaml")
 
@@ -106,9 +108,15 @@ def paper_tables() -> dict[str, PaperTable]:
     return {name: PaperTable.model_validate(table if "tests" in table else shared | table) for name, table in tables}
 
 
+def require_reference(study: Study) -> None:
+    """Refuse the name of a table that there is none of before anything is trained for it."""
+    if study.paper:
+        paper_table(study.paper)
+
+
 def paper_table(name: str) -> PaperTable:
     """One table, or an error that lists those there are."""
     tables = paper_tables()
     if name not in tables:
-        raise ValueError(f"{PATH.name} has no table {name!r}: a study's `paper` is one of {', '.join(tables)}")
+        raise InputError(f"{PATH.name} has no table {name!r}: a study's `paper` is one of {', '.join(tables)}")
     return tables[name]

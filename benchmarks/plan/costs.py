@@ -22,6 +22,7 @@ from torch import nn
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
 from benchmarks.files import gigabytes
+from benchmarks.paper.numbers import require_reference
 from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.lengths import Lengths, lengths_of, total_length
@@ -157,6 +158,7 @@ class RunPlan:
 def plan(study: Study, results: Path) -> list[RunPlan]:
     """A plan of every run that the study trains itself."""
     require_known(study)
+    require_reference(study)
     own = [run for id, run in study.runs.items() if study.sources[id] is run]
     with Progress(f"{study.name} plan", len(study.blocks) + len(own)) as progress:
         lengths = {}

@@ -31,6 +31,7 @@ from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Batch, Context, Example, Method, Setup, Stage, Vocabulary
+from methods.errors import InputError
 from methods.registry import build
 
 # FLOPs of the backward pass per FLOP of the forward pass
@@ -70,7 +71,7 @@ class Dimensions:
 SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
 
 
-class AsksForNumbers(ValueError):
+class AsksForNumbers(InputError):
     """A forward pass needs to know a number to go on."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from methods.errors import InputError
+
 
 @dataclass(frozen=True)
 class GPU:
@@ -38,7 +40,7 @@ LESSER = ({"MIG"}, {"Laptop"}, {"NVL"}, {"4090", "D"}, {"H100", "PCIe"})
 def get_gpu(name: str) -> GPU:
     """A GPU by its name, or an error that lists them."""
     if name not in GPUS:
-        raise ValueError(f"no GPU is named {name!r}; known: {', '.join(GPUS)}")
+        raise InputError(f"no GPU is named {name!r}; known: {', '.join(GPUS)}")
     return GPUS[name]
 
 

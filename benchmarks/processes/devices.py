@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.locks import FileLock, Locked
 from benchmarks.studies.specs import EngineSpec
+from methods.errors import InputError
 
 log = logging.getLogger(__name__)
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -23,7 +24,7 @@ POLL = 1.0  # seconds
 _held: list[FileLock] = []  # until this process ends
 
 
-class TooFewDevices(ValueError):
+class TooFewDevices(InputError):
     """This machine has fewer GPUs than a run asks for."""
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from methods.errors import InputError
+
 PERMUTATIONS = 9_999
 RESAMPLES = 2_000  # of the bootstrap
 SEED = 0  # of what is drawn: a table is a function of its records
@@ -85,7 +87,7 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     """
     shared = a.index.intersection(b.index)
     if not len(shared):
-        raise ValueError("the two rows share no question: compare runs that were evaluated on the same test set")
+        raise InputError("the two rows share no question: compare runs that were evaluated on the same test set")
     a, b = a.loc[shared], b.loc[shared]
     difference = (a.mean(axis=1) - b.mean(axis=1)).to_numpy()
     if not testable(a.shape[1], b.shape[1]):

@@ -17,6 +17,7 @@ from benchmarks.records.schema import RunRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import run_id
 from benchmarks.studies.study import Study
+from methods.base import DEAD_R
 
 KEYS = ["block", "row", "decoding", "test"]
 MEANS = [  # over training seeds; the run records' columns of the same names say what they are
@@ -61,7 +62,6 @@ RESULT = {"n": "Int64", "difference": "Float64", "p_value": "Float64", "p_holm":
 TESTED = dict.fromkeys(KEYS, "string") | RESULT
 # a row against a control row of its block; differences are the row minus the control
 AGAINST = dict.fromkeys(["block", "row", "control", "test"], "string") | RESULT
-DEAD = "R is dead"  # how the warning begins of a training that ends with no dimension of R in use
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
 
 def dead(line: Mapping[str, Any]) -> int:
     """In how many trainings of a line R was dead at the end: what they gave are results without R."""
-    return 0 if pd.isna(line["warning"]) else str(line["warning"]).count(DEAD)
+    return 0 if pd.isna(line["warning"]) else str(line["warning"]).count(DEAD_R)
 
 
 def answers(

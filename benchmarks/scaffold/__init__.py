@@ -9,10 +9,11 @@ from pathlib import Path
 
 from benchmarks.files import write_text
 from benchmarks.scaffold import template
+from methods.errors import InputError
 from methods.registry import available
 
 
-class ScaffoldError(ValueError):
+class ScaffoldError(InputError):
     """A file that cannot be written for a new method; the message says what to do."""
 
 

@@ -16,6 +16,7 @@ from yaml.composer import ComposerError
 
 from benchmarks.studies.specs import NAME
 from methods.base import MethodOptions
+from methods.errors import InputError
 from methods.nearest import suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -35,7 +36,7 @@ OF_KEYS = {"missing", "extra_forbidden"}
 SHOWN = 60  # letters of a wrong value
 
 
-class SettingsError(ValueError):
+class SettingsError(InputError):
     """Settings that cannot be used: a line for each reason."""
 
 

@@ -32,6 +32,7 @@ from benchmarks.studies.specs import (
     TokenizerSpec,
     TrainingSpec,
 )
+from methods.errors import InputError
 from methods.nearest import suggestion
 from methods.registry import get_method
 
@@ -39,7 +40,7 @@ BUDGETS = {"epochs", "tokens"}  # settings of a training, which has one of them
 STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
 
 
-class StudyError(ValueError):
+class StudyError(InputError):
     """A study that cannot be used: the message names the place and the mend."""
 
 
@@ -232,7 +233,7 @@ class Study(Strict):
         if same := [row for row in own if self.backbone_of(block, row) == backbone]:
             return same[0]
         if method in [row.id for row in self.rows]:
-            raise ValueError(
+            raise InputError(
                 f"row {child.id!r} starts from {method!r} with default options and the same backbone, and "
                 f"row {method!r} is another: rename that row"
             )
@@ -295,6 +296,6 @@ def parse_study(content: Any, place: str) -> Study:
     try:
         study = checked(Study, content)
         _ = study.sources  # resolves methods and their options
-    except ValueError as error:
+    except InputError as error:
         raise StudyError(f"{place} is no valid study:\n{indent(str(error), '  ')}") from error
     return study

@@ -64,7 +64,8 @@ class AccuracyTable(Maker):
 
     def _against(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
         key = {"block": block.id, "row": row.id, "test": test}
-        found = self.tests.loc[(self.tests[list(key)] == pd.Series(key)).all(axis=1)].to_dict("records")
+        tests = self.paired_tests
+        found = tests.loc[(tests[list(key)] == pd.Series(key)).all(axis=1)].to_dict("records")
         if row is first or not found:
             return Cell(), Cell()
         return cell(found[0]["difference"], points), cell(found[0]["p_holm"], p_value)
@@ -91,7 +92,7 @@ class AccuracyTable(Maker):
         return None
 
     @cached_property
-    def _tests(self) -> pd.DataFrame:
+    def paired_tests(self) -> pd.DataFrame:
         """Each row minus the first of its block, corrected for the rows of a block's test set."""
         lines = []
         for block in self.study.blocks:
@@ -102,10 +103,6 @@ class AccuracyTable(Maker):
                 lines += [line | {"p_holm": p} for line, p in zip(family, adjusted, strict=True)]
         columns = ["block", "row", "against", "test", "n", "difference", "p_value", "p_holm", "kind"]
         return pd.DataFrame(lines, columns=columns)
-
-    @property
-    def tests(self) -> pd.DataFrame:
-        return self._tests
 
     def legend(self) -> Iterable[str]:
         over = "training seeds" if len(self.study.seeds) > 1 else "decoding seeds of one trained model"

@@ -53,7 +53,7 @@ class ClaimsTable(Maker):
         return claims_frame(self.findings)
 
     @property
-    def tests(self) -> pd.DataFrame:
+    def paired_tests(self) -> pd.DataFrame:
         return self.summary.pairs
 
     def legend(self) -> Iterable[str]:

@@ -34,7 +34,7 @@ class ControlsTable(Maker):
         return self.summary.tested
 
     @property
-    def tests(self) -> pd.DataFrame:
+    def paired_tests(self) -> pd.DataFrame:
         return self.summary.swaps
 
     def grids(self) -> list[Grid]:
@@ -70,5 +70,5 @@ class ControlsTable(Maker):
         yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
         carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length.
-        {self.untested(self.tests)}"""
+        {self.untested(self.paired_tests)}"""
         yield self.about_questions()

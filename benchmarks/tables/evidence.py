@@ -23,7 +23,7 @@ from benchmarks.studies.specs import TrainingSpec
 from benchmarks.studies.study import Study
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.repeating import habit_of
-from methods.base import ANSWER_MARKER
+from methods.base import ANSWER_MARKER, DEAD_R
 
 # Tables whose test sets are the paper's own tasks, no stand-ins: a name such as copy_k16 says which one it is
 TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
@@ -147,7 +147,7 @@ class Records(Source):
         """Which of the rows that are compared were trained to a dead R, so that what they show is a row without it."""
         cells = dict.fromkeys(cell for value in finding.values for cell in (value.cell, value.against) if cell)
         rows = dict.fromkeys(f"{cell.block} {cell.row}" for cell in cells if (line := self._line(cell)) and dead(line))
-        return f"R is dead in {', '.join(rows)}" if rows else None
+        return f"{DEAD_R} in {', '.join(rows)}" if rows else None
 
     def _analyses(self) -> Iterator[tuple[Study, Analysis]]:
         """Those of all studies that are up to date."""

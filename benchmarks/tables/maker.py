@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from benchmarks.data import DataError
 from benchmarks.paper.numbers import PaperTable, paper_table
 from benchmarks.records.schema import RunRecords
 from benchmarks.records.statistics import FEWEST_TRAININGS
@@ -61,7 +62,7 @@ class Maker(ABC):
         """What the tests of the study speak for."""
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
-        few = self.untested(self.summary.pairs, self.summary.against_controls, self.tests)
+        few = self.untested(self.summary.pairs, self.summary.against_controls, self.paired_tests)
         return f"""The tests (t tests of the mean difference, whose variance over questions and over the trainings of
             either row adds up) generalise to other questions and to other training seeds. The fewer trainings a row has
             (here {count}), the larger a difference has to be. {few}"""
@@ -123,7 +124,7 @@ class Maker(ABC):
         return self.summary.lines
 
     @property
-    def tests(self) -> pd.DataFrame:
+    def paired_tests(self) -> pd.DataFrame:
         """The paired tests that the table rests on."""
         return self.summary.pairs
 
@@ -227,7 +228,7 @@ def _scorer(test: str) -> Scorer:
     """A test set's scorer; a set that is no longer known is one of word problems."""
     try:
         return scorer_of(test)
-    except ValueError:
+    except DataError:
         return SCORERS["number"]
 
 

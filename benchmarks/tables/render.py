@@ -69,7 +69,7 @@ def rendered(study: Study, collected: Collected, results: Path, table: Table) ->
     content = {
         "study": study.name,
         "lines": _records(maker.frame),
-        "paired_tests": _records(maker.tests),
+        "paired_tests": _records(maker.paired_tests),
         **{key: _records(frame) for key, frame in maker.further.items()},
         "legend": document.legend,
         "notes": document.notes,

@@ -57,7 +57,7 @@ class StagesTable(Maker):
         return pd.DataFrame(lines, columns=[*COLUMNS]).astype(COLUMNS)
 
     @property
-    def tests(self) -> pd.DataFrame:
+    def paired_tests(self) -> pd.DataFrame:
         """Each stage minus the first line of its row, corrected for the row's lines on the test set."""
         return self.frame.dropna(subset="kind").drop(columns=["training_seeds", "accuracy", "spread"])
 

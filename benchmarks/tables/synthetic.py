@@ -22,6 +22,12 @@ Found = dict[str, Any]
 class SyntheticTable(Maker):
     """For every row the decoding that draws, and beside it the one that does not. A block is a task, with one test."""
 
+    extra: tuple[str, ...] = ("Entropy (bits)",)  # columns of a task besides its two accuracies
+    scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
+        equation must be right. P24: every equation must be true, have natural numbers and use numbers that are still
+        there, and the last path must use all four numbers once and end in 24. All methods say every step, and every
+        step is scored."""
+
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
         return spec.thoughts == "own"
@@ -51,8 +57,6 @@ class SyntheticTable(Maker):
             if printed := self._printed(row.id):
                 lines.append(printed)
         return Grid(self.title, tuple(columns), (("Accuracy", tuple(lines)),))
-
-    extra: tuple[str, ...] = ("Entropy (bits)",)  # columns of a task besides its two accuracies
 
     def _title(self, row: Row) -> Cell:
         """A row's title, and the tasks in whose training R ended dead."""
@@ -156,7 +160,7 @@ class SyntheticTable(Maker):
         entropy 0 and agreement 100 %."""
         if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
             yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}.
-            {self.untested(self.tests)}"""
+            {self.untested(self.paired_tests)}"""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
         yield f"Data are generated, and their names give the sizes: {corpora}."
         if self.paper:
@@ -178,11 +182,6 @@ class SyntheticTable(Maker):
     def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
         """What else there is to say of two rows that are compared."""
         return ""
-
-    scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
-        equation must be right. P24: every equation must be true, have natural numbers and use numbers that are still
-        there, and the last path must use all four numbers once and end in 24. All methods say every step, and every
-        step is scored."""
 
 
 def _entropy(draws: list[list[DrawStatistics]]) -> Cell:

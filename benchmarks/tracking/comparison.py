@@ -15,6 +15,7 @@ from tabulate import tabulate
 from benchmarks.records.statistics import accuracy, correctness, holm, paired_test
 from benchmarks.tracking.importer import KINDS
 from benchmarks.tracking.store import Outage, find_experiment, find_runs, mend, require_store, session
+from methods.errors import InputError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -26,7 +27,7 @@ NO_RUN = "it has no run at all: `marcos-bench track STUDY` brings those of a stu
 QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, two correctnesses, two texts
 
 
-class ComparisonError(ValueError):
+class ComparisonError(InputError):
     """Runs that cannot be found or compared; the message says what to do."""
 
 

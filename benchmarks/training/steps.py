@@ -19,9 +19,10 @@ from benchmarks.studies.specs import TrainingSpec
 from benchmarks.training.budgets import steps_of
 from benchmarks.training.features import FeatureStore
 from methods.base import Batch, Context, Method, Output, Stage
+from methods.errors import InputError
 
 
-class NonFiniteLoss(ValueError):
+class NonFiniteLoss(InputError):
     """Training met a loss or a gradient that is not a finite number."""
 
 
@@ -132,7 +133,7 @@ def optimizer_step(steps: Steps, number: int) -> Sums:
     for place, (batch, counts) in enumerate(step.batches, 1):
         output = engine.forward(batch, step.context, counts)
         if unknown := sorted(output.losses.keys() - sums.denominators.keys()):
-            raise ValueError(
+            raise InputError(
                 f"{engine.method.name}: `forward` gives a loss {unknown[0]!r}, for which `collate` has no "
                 f"denominator; it has {sorted(sums.denominators)}: use the same names"
             )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from methods import interventions
 from methods.backbone import label_loss
-from methods.base import Batch, Budget, Context, Example, Method, Output, Setup, Stage
+from methods.base import DEAD_R, Batch, Budget, Context, Example, Method, Output, Setup, Stage
 from methods.collating import IGNORE, pad
 from methods.decoding import forced, swap_latents
 from methods.draws import key, normal, question_keys
@@ -220,7 +220,7 @@ class MarCos(Method):
     def warnings(self, observed: dict[str, float]) -> list[str]:
         if observed.get("active_share") == 0.0:
             return [
-                "R is dead: no dimension is active in a step that the L1 norm counts; start from a smaller "
+                f"{DEAD_R}: no dimension is active in a step that the L1 norm counts; start from a smaller "
                 "sparsity weight, lower the learning rate or raise the sparsity target"
             ]
         return []

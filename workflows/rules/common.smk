@@ -12,12 +12,14 @@ from snakemake.logging import logger
 from snakemake.utils import validate
 
 from benchmarks.code import CODE
-from benchmarks.data import DataError, get_dataset
+from benchmarks.data import get_dataset
 from benchmarks.data.store import require_known
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
+from benchmarks.paper.numbers import require_reference
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import STUDIES, StudyError, load_study, study_content, study_path
+from methods.errors import InputError
 from methods.registry import code_digest, get_method
 from methods.sources import source_digest
 
@@ -49,7 +51,8 @@ def read_study(path):
     try:
         study = load_study(str(path))
         require_known(study)
-    except (StudyError, DataError) as error:
+        require_reference(study)
+    except InputError as error:
         raise WorkflowError(str(error)) from None
     try:
         validate(study_content(path), str(SCHEMA), set_default=False)

@@ -12,6 +12,7 @@ from itertools import combinations
 
 from benchmarks.data.draw import Draw
 from benchmarks.data.synthetic.problem import Problem, words
+from methods.errors import InputError
 
 COUNT, LARGEST, GOAL = 4, 13, 24
 
@@ -21,7 +22,7 @@ Path = tuple[str, ...]
 def problem(draw: Draw, steps: int) -> Problem:
     """Four numbers that admit 24, in any order; ``steps`` is 3, the operations that use them up."""
     if steps != COUNT - 1:
-        raise ValueError(f"{COUNT} numbers are used up in {COUNT - 1} steps, not in {steps}")
+        raise InputError(f"{COUNT} numbers are used up in {COUNT - 1} steps, not in {steps}")
     while True:
         numbers = [1 + draw.below(LARGEST) for _ in range(COUNT)]
         hand = tuple(sorted(numbers))
