@@ -18,6 +18,7 @@ from benchmarks.studies.study import STUDIES, study_path
 from conftest import bibtex_fields
 from fabricate import fabricate, study
 from methods import registry
+from methods.errors import InputError
 from methods.registry import available, get_method
 
 
@@ -25,6 +26,14 @@ def output(*arguments: str) -> str:
     done = CliRunner().invoke(app, [*arguments])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def test_bad_input_ends_in_a_message_and_a_bug_in_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = CliRunner().invoke(app, ["train", "no_such_study", "equation/cot_sft/s0"])
+    assert done.exit_code == 2 and done.output.startswith("error: no study at")
+    monkeypatch.setattr("benchmarks.cli.common.load_study", lambda name: list(zip([1], [1, 2], strict=True)))
+    done = CliRunner().invoke(app, ["train", "smoke", "equation/cot_sft/s0"])
+    assert isinstance(done.exception, ValueError) and "error:" not in done.output
 
 
 def test_methods_are_described_by_whole_sentences() -> None:
@@ -90,7 +99,7 @@ def test_two_methods_of_one_name_are_a_clear_error(monkeypatch: pytest.MonkeyPat
     """Whatever is asked of the methods."""
 
     def clash() -> None:
-        raise ValueError("two methods are named 'codi': methods.codi and methods.copy; rename one of them")
+        raise InputError("two methods are named 'codi': methods.codi and methods.copy; rename one of them")
 
     monkeypatch.setattr(registry, "available", clash)
     for arguments in ([], ["codi"]):

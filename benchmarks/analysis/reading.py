@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,8 @@ from benchmarks.studies.runs import RunSpec, run_id
 from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
 from methods.registry import get_method
+
+log = logging.getLogger(__name__)
 
 
 class EncodingRecord(BaseModel):
@@ -89,8 +91,12 @@ def analyses(study: Study, results: Path) -> list[Analysis]:
     """The analyses of those runs, as far as they are there and up to date."""
     found = []
     for block, row, spec in analysed(study):
-        with suppress(BrokenRecord):
+        if not record_path(results, spec).is_file():
+            continue
+        try:
             found.append(read_analysis(block, row, spec, results))
+        except BrokenRecord as error:
+            log.warning("%s", error)
     return found
 
 

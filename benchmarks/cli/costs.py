@@ -132,7 +132,16 @@ def measure(
         engine = {setting: value for setting, value in asked.items() if value is not None}
         engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as are asked, whatever their lengths
         records = measuring.measure(
-            loaded, results, folder, steps, timed, row or (), learn or (), engine, repeats, stand_in
+            loaded,
+            results,
+            folder,
+            steps=steps,
+            timed=timed,
+            rows=row or (),
+            learn=learn or (),
+            engine=engine,
+            repeats=repeats,
+            stand_in=stand_in,
         )
         for _ in records:
             files = render_measured(loaded, folder)  # each time, so that it has what was measured before an error

@@ -195,10 +195,22 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     selected = min(KEPT + 1, run.training.validations) if any(stage.select_on for stage in stages) else 0
     disk = left + (KEPT + 1) * (memory.weights + memory.moments) + selected * memory.weights
     disk += FLOAT32 * features * lengths.rows
-    ran = sum(stage.epochs for stage in stages)
     sizes = [total_length(lengths.by_length[place]) for place in spread_over(len(lengths.examples), SIZES)]
-    given = lengths.tokens, ran, flops, layers, memory, disk, left, row, lengths.basis, sizes
-    return RunPlan(run, parameters, *given, even_passes=whole.even_passes)
+    return RunPlan(
+        run=run,
+        parameters=parameters,
+        tokens_per_epoch=lengths.tokens,
+        epochs=sum(stage.epochs for stage in stages),
+        flops=flops,
+        layers=layers,
+        memory=memory,
+        disk=disk,
+        left=left,
+        row=row,
+        basis=lengths.basis,
+        lengths=sizes,
+        even_passes=whole.even_passes,
+    )
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block, DataSpec, TokenizerSpec
 from benchmarks.studies.study import Study
 from methods.base import Example
+
+log = logging.getLogger(__name__)
 
 SAMPLE = 2_000  # examples that lengths are taken from
 STAND_IN = TokenizerSpec(trained=2048)  # its digits are single tokens, as in the published tokenizers
@@ -81,9 +84,10 @@ def expected_lengths(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     if isinstance(dataset, Generated) or dataset.in_folder("train"):
         try:
             return _published(data, tokenizer)
-        except DataError:  # files in the folder that cannot be used
+        except DataError as error:  # files in the folder that cannot be used
             if isinstance(dataset, Generated):
                 raise
+            log.warning("lengths are assumed, because the published rows cannot be read: %s", error)
     return _assumed(data, tokenizer)
 
 
