@@ -1,1 +1,1 @@
-"""What is compared: one file, or one small package, for each method."""
+"""The compared methods, each in a file or a small package of its own, and the code that they share."""

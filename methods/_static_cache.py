@@ -1,8 +1,8 @@
-"""Fixed buffers in the place of a cache that grows, so that one captured CUDA graph serves every token decoded.
+"""A KV cache in fixed buffers instead of one that grows, so that one captured CUDA graph serves every decoded token.
 
-Launching a transformer's kernels one by one takes far longer than one token's arithmetic; a graph launches them at
-once, but needs tensors that stay where they are. A trunk has one set of buffers; rows and positions are rounded up, so
-that few graphs serve all batches. Without a GPU the same buffers are used without graphs, which is how tests see them.
+Launching a transformer's kernels one by one takes far longer than the arithmetic of one token. A graph launches them
+all at once, but needs tensors whose addresses never change. Each trunk has one set of buffers. Rows and positions are
+rounded up, so that few graphs serve all batches. Without a GPU, as in tests, the same buffers are used without graphs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from methods.backbone import causal_mask, positions_of
 from methods.kv_cache import DynamicKVCache, KVCache
 
-POSITIONS = 128  # lengths are rounded up to multiples of it: fewer graphs, more masked positions to pass over
+POSITIONS = 128  # lengths are rounded up to its multiples: a larger one means fewer graphs, more masked positions
 
 
 class Slots(StaticLayer):
-    """One layer's keys and values in given tensors (R, heads, L, d); what is read next goes to ``slots`` (n,)."""
+    """One layer's keys and values in given tensors (R, heads, L, d). New ones go to positions ``slots`` (n,)."""
 
     def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         super().__init__(max_cache_len=keys.shape[2])
@@ -41,7 +41,7 @@ class Slots(StaticLayer):
 
 
 class StaticKVCache(KVCache):
-    """The prompt is read into a cache that grows, and copied into the trunk's buffers when the next vector comes."""
+    """A cache that grows while the prompt is read; the next read copies it into the trunk's buffers."""
 
     def __init__(self, trunk: Any) -> None:
         if torch.is_grad_enabled():
@@ -73,7 +73,7 @@ class StaticKVCache(KVCache):
 
 
 class Buffers:
-    """Keys and values of every layer, the inputs of one step, and the graphs that were captured on them."""
+    """The keys and values of every layer, the inputs of one step, and the CUDA graphs captured on them."""
 
     def __init__(self) -> None:
         self.layers: list[tuple[Tensor, Tensor]] = []  # keys and values (R, heads, L, d) of every layer
@@ -83,12 +83,12 @@ class Buffers:
         self.ticket = 0
 
     def take(self, trunk: Any, prompt: DynamicKVCache, length: int) -> int:
-        """Copy in the cache of a prompt of ``length`` positions. The ticket says who has the buffers from now on."""
+        """Copy in the cache of a prompt of ``length`` positions. Return a ticket, valid until the next call."""
         layers: list[Any] = prompt.cache.layers
         held: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers]
         weights = tuple(tensor.data_ptr() for tensor in (*trunk.parameters(), *trunk.buffers()))
         dtype = _arithmetic(held[0][0])
-        if weights != self.weights or self.layers[0][0].dtype != dtype:  # graphs would read weights that are gone
+        if weights != self.weights or self.layers[0][0].dtype != dtype:  # else graphs would read freed weights
             self.weights, self.graphs = weights, {}
             self.layers = [(keys[:0, :, :0].to(dtype), values[:0, :, :0].to(dtype)) for keys, values in held]
         self.fit(len(held[0][0]), length + 1)
@@ -100,7 +100,7 @@ class Buffers:
         return self.ticket
 
     def fit(self, rows: int, length: int) -> None:
-        """Make room for so many rows and positions. Where that moves the buffers, graphs have to be captured again."""
+        """Make room for this many rows and positions. If that moves the buffers, graphs must be captured again."""
         old_rows, _, old_length, _ = self.layers[0][0].shape
         more_rows = max(_whole_rows(rows) - old_rows, 0)
         more = max(_whole(length), 2 * old_length) - old_length if length > old_length else 0
@@ -121,14 +121,14 @@ class Buffers:
                 buffer[: len(rows)] = buffer[rows]
 
     def step(self, trunk: Any, vectors: Tensor, real: Tensor) -> Tensor:
-        """The final hidden states (B, 1, d) of the one vector that every row reads next."""
+        """Read one more vector per row, (B, 1, d), and return the final hidden states (B, 1, d)."""
         (rows, length), whole = real.shape, _whole_rows(len(real))
         if not len(self.vectors):
             self.vectors = vectors.new_zeros(len(self.mask), *vectors.shape[1:])
         self.vectors[:rows] = vectors
         self.positions[:rows] = positions_of(real)[:, -1:]
         self.mask[:rows, 0, 0, :length] = real
-        self.mask[:whole, 0, 0, length - 1] = True  # rows that nobody asked for see themselves too, and stay finite
+        self.mask[:whole, 0, 0, length - 1] = True  # surplus rows see themselves too, and stay finite
         self.slots.fill_(length - 1)
         inputs = (self.vectors[:whole], self.mask[:whole, :, :, : _whole(length)], self.positions[:whole], self.slots)
         if not vectors.is_cuda:
@@ -141,7 +141,7 @@ class Buffers:
         return output[:rows].clone()
 
     def several(self, trunk: Any, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
-        """The trunk's output at (B, n, d) vectors that every row reads next."""
+        """Read n more vectors per row, (B, n, d), and return the trunk's output."""
         (_, count, _), length = vectors.shape, real.shape[1]
         mask = F.pad(causal_mask(real, count), (0, _whole(length) - length))
         slots = torch.arange(length - count, length, device=real.device)
@@ -151,7 +151,7 @@ class Buffers:
         rows, length = len(vectors), mask.shape[-1]
         layers: list[Any] = [Slots(k[:rows, :, :length], v[:rows, :, :length], slots) for k, v in self.layers]
         kind = vectors.device.type
-        # autocast would keep the weights that it casts, and a graph read them where they no longer are
+        # autocast would cache the weights that it casts, and a graph would read them after they are freed
         with torch.autocast(
             kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
         ):
@@ -165,7 +165,7 @@ class Buffers:
             )
 
     def _capture(self, trunk: Any, *inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """A graph of one step and where it leaves its hidden states. The warm-up writes what the first replay will."""
+        """Capture one step. Return its graph and output tensor. The warm-up writes what the first replay will write."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -180,8 +180,8 @@ class Buffers:
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Python's collector runs at the start and then rests: a graph of an earlier method that it freed during a capture
-    would invalidate the capture."""
+    """Collect garbage now, and not again inside the block. If Python freed a graph of an earlier method during a
+    capture, that would invalidate the capture."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -193,7 +193,7 @@ def nothing_collected() -> Iterator[None]:
 
 
 def _whole_rows(rows: int) -> int:
-    """The next power of two."""
+    """Round up to a power of two."""
     return 1 << (rows - 1).bit_length()
 
 
@@ -202,7 +202,7 @@ def _whole(length: int) -> int:
 
 
 def _arithmetic(like: Tensor) -> torch.dtype:
-    """The precision that attention computes in."""
+    """Return the dtype that attention computes in."""
     kind = like.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
 

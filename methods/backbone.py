@@ -1,7 +1,7 @@
-"""Transformers that methods are built from: an architecture from scratch by configuration, or a pretrained checkpoint.
+"""The transformers that methods are built from: initialised from a configuration, or from a pretrained checkpoint.
 
-Weights are always float32 (Hugging Face follows the checkpoint's dtype otherwise, so that AdamW would run in bfloat16);
-mixed precision is autocast's business. Attention is PyTorch's scaled dot product; masks are made here.
+Weights are always float32: Hugging Face would follow the checkpoint's dtype, and AdamW would run in bfloat16. Mixed
+precision is left to autocast. Attention is PyTorch's scaled dot product attention; its masks are made here.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ SIZES = (
 class Backbone:
     """A recipe for transformers of one architecture; every call builds a new one.
 
-    What is built is a ``PreTrainedModel``, typed ``Any``: transformers types the parts of one too loosely to use.
-    ``vocab_size`` counts the embedding rows that the tokenizer needs; a named architecture may bring more.
+    What is built is a ``PreTrainedModel``, but typed ``Any``, because transformers types its parts too loosely to use.
+    ``config.vocab_size`` is at least the number of the tokenizer's tokens; a named architecture may have more rows.
     """
 
     config: PreTrainedConfig
@@ -107,7 +107,7 @@ class Backbone:
         return self.config.hidden_size
 
     def causal_lm(self, extra_tokens: int = 0) -> Any:
-        """A language model with its head. ``extra_tokens`` rows are added after the vocabulary for markers."""
+        """Build a language model with its head. ``extra_tokens`` embedding rows for markers follow the vocabulary."""
         from transformers import AutoModelForCausalLM
 
         model = self._build(AutoModelForCausalLM, pretrained=True)
@@ -116,7 +116,7 @@ class Backbone:
         return model
 
     def trunk(self, embeddings: bool = True, pretrained: bool = True) -> Any:
-        """A transformer without head; without its token table too when it is only fed vectors."""
+        """Build a transformer without a head. Without ``embeddings`` it has no token table, and reads vectors only."""
         from transformers import AutoModel
 
         model = self._build(AutoModel, pretrained)
@@ -128,15 +128,16 @@ class Backbone:
         settings: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": _attention()}
         if self.checkpoint and pretrained:
             model = factory.from_pretrained(self.checkpoint, revision=self.revision, **settings)
-        else:  # a model that grows rows for markers writes their number into its config
+        else:  # a copy: adding rows for markers changes a model's config
             model = factory.from_config(deepcopy(self.config), **settings)
         model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
         return model
 
 
 def _attention() -> str:
-    """The name that transformers knows its own scaled dot product attention by, used without the masks that it makes:
-    before each pass it would read from the device whether sequences are packed. Without a mask attention is causal."""
+    """Register scaled dot product attention of transformers under a new name, and return the name. Under the usual one,
+    transformers makes the masks, for which it reads from the device before each pass whether sequences are packed.
+    Without a mask, attention is causal."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -160,7 +161,7 @@ def load_backbone(
     revision: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Backbone:
-    """The backbone that a study names. A pretrained checkpoint brings its own configuration."""
+    """Return the backbone that a study names. A pretrained checkpoint comes with its own configuration."""
     from transformers import AutoConfig
 
     if pretrained:
@@ -176,7 +177,7 @@ def load_backbone(
         raise InputError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
     known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim", "rope_theta"}
     for field, value in (overrides or {}).items():
-        if field not in known:  # it would be kept, and mean nothing
+        if field not in known:  # transformers would keep it, without any effect
             near = suggestion(field, known)
             raise InputError(f"the configuration of backbone {name} has no field `{field}`{near}")
         if field in SIZES and not (isinstance(value, int) and value > 0):
@@ -189,10 +190,10 @@ def load_backbone(
 def label_loss(
     head: nn.Module, hidden: Tensor, labels: Tensor, labelled: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Sum of the (weighted) cross entropy over the labels that carry a loss; logits are computed at those alone.
+    """Return the sum of the (weighted) cross entropy over the labels that carry a loss. Logits are computed only there.
 
-    ``hidden`` (B, L, d) stands where ``labels`` (B, L) is predicted: the caller shifts. ``labelled`` (2, N) is what
-    :func:`methods.collating.labelled` found of the labels while they were on the CPU.
+    ``hidden`` (B, L, d) predicts ``labels`` (B, L) at the same places, so the caller has to shift the labels.
+    ``labelled`` (2, N) is what :func:`methods.collating.labelled` returned for the labels, on the CPU.
     """
     at = labelled.unbind()
     logits = head(hidden[at]).float()
@@ -202,21 +203,21 @@ def label_loss(
 
 
 def causal_mask(real: Tensor, last: int | None = None) -> Tensor:
-    """(B, L) real positions to a (B, 1, n, L) bool mask of what the ``last`` n of them (default: all) see. Each
-    position sees at least itself, so that padding stays finite."""
+    """Return a (B, 1, n, L) bool mask of what the ``last`` n positions (default: all) see, given the real ones (B, L).
+    Each position sees at least itself, so that padding stays finite."""
     columns = torch.arange(real.shape[1], device=real.device)
     own = columns[real.shape[1] - (last or real.shape[1]) :, None]
     return (((columns < own) & real[:, None, :]) | (columns == own))[:, None]
 
 
 def bidirectional_mask(real: Tensor) -> Tensor:
-    """(B, L) real positions to a (B, 1, 1, L) bool mask: every position sees all real ones.
+    """Return a (B, 1, 1, L) bool mask by which every position sees all real ones (B, L).
 
-    Explicit, because an override of a model's own masking is silently ignored by current transformers.
+    The mask is explicit because current transformers silently ignore overrides of a model's own masking.
     """
     return real[:, None, None, :]
 
 
 def positions_of(real: Tensor) -> Tensor:
-    """(B, L) position ids that count real positions from zero; padding shares its neighbour's."""
+    """Return position ids (B, L) that count the real positions from zero; padding has the id of its neighbour."""
     return (real.long().cumsum(1) - 1).clamp(min=0)

@@ -1,8 +1,9 @@
-"""What a method is: the interface that every compared method implements.
+"""The interface that every compared method implements.
 
 A method owns everything that differs between methods (token layout, forward pass, curriculum, decoding) and nothing
-that does not (data, optimizer, batching, scoring, timing). Adding one is adding a file to this package, or an entry
-point in the group ``marcos_bench.methods`` of another. :mod:`methods.generation` has what answering takes and returns.
+that does not (data, optimizer, batching, scoring, timing). Adding a method means adding a file to this package, or an
+entry point in the group ``marcos_bench.methods`` to another package. The types that :meth:`Method.generate` takes and
+returns are in :mod:`methods.generation`.
 """
 
 from __future__ import annotations
@@ -23,28 +24,25 @@ from methods.generation import Decoding, Generation, Length
 if TYPE_CHECKING:
     from methods.backbone import Backbone
 
-
-ANSWER_MARKER = "####"  # stands before every answer, as in GSM8K
-# How a method's warning begins of a training that ends with no dimension of its random vector in use: records keep it,
-# and tables mark the row by it
+ANSWER_MARKER = "####"  # precedes every answer, as in GSM8K
+# Prefix of the warning that no dimension of the random vector is in use: records keep it, and tables mark rows by it
 DEAD_R = "R is dead"
 
 
 def added_field(default: Any, **settings: Any) -> Any:
-    """A field that is younger than recorded runs: left out of their specifications at its default, so that the digests
-    of these stay what they were."""
+    """Declare a field that recorded runs lack: specifications leave it out at its default, to keep their digests."""
     return Field(default=default, exclude_if=lambda value: value == default, **settings)
 
 
 class MethodOptions(BaseModel):
-    """Options of a method: frozen, with defaults, unknown keys refused."""
+    """Base class for the options of a method: frozen, with a default for each, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens that methods build layouts from. ``encode`` adds no special token."""
+    """The tokenizer, as far as methods need it to build token layouts. ``encode`` adds no special tokens."""
 
     size: int
     eos: int
@@ -56,7 +54,7 @@ class Vocabulary:
 
     @cached_property
     def answer_marker(self) -> list[int]:
-        """The ids of :data:`ANSWER_MARKER` and the blank behind it."""
+        """The ids of :data:`ANSWER_MARKER` and the space after it."""
         return self.encode(f"{ANSWER_MARKER} ")
 
 
@@ -70,7 +68,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One training example, tokenised once and piece by piece: no marker, no separator, no end-of-text."""
+    """One training example, tokenised piece by piece. The pieces contain no marker, no separator and no end-of-text."""
 
     id: str
     question: Sequence[int]
@@ -80,14 +78,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stretch of a curriculum with its own optimizer.
+    """One stage of a curriculum, with an optimizer of its own.
 
-    ``epochs`` may be fractional. Stages with the same ``phase`` count as one phase of training in the Train column.
-    ``trainable`` lists prefixes of parameter names. ``select_on`` names the loss terms whose sum on validation data
-    chooses the weights the stage ends with; when empty the last weights stay. A ``cached`` stage trains on
-    :meth:`Method.features`, computed once from the weights it starts with. ``learning_rate`` takes the place of the
-    training's. ``answers``: whether the weights that the stage ends with can answer, as :attr:`Decoding.stage` asks
-    them to. ``settings`` is for the method's own use.
+    ``epochs`` may be fractional. Stages with the same ``phase`` share one learning rate schedule and count as one phase
+    of training in the Train column. ``trainable`` lists prefixes of the names of trained parameters. The optimizer
+    starts anew, unless ``keep_optimizer`` carries over its states from the stage before. ``select_on`` names the loss
+    terms whose sum on validation data selects the weights the stage ends with; if empty, it ends with its last weights.
+    A ``cached`` stage trains on :meth:`Method.features`, computed once from the weights it starts with.
+    ``learning_rate`` replaces the peak learning rate of the run. ``answers`` tells whether the weights that the stage
+    ends with can answer questions (see :attr:`Decoding.stage`). ``settings`` is for the method's own use.
     """
 
     name: str
@@ -102,16 +101,14 @@ class Stage:
     settings: Mapping[str, float] = field(default_factory=dict)
 
     def trains(self, name: str) -> bool:
-        """Whether the stage trains the parameter of that name."""
+        """Return whether the stage trains the parameter with this name."""
         return name.startswith(self.trainable)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a run trains: epochs over its training data, and how many optimizer steps make one.
-
-    ``chain_lengths``, where known, are the tokens of each training example's written steps, line ends included.
-    """
+    """How long a run trains: epochs over its training data, and optimizer steps per epoch. ``chain_lengths``, if known,
+    has the number of tokens in each training example's steps, line ends included."""
 
     epochs: float
     steps_per_epoch: int
@@ -120,48 +117,47 @@ class Budget:
 
 @dataclass(frozen=True)
 class Context:
-    """Where training stands. Random draws are functions of it and of example ids, never of a global generator."""
+    """The current point in training. Derive random draws from it and example ids, never from a global generator."""
 
     stage: Stage
     epoch: int  # completed epochs of the whole run
     step: int  # optimizer steps of the whole run
     seed: int
     training: bool = True
-    # Sums a tensor over the ranks, where each takes its part of a batch in one pass; None where a process is alone, or
-    # where a batch is cut further
+    # Sums a tensor over all ranks if each runs its share of a batch in one pass; None otherwise, or in a single process
     over_ranks: Callable[[Tensor], Tensor] | None = None
 
     @property
     def moment(self) -> tuple[int, int] | tuple[None, None]:
-        """Epoch and step, which draws take into their keys; none in validation, so that all weights of a run are
-        compared under the same draws."""
+        """The epoch and the step, for the keys of random draws. Both are None in validation, so that all weights of a
+        run are compared under the same draws."""
         return (self.epoch, self.step) if self.training else (None, None)
 
 
 @dataclass
 class Batch:
-    """Tensors of one micro-batch, and what their loss sums are divided by.
+    """The tensors of one micro-batch, and the numbers that its loss sums are divided by.
 
-    ``denominators`` holds one number for each loss term; the engine adds them over micro-batches and ranks *before*
-    the first forward pass. ``tokens`` counts the positions that are no padding, over all passes of a backbone.
+    ``denominators`` holds one number for each loss term; the engine adds them up over micro-batches and ranks *before*
+    the first forward pass. ``tokens`` counts the positions that are not padding, over all passes of a backbone.
     """
 
     tensors: dict[str, Tensor]
     denominators: dict[str, float]
     tokens: int
-    keys: Tensor | None = None  # (B,) int64, one per example, for draws (methods.draws)
+    keys: Tensor | None = None  # (B,) int64, one per example, for random draws (methods.draws)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
 
     def get(self, name: str) -> Tensor | None:
-        """A tensor that not every batch has."""
+        """Return a tensor that not every batch has, or None."""
         return self.tensors.get(name)
 
     def to(self, device: torch.device) -> Batch:
-        """Copied to a device. To a GPU from pinned memory, so that the host goes on meanwhile."""
+        """Copy the batch to a device. Copies to a GPU use pinned memory, so that the host need not wait for them."""
 
-        def move(tensor: Tensor) -> Tensor:  # a slice is made dense first: no copy of another goes straight to a GPU
+        def move(tensor: Tensor) -> Tensor:  # made contiguous, because the host would wait for the copy of a slice
             return (tensor.contiguous().pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
         moved = {name: move(tensor) for name, tensor in self.tensors.items()}
@@ -170,9 +166,9 @@ class Batch:
 
 @dataclass
 class Output:
-    """``losses``: *sums* of each term over the micro-batch, weights included (their total, each divided by its global
-    denominator, is minimised). ``statistics``: sums that are all-reduced, for the method's ``after_step`` and
-    ``observed``."""
+    """What :meth:`Method.forward` returns. ``losses`` holds the *sum* of each term over the micro-batch, weights
+    included; training divides each sum by its global denominator and minimises the total. ``statistics`` holds sums
+    that are all-reduced and then passed to the method's ``after_step`` and ``observed``."""
 
     losses: dict[str, Tensor]
     statistics: dict[str, Tensor] = field(default_factory=dict)
@@ -182,14 +178,14 @@ class Method(nn.Module, ABC):
     """One compared method. Subclasses set the class attributes and implement the abstract methods."""
 
     name: ClassVar[str]
-    title: ClassVar[str]  # as the table prints it
+    title: ClassVar[str]  # as tables print it
     citation: ClassVar[str]  # BibTeX
     Options: ClassVar[type[MethodOptions]] = MethodOptions
-    has_latents: ClassVar[bool] = False  # whether Decoding.thoughts makes a difference
-    # Loss terms that are statistics of a pass, not sums over rows (of all ranks' passes, by `Context.over_ranks`)
+    has_latents: ClassVar[bool] = False  # whether it thinks in vectors; Decoding.thoughts then matters
+    # Loss terms that are statistics of a micro-batch, not sums over its rows (see `Context.over_ranks`)
     batch_terms: ClassVar[tuple[str, ...]] = ()
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
-    caches_in_training: ClassVar[bool] = False  # whether forward reads a cache, so that no layer may run twice
+    caches_in_training: ClassVar[bool] = False  # whether forward reads a KV cache: no layer may be recomputed then
 
     def __init__(self, options: MethodOptions, setup: Setup) -> None:
         super().__init__()
@@ -198,35 +194,35 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def steerable_latents(cls, options: Any) -> str | None:
-        """The name, in :attr:`Generation.trace`, of the latents (B, steps, dims) that interventions set; None where a
-        method has none, and is never given interventions."""
+        """Return the name, in :attr:`Generation.trace`, of the latents (B, steps, dims) that interventions set, or None
+        if there are none; the method is never given interventions then."""
         return None
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
-        """The latents (B, steps, dims) that training encodes the examples' own steps in; None where
-        :meth:`steerable_latents` names none, or nothing encodes them."""
+        """Return the latents (B, steps, dims) into which training encodes the examples' own steps, or None if
+        :meth:`steerable_latents` names none or nothing encodes the steps."""
         return None
 
     @classmethod
     def starts_from(cls, options: Any) -> str | None:
-        """The method whose checkpoint (same data, same seed, default options) this one is initialised from: the one
-        that the option ``warm_start`` names, where a method has that option."""
+        """Return the method whose checkpoint (same data, backbone and seed, default options) initialises this one, or
+        None. By default it is the one that the option ``warm_start`` names, if the method has that option."""
         start = getattr(options, "warm_start", "none")
         return None if start == "none" else start
 
     @classmethod
     def skip(cls, options: Any, setting: Mapping[str, Any]) -> str | None:
-        """A reason when the method cannot run in a setting (keys: form, pretrained, backbone), else None."""
+        """Return why the method cannot run in a setting (keys: form, pretrained, backbone), or None if it can."""
         return None
 
     @property
     def even_passes(self) -> bool:
-        """Whether :meth:`forward` calls the same modules in the same order for all micro-batches of a stage. Ranks that
-        split the weights (ZeRO 3) gather them module by module, together."""
+        """Whether :meth:`forward` calls the same modules in the same order for all micro-batches of a stage. ZeRO 3 is
+        refused otherwise: its ranks split the weights, and have to gather those of each module together."""
         return True
 
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over the weights of a run of the method that :meth:`starts_from` names."""
+        """Initialise this method from the weights of a run of the method that :meth:`starts_from` names."""
         copy_weights(weights, self)
 
     @property
@@ -235,63 +231,63 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def stages(self, budget: Budget) -> list[Stage]:
-        """The curriculum that spends ``budget``."""
+        """Return the curriculum, which spends ``budget``. Its last stage must name losses in ``select_on``."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """Examples to one padded micro-batch on the CPU, as a function of them, ``context`` and options alone: that of
-        the next step is made while a step is under way."""
+        """Collate examples into one padded micro-batch on the CPU. The result may depend only on them, ``context`` and
+        the options, because the batch of the next step is collated while the current step runs."""
 
     @abstractmethod
     def forward(self, batch: Batch, context: Context) -> Output:
-        """Loss sums of one micro-batch, in one call however many passes of the backbone it takes.
+        """Return the loss sums of one micro-batch, in one call however many passes of the backbone it takes.
 
-        On a GPU the host only says what is to be computed, ahead of time. It would have to wait for what it asks of the
-        numbers (``.item()``, ``.any()`` in an ``if``, indices from a mask), so whatever shapes or ``if`` depend on is
-        found out in :meth:`collate`: see :mod:`methods.collating`.
+        A GPU runs asynchronously: the host queues work ahead of time, but has to wait whenever it needs values of a
+        tensor (``.item()``, ``.any()`` in an ``if``, indices from a mask). So compute everything that shapes or
+        branches depend on in :meth:`collate`; see :mod:`methods.collating`.
         """
 
     def naive_forward(self, batch: Batch, context: Context) -> Output | None:
-        """What :meth:`forward` computes, in the plainest way: row by row and without a cache. Tests compare numbers
-        with it, and `marcos-bench speed` times it. None where there is no plainer way."""
+        """Compute the same as :meth:`forward` in the plainest way, row by row and without a cache; return None if there
+        is no plainer way. Tests compare the two, and `marcos-bench speed` times them."""
         return None
 
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
-        """Inputs of a cached stage, one row per example: computed once, without gradient."""
+        """Return the inputs of a cached stage, one row per example. They are computed once, without gradients."""
         raise NotImplementedError(f"{self.name} has no cached stage")
 
     def collate_features(self, features: dict[str, Tensor]) -> Batch:
-        """Rows of :meth:`features` to a micro-batch that :meth:`forward` takes in the cached stage."""
+        """Collate rows of :meth:`features` into a micro-batch that :meth:`forward` takes in the cached stage."""
         raise NotImplementedError(f"{self.name} has no cached stage")
 
     def after_step(self, statistics: dict[str, float]) -> None:
-        """Update controllers (buffers, so that checkpoints hold them) from statistics of one optimizer step."""
+        """Update controllers (kept in buffers, so that checkpoints hold them) from the statistics of one step."""
 
     def observed(self, statistics: dict[str, float]) -> dict[str, float]:
-        """What is logged of statistics, of one optimizer step or of all validation rows."""
+        """Return the values to log, given the statistics of one optimizer step or of all validation rows."""
         return {}
 
     def warnings(self, observed: dict[str, float]) -> list[str]:
-        """Signs of a run gone wrong in what was :meth:`observed` over all validation rows, each a sentence."""
+        """Return a sentence for each sign of a failed run in what was :meth:`observed` over all validation rows."""
         return []
 
     def length(self, example: Example) -> Length:
-        """How much ``generate`` says when it says what it was trained to: here the marked answer and end-of-text."""
+        """Return how much ``generate`` says if it answers as trained: by default the marked answer and end-of-text."""
         return Length(len(self.vocabulary.answer_marker) + len(example.answer) + 1)
 
     def stochastic(self, decoding: Decoding) -> bool:
-        """Whether the decoding seed changes what ``generate`` returns."""
+        """Return whether the decoding seed changes what ``generate`` returns."""
         return decoding.tokens == "sample"
 
     @abstractmethod
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        """Answers to tokenised questions: batched, cached, the same at any batch size. Gold text cannot get here."""
+        """Answer tokenised questions, batched and cached. No answer depends on the batch; no gold text gets here."""
 
 
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Copy tensors into a module's own of the same names, or raise ValueError where it lacks one of them. Rows that
-    only the module's table has (markers) stay."""
+    """Copy tensors into the module's tensors of the same names; raise InputError if it lacks one. Rows that only the
+    module's table has (markers) keep their values."""
     own = module.state_dict()
     if lacking := sorted(weights.keys() - own.keys()):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Coconut: steps of the chain give way, stage by stage, to thoughts: hidden states that are fed back as inputs."""
+"""Coconut: stage by stage, thoughts (hidden states that are fed back as inputs) replace the steps of the chain."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from methods.generation import Decoding, Generation, Length
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OWN = Decoding(cache="dynamic")  # training: every question keeps its own thoughts, and gradients pass
+OWN = Decoding(cache="dynamic")  # training: every question keeps its own thoughts, and gradients flow
 
 
 class CoconutOptions(MethodOptions):
-    """Stage s = 1 … ``max_stage`` replaces the first s steps by ``thoughts_per_step`` thoughts each; the final stage
-    drops all other steps too. The published run on GSM8K has three stages of 3 epochs and a final one of 13."""
+    """Stage s = 1 … ``max_stage`` replaces each of the first s steps by ``thoughts_per_step`` thoughts; the final stage
+    drops all remaining steps. The published run on GSM8K has three stages of 3 epochs and a final one of 13."""
 
     thoughts_per_step: int = Field(default=2, ge=1, description="thoughts in the place of each step")
     max_stage: int = Field(default=3, ge=1, description="stages before the final one, and steps that become thoughts")
@@ -60,10 +60,10 @@ class CoconutOptions(MethodOptions):
 
 @dataclass
 class Reading:
-    """What comes of reading a sequence with its thoughts."""
+    """The result of reading a sequence together with its thoughts."""
 
-    hidden: Tensor  # (B, M, d) final hidden states from the last thought on
-    thoughts: Tensor  # (B, m, d) inputs at the m columns that hold thoughts
+    hidden: Tensor  # (B, M, d) final hidden states of the last pass, from the last thought on
+    thoughts: Tensor  # (B, m, d) inputs at the m columns where rows may hold thoughts
     prefix: Prefix
 
 
@@ -94,7 +94,7 @@ class Coconut(Method):
 
     @torch.no_grad()
     def _initialise_markers(self) -> None:
-        """Markers start as the token (or the mean of the tokens) that opens an equation, as published."""
+        """Initialise the markers to the token that opens an equation (or the mean of its tokens), as published."""
         opening = self.vocabulary.encode("<<")
         for table in (self.lm.get_input_embeddings(), self.lm.get_output_embeddings()):
             table.weight[self.begin :] = table.weight[opening].mean(0)
@@ -109,7 +109,7 @@ class Coconut(Method):
 
     @property
     def even_passes(self) -> bool:
-        return not self.options.uniform_prob  # examples of a micro-batch may draw more thoughts than another's
+        return not self.options.uniform_prob  # drawn stages may give one micro-batch more thoughts than another
 
     # -- curriculum
 
@@ -124,8 +124,8 @@ class Coconut(Method):
         return [stage for number, share in shares.items() for stage in self._parts(number, share * budget.epochs)]
 
     def _parts(self, number: int, epochs: float) -> list[Stage]:
-        """One stage, or parts of about an epoch each where the optimizer restarts every epoch. Only the final stage
-        selects its weights; of its parts only the last, as each goes on from what the one before it selects."""
+        """Return one stage, or parts of about an epoch each if the optimizer restarts every epoch. Only the final stage
+        selects its weights, and only in its last part, because each part starts from what the one before selects."""
         final = number == self.final_stage
         count = max(1, round(epochs)) if self.options.optimizer_restart == "epoch" else 1
         name = "final stage" if final else f"stage {number}"
@@ -141,7 +141,7 @@ class Coconut(Method):
         ]
 
     def example_stages(self, examples: Sequence[Example], context: Context) -> list[int]:
-        """The stage of each example: the scheduled one, or a drawn one (``uniform_prob``)."""
+        """Return the stage of each example: the scheduled one, or a drawn one (``uniform_prob``)."""
         scheduled = int(context.stage.settings["stage"])
         if not (self.options.uniform_prob and context.training):
             return [scheduled] * len(examples)
@@ -150,7 +150,7 @@ class Coconut(Method):
         return torch.where(draws[:, 0] < self.options.uniform_prob, drawn, scheduled).tolist()
 
     def steps_left(self, example: Example, stage: int) -> Sequence[Sequence[int]]:
-        """The steps that are still written in a stage."""
+        """Return the steps that are still written in a stage."""
         if self.options.control == "explicit":
             return example.steps
         return [] if stage >= self.final_stage else example.steps[stage:]
@@ -161,9 +161,9 @@ class Coconut(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``prompt`` (B, P), left-padded up to the last thought's marker, and ``text`` (B, T) from there on; ``labels``
-        (B, T) is what follows each position of ``text``, ``thinking`` (B, m) which of the last m columns of ``prompt``
-        hold a thought."""
+        """Collate ``prompt`` (B, P), padded on the left, up to the marker of the last thought; ``text`` (B, T), which
+        follows it; ``labels`` (B, T), the next token at each position of ``text``; and ``thinking`` (B, m), which tells
+        where the last m columns of ``prompt`` hold thoughts."""
         prompts, texts = [], []
         for example, stage in zip(examples, self.example_stages(examples, context), strict=True):
             opened, closed = self._enclose(example.question, stage)
@@ -188,12 +188,12 @@ class Coconut(Method):
         )
 
     def _thinking(self, prompts: Tensor) -> Tensor:
-        """(B, m) which of the last m columns of prompts (B, P) hold a thought; some row has m of them."""
+        """Return where the last m columns of prompts (B, P) hold thoughts, (B, m); m is the most that any row has."""
         held = (prompts == self.latent) & (self.options.control != "pause")
         return held[:, prompts.shape[1] - int(held.sum(1).max()) :]
 
     def _enclose(self, question: Sequence[int], stage: int) -> tuple[list[int], int]:
-        """The question with markers where thoughts go, and the token that the text goes on from."""
+        """Return the question, with markers in the places of thoughts, and the token that the text starts from."""
         asked = prompt(question, self.vocabulary)
         if self.options.control in ("no_cot", "no_thoughts", "explicit"):
             return asked[:-1], asked[-1]
@@ -204,7 +204,7 @@ class Coconut(Method):
         return self.losses_and_latents(batch, context)[0]
 
     def losses_and_latents(self, batch: Batch, context: Context) -> tuple[Output, Tensor]:
-        """Loss sums, and (B, m, d) thoughts; a row with fewer than m of them has them last."""
+        """Return the loss sums and the thoughts (B, m, d); a row with fewer than m thoughts has them at the end."""
         text = batch["text"]
         reading = self.read(batch["prompt"], batch.get("real"), batch["thinking"], text)
         hidden = reading.hidden[:, -text.shape[1] :]
@@ -214,15 +214,15 @@ class Coconut(Method):
     def read(
         self, prompts: Tensor, real: Tensor | None, thinking: Tensor, text: Tensor, decoding: Decoding = OWN
     ) -> Reading:
-        """Read prompts (B, P), of which ``real`` (None: all) are no padding, and the text (B, T) behind, in one pass up
-        to the first thought and one from every thought on.
+        """Read prompts (B, P) and the text (B, T) after them: one pass up to the first thought, then one from each
+        thought on.
 
-        ``thinking`` (B, m) says where in the last m columns of the prompts thoughts are; a row that thinks less than
-        others still reads its question while they think.
+        ``real`` (B, P) masks out the prompts' padding; None: there is none. ``thinking`` (B, m) tells where the last m
+        columns of the prompts hold thoughts. Rows with fewer thoughts still read their question while others think.
         """
         vectors = self.lm.get_input_embeddings()(torch.cat([prompts, text], dim=1))
         prefix, hidden, thoughts = blank(self.lm.base_model, vectors, decoding.cache), vectors[:, :0], []
-        if real is not None:  # padding behind a text counts as real: causal attention keeps it from all that matters
+        if real is not None:  # padding after a text counts as real: causal attention hides it from all tokens before
             real = torch.cat([real, real.new_ones(text.shape)], dim=1)
         first = prompts.shape[1] - thinking.shape[1]
         for start, stop in pairwise([0, *range(first, prompts.shape[1]), vectors.shape[1]]):
@@ -236,7 +236,7 @@ class Coconut(Method):
         return Reading(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
 
     def naive_forward(self, batch: Batch, context: Context) -> Output:
-        """Each row is read again for every thought."""
+        """Compute the losses row by row, reading each row again from its start for every thought."""
         sums = []
         real = batch.get("real")
         reals = torch.ones_like(batch["prompt"], dtype=torch.bool) if real is None else real
@@ -247,7 +247,7 @@ class Coconut(Method):
         return Output({"cross_entropy": torch.stack(sums).sum()})
 
     def naive_inputs(self, ids: Tensor) -> Tensor:
-        """What is read, (L, d), of one row of ids (L,)."""
+        """Return the input vectors (L, d) of one row of ids (L,), thoughts included."""
         vectors = self.lm.get_input_embeddings()(ids)
         thinking = (ids == self.latent) & (self.options.control != "pause")
         for place in thinking.nonzero().squeeze(1).tolist():

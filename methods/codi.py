@@ -1,5 +1,5 @@
-"""CODI: one network is teacher and student at once; the student thinks in projected vectors and learns from its own
-hidden states with the written chain (Shen et al., 2025)."""
+"""CODI: one network is both teacher and student. The student thinks in projected vectors, and learns from the hidden
+states that the same network has when it reads the written chain (Shen et al., 2025)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from methods.cot_sft import lines, prompt
 from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents
 from methods.generation import Decoding, Generation, Length
 
-ANSWER_PHRASE = "The answer is: "  # before every answer; what is distilled is the state at its last token
-MARKERS = 2  # begin and end of thought, the rows after the vocabulary's
+ANSWER_PHRASE = "The answer is: "  # precedes every answer; the state at its last token is distilled
+MARKERS = 2  # begin and end of thought: embedding rows after the vocabulary
 
 
 class CODIOptions(MethodOptions):
@@ -45,8 +45,8 @@ class CODIOptions(MethodOptions):
 class CODI(Method):
     """One model is teacher and student: the student thinks in vectors and learns from the teacher's hidden states.
 
-    Teacher: ``question newline step newline … The answer is: answer <eos>`` without its last step. Student:
-    ``question newline <begin> latent … latent <end> The answer is: answer <eos>``.
+    The teacher reads ``question newline step newline … The answer is: answer <eos>``, by default without the last step;
+    the student reads ``question newline <begin> latent … latent <end> The answer is: answer <eos>``.
     """
 
     name = "codi"
@@ -76,8 +76,9 @@ class CODI(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``asked`` (B, n), padded on the left, is what the student reads before it thinks, ``said`` what it writes
-        afterwards, ``taught`` what the teacher reads; ``distilled`` (B,) is where in ``taught`` the answer follows."""
+        """Collate ``asked`` (B, n), padded on the left, which the student reads before it thinks; ``said``, which it
+        writes afterwards; ``taught``, which the teacher reads; and ``distilled`` (B,), the position in ``taught`` whose
+        next token begins the answer."""
         eos = self.vocabulary.eos
         asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
         answers = [[*self.phrase, *e.answer, eos] for e in examples]
@@ -120,10 +121,10 @@ class CODI(Method):
         return self.losses_and_latents(batch, context)[0]
 
     def losses_and_latents(self, batch: Batch, context: Context) -> tuple[Output, Tensor]:
-        """Loss sums, and (B, num_latents + 1, d) projected states: the latents, and the one that is not fed back.
+        """Return the loss sums and the projected states (B, num_latents + 1, d): the latents, and one not fed back.
 
-        Three passes that hold whole texts and one for each latent. The teacher's one pass gives both its own loss, with
-        gradient, and the states that the student is to reach, without.
+        It takes three passes over whole texts and one for each latent. The teacher's single pass gives both its own
+        loss, with gradients, and the states that the student has to match, without gradients.
         """
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
         teacher = trunk(input_ids=batch["taught"], output_hidden_states=True, use_cache=False)
@@ -145,7 +146,7 @@ class CODI(Method):
         return Output(losses), torch.cat([latents, self.project(prefix.hidden)[:, None]], dim=1)
 
     def think(self, prefix: Prefix, decoding: Decoding) -> tuple[Prefix, Tensor]:
-        """Feed the projection of each last state back, in one pass each; the latents are (B, num_latents, d)."""
+        """Feed back the projection of each last state, one pass each. Return the latents, (B, num_latents, d), too."""
         latents = []
         for _ in range(self.options.num_latents):
             latents.append(swap_latents(self.project(prefix.hidden), decoding))
@@ -171,10 +172,10 @@ class CODI(Method):
 def layer_distance(
     student: Tensor, teacher: Tensor, divide_by_std: bool, over_ranks: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """Smooth L1 distance of (layers, B, d) states, mean over d and layers, sum over B.
+    """Return the smooth L1 distance between states (layers, B, d): the mean over d and layers, summed over B.
 
-    The deviation is that of all the teacher's numbers in a layer, so it depends on the other rows of a *micro-batch*:
-    accumulation changes it a little.
+    With ``divide_by_std``, each layer's distance is divided by the standard deviation of all the teacher's numbers in
+    the layer. It then depends on the other rows of the *micro-batch*, so gradient accumulation changes it a little.
     """
     distance = F.smooth_l1_loss(student, teacher, reduction="none").mean(-1)
     if divide_by_std:
@@ -183,7 +184,7 @@ def layer_distance(
 
 
 def deviations(states: Tensor, over_ranks: Callable[[Tensor], Tensor] | None) -> Tensor:
-    """(layers,) of (layers, B, d) states, in float32 whatever their precision; over the rows of all ranks."""
+    """Return the standard deviations (layers,) of states (layers, B, d) over the rows of all ranks, in float32."""
     if over_ranks is None:
         return states.float().std(dim=(1, 2))
     numbers = states.double().flatten(1)

@@ -1,7 +1,7 @@
-"""CoLaR: the written chain compressed by a random factor, thought in vectors of a latent head (Tan et al., 2025).
+"""CoLaR: the model thinks in vectors, into which training compresses the chain by a random factor (Tan et al., 2025).
 
-Every block of ``r`` embeddings of the chain becomes one vector; the model learns to predict the next vector, and from
-it one token of the block, for every r up to a maximum. The speed r is part of the prompt.
+Every block of ``r`` embeddings of the chain becomes one vector. A latent head learns to predict the next vector, and
+the language model's head one token of its block, for every r up to a maximum. The speed r is part of the prompt.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from methods.decoding import Prefix, batch_prompts, choose, decode, extend, forc
 from methods.draws import generator, key, normal, question_keys, uniform
 from methods.generation import Decoding, Generation, Length
 
-SEPARATOR_LIKE = "###"  # the published separator, one token of large vocabularies; ours is a token of its own
-DIVISOR_OFFSET = 1e-5  # added, as published, to what a block's sum is divided by
+SEPARATOR_LIKE = "###"  # the published separator, one token in large vocabularies; here it is an added token
+DIVISOR_OFFSET = 1e-5  # added to the divisor of a block's sum, as published
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -55,7 +55,7 @@ class CoLaROptions(MethodOptions):
 
 
 class LatentHead(nn.Module):
-    """Hidden state to mean and log deviation of the next vector, in units of the embeddings' deviation."""
+    """Predicts mean and log deviation of the next vector, in units of the embeddings' standard deviation."""
 
     def __init__(self, width: int, inner: int, deterministic: bool) -> None:
         super().__init__()
@@ -102,23 +102,23 @@ class CoLaR(Method):
 
     @torch.no_grad()
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
-        """In addition, initialise the separator from a token that looks like it and measure the embeddings' deviation
-        again; it is fixed from here on."""
+        """Load the weights, initialise the separator from a token that looks like it, and measure the embeddings'
+        standard deviation again; it is fixed from then on."""
         super().warm_start(weights)
         for layer in (self.lm.get_input_embeddings(), self.lm.get_output_embeddings()):
             layer.weight[self.separator] = layer.weight[self.vocabulary.encode(SEPARATOR_LIKE)].mean(0)
         self.embedding_deviation.copy_(self._table.std())
 
     def stages(self, budget: Budget) -> list[Stage]:
-        """Supervised training alone. Reinforcement learning of shorter chains would be a second stage after it."""
+        """Return one stage of supervised training. Reinforcement learning of shorter chains would be a second one."""
         return [Stage("compression", budget.epochs, select_on=("cross_entropy", "latent"))]
 
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``ids`` (B, L); the ``place`` (B, L) of each in the compressed sequence (B, W) and its ``share`` (B, L) in
-        the vector there; ``labels`` (B, W - 1); and ``thinks`` (2, N), the rows and columns where the chain's next
-        vector is predicted."""
+        """Collate ``ids`` (B, L); each token's ``place`` (B, L) in the compressed sequence (B, W) and its ``share``
+        (B, L) of the vector there; ``labels`` (B, W - 1); and ``thinks`` (2, N), the rows and columns where the next
+        vector of the chain is predicted."""
         factor = self._draw_factor(context)
         before = [self._prompt(example.question, factor) for example in examples]
         chains = [lines(example.steps, self.vocabulary) for example in examples]
@@ -147,18 +147,18 @@ class CoLaR(Method):
         )
 
     def _draw_factor(self, context: Context) -> int:
-        """One factor for all micro-batches of a step; validation asks for the speed that answering does."""
+        """Draw one factor for all micro-batches of a step. Validation uses the same speed as answering."""
         if not context.training:
             return self.speed
         draws = generator(context.seed, context.step, "compression")
         return int(torch.randint(1, self.options.max_compression + 1, (), generator=draws))
 
     def _prompt(self, question: Sequence[int], factor: int) -> list[int]:
-        """Up to the separator that opens the chain, which is a block of its own."""
+        """Return the prompt up to the separator that opens the chain, which is a block of its own."""
         return [*prompt([*question, *self.speed_prompts[factor]], self.vocabulary), self.separator]
 
     def _share(self, size: Tensor, merged: Tensor, factor: int) -> Tensor:
-        """What each token's embedding is multiplied by, (B, L), before the ``size`` of them in its place are summed."""
+        """Return the factor (B, L) of each token's embedding in the sum over the ``size`` tokens of its place."""
         if factor == 1:
             return torch.ones(size.shape)
         divisor = (size.double().sqrt() if self.options.sqrt_mean else size.double()) + DIVISOR_OFFSET
@@ -179,18 +179,18 @@ class CoLaR(Method):
         return Output({"cross_entropy": labels, "latent": self.options.latent_weight * latent}, statistics)
 
     def _compress(self, batch: Batch) -> Tensor:
-        """(B, W, d) embeddings, each the sum of the tokens that share its place."""
+        """Return vectors (B, W, d), each the weighted sum of the embeddings of the tokens in its place."""
         embedded = self.lm.get_input_embeddings()(batch["ids"])
         shares = embedded * batch["share"][..., None].to(embedded)
         width = batch["labels"].shape[1] + 1
         rows = torch.arange(len(embedded), device=self.device)[:, None] * width
         compressed = embedded.new_zeros(len(embedded) * width, embedded.shape[2])
-        # Whole rows are added: on a GPU, adding numbers one by one would sort all of them to be deterministic
+        # Whole rows are added: to add single numbers deterministically, a GPU would have to sort all of them
         compressed = compressed.index_add(0, (rows + batch["place"]).flatten(), shares.flatten(0, 1))
         return compressed.view(len(embedded), width, -1)
 
     def _latent_loss(self, mean: Tensor, log_deviation: Tensor | None, wanted: Tensor, batch: Batch) -> Tensor:
-        """Sum over the chains' vectors (N, d) of the mean over d."""
+        """Return the loss of the chains' vectors (N, d): the mean over d, summed over N."""
         if self.options.latent_loss == "nll" and log_deviation is not None:
             scaled = (wanted - mean) * torch.exp(-log_deviation)
             return (0.5 * scaled**2 + log_deviation + HALF_LOG_2PI).mean(-1).sum()
@@ -212,7 +212,7 @@ class CoLaR(Method):
         return super().stochastic(decoding) or self._draws_latents(decoding)
 
     def _draws_latents(self, decoding: Decoding) -> bool:
-        """By default vectors are drawn where tokens are."""
+        """Return whether vectors are drawn. By default, they are drawn if tokens are sampled."""
         drawn = decoding.latents == "sample" or (decoding.latents == "default" and decoding.tokens == "sample")
         return drawn and not self.options.deterministic
 
@@ -235,14 +235,14 @@ class CoLaR(Method):
         return Generation(answer, cost, trace={"latents": latents * thought[..., None]} if decoding.trace else {})
 
     def _think(self, prefix: Prefix, keys: dict[str, Tensor], decoding: Decoding) -> tuple[Prefix, Tensor, Tensor]:
-        """Vectors until each row's separator: (B, n, d), and (B, n), which of them belong to a row's chain.
+        """Feed vectors until each row's separator. Return the prefix, the vectors (B, n, d), and the mask (B, n) of
+        those that belong to the chain of their row.
 
-        A row whose chain has ended goes on with the batch, but neither sees nor counts what it is fed. Vectors of a row
-        that has ended are still computed, so that under ``exchanged`` every row always receives another question's
-        vector.
+        A row whose chain has ended stays in the batch, but neither attends to nor counts what it is fed. Its vectors
+        are still computed, so that with ``exchanged`` thoughts every row always receives another question's vector.
         """
         head = self.lm.get_output_embeddings()
-        ends = replace(decoding, top_p=1.0)  # the nucleus is for answers
+        ends = replace(decoding, top_p=1.0)  # nucleus sampling is for answers only
         lengths = forced(decoding, keys["ends"], "latents")
         running = torch.ones_like(keys["ends"], dtype=torch.bool)
         latents, thought = [], []
@@ -267,19 +267,19 @@ class CoLaR(Method):
 
 
 def blocks(length: Tensor, factor: int) -> Tensor:
-    """How many blocks hold ``length`` tokens; the last may be short."""
+    """Return the number of blocks that hold ``length`` tokens; the last block may be short."""
     return (length + factor - 1) // factor
 
 
 def between(first: Tensor, end: Tensor, width: int) -> Tensor:
-    """(B, width) which columns lie in each row's range."""
+    """Return the mask (B, width) of the columns from ``first`` up to, but not including, ``end`` in each row."""
     columns = torch.arange(width)
     return (columns >= first) & (columns < end)
 
 
 def merge(start: Tensor, length: Tensor, real: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """Where the tokens of (B, L) rows go when ``length`` (B, 1) of them from ``start`` (B, 1) on are merged in blocks:
-    their places (B, L), in order, and the number of tokens in each place (B, W), none in those after a row's end."""
+    """Merge ``length`` (B, 1) tokens of each row from ``start`` (B, 1) on into blocks. Return the place of each token
+    (B, L), in order, and the number of tokens in each place (B, W), which is zero after a row's end."""
     token = torch.arange(real.shape[1])
     chain = (token - start).clamp(min=0).minimum(length)  # tokens of the chain before this one
     place = token - chain + torch.where(token < start + length, chain // factor, blocks(length, factor))
@@ -289,12 +289,12 @@ def merge(start: Tensor, length: Tensor, real: Tensor, factor: int) -> tuple[Ten
 
 
 def draw_labels(ids: Tensor, place: Tensor, counts: Tensor, keys: Tensor) -> Tensor:
-    """(B, W) one of the tokens in each place, drawn by the rows' keys; an arbitrary one where there is none."""
+    """Return one of the tokens in each place (B, W), drawn by the rows' keys; in an empty place, an arbitrary token."""
     first = torch.searchsorted(place, torch.arange(counts.shape[1]).expand_as(counts).contiguous())
     drawn = first + (uniform(keys, counts.shape[1]) * counts).long()
     return ids.gather(1, drawn.clamp(max=ids.shape[1] - 1))
 
 
 def _visible(prefix: Prefix, rows: Tensor) -> Prefix:
-    """A prefix whose last position only some rows see."""
+    """Return a prefix whose last position is attended to only by these rows."""
     return replace(prefix, real=torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1), whole=False)

@@ -1,4 +1,4 @@
-"""What methods collate batches with: rows of ids to tensors on the CPU, and what is to be known of them ahead."""
+"""Helpers for :meth:`Method.collate`, which runs on the CPU: padded token ids, labels, and the places of labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IGNORE = -100  # label of a position that carries no loss, as in Hugging Face
 
 
 def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right") -> tuple[Tensor, Tensor]:
-    """Rows of ids to a (B, L) LongTensor and its (B, L) bool mask of real positions."""
+    """Pad rows of ids. Return a (B, L) LongTensor and the (B, L) bool mask of its real positions."""
     lengths = torch.tensor([len(row) for row in rows])
     width = int(lengths.max()) if len(rows) else 0
     columns = torch.arange(width)
@@ -25,9 +25,9 @@ def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"
 def continued(
     prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], eos: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Prompts, and the targets that are to be written after them, in one row each, padded on the right: the ids (B, L)
-    that are read, without a row's last one; the labels (B, L) of what follows each of them, in targets alone; and how
-    many of the ids are no padding."""
+    """Join each prompt and the target to be written after it into one row, padded on the right. Return the ids (B, L)
+    to be read, which leave out the last token of a row; the labels (B, L), each the token that comes next if that is in
+    the target; and the number of ids that are not padding."""
     ids, real = pad([[*prompt, *target] for prompt, target in zip(prompts, targets, strict=True)], eos)
     asked = torch.tensor([len(prompt) for prompt in prompts])[:, None]
     labels = ids.masked_fill(~real | (torch.arange(ids.shape[1]) < asked), IGNORE)
@@ -35,12 +35,12 @@ def continued(
 
 
 def labelled(labels: Tensor) -> Tensor:
-    """(2, N) rows and columns of the labels (B, L) that carry a loss, which :func:`methods.backbone.label_loss` takes.
-    For :meth:`Method.collate`."""
+    """Return the rows and columns (2, N) of the labels (B, L) that carry a loss, for
+    :func:`methods.backbone.label_loss`. Call it in :meth:`Method.collate`, while the labels are on the CPU."""
     return (labels != IGNORE).nonzero().T.contiguous()
 
 
 def padding(**masks: Tensor) -> dict[str, Tensor]:
-    """Those masks of real positions that leave any out. For :meth:`Method.collate`: where a batch has no mask, nothing
-    of it is padding, and attention has a faster way for that."""
+    """Return those masks of real positions that mask anything out. Call it in :meth:`Method.collate`: if a batch has no
+    mask, it has no padding, and attention takes a faster path."""
     return {name: real for name, real in masks.items() if not real.all()}

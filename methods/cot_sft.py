@@ -1,4 +1,4 @@
-"""CoT-SFT: supervised fine-tuning on the written chain of thought, the baseline that everything is measured against."""
+"""CoT-SFT: supervised fine-tuning on the written chain of thought, the baseline for all other methods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CoTSFTOptions(MethodOptions):
 class CoTSFT(Method):
     """The model is fine-tuned to write the chain of thought, then the answer.
 
-    Layout: ``question newline step newline … #### answer <eos>``, with the loss on all that follows the question.
+    Layout: ``question newline step newline … #### answer <eos>``, with the loss on everything after the question.
     """
 
     name = "cot_sft"
@@ -50,7 +50,7 @@ class CoTSFT(Method):
         return Batch(tensors, {"cross_entropy": float(sum(map(len, targets)))}, tokens)
 
     def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
-        """What is written after each prompt."""
+        """Return the tokens to be written after each prompt."""
         return [target(example, self.vocabulary, self.options.steps) for example in examples]
 
     def forward(self, batch: Batch, context: Context) -> Output:
@@ -70,16 +70,16 @@ class CoTSFT(Method):
 
 
 def prompt(question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """A question as every written chain starts: closed by a newline."""
+    """Return the prompt of a written chain: the question and a newline."""
     return [*question, *vocabulary.newline]
 
 
 def lines(steps: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[int]:
-    """Steps, a line each."""
+    """Return the tokens of all steps, one line per step."""
     return [token for step in steps for token in (*step, *vocabulary.newline)]
 
 
 def target(example: Example, vocabulary: Vocabulary, steps: bool = True) -> list[int]:
-    """What is to be written after the prompt: steps a line each, the marked answer, end-of-text."""
+    """Return the tokens to be written after the prompt: one line per step, the marked answer, end-of-text."""
     chain = lines(example.steps, vocabulary) if steps else []
     return [*chain, *vocabulary.answer_marker, *example.answer, vocabulary.eos]

@@ -1,8 +1,8 @@
-"""The one batched answer decoder that every method calls.
+"""The batched answer decoder that all methods share.
 
 A method prefills a :class:`Prefix` with its prompt, may extend it by continuous vectors (:func:`extend`), and decodes
-tokens from it. Prompts are padded on the left; masks and position ids make padding invisible. Finished rows leave the
-batch once they are half of it. How a prefix is kept is the business of :mod:`methods.kv_cache` and
+tokens from it. Prompts are padded on the left; attention masks and position ids hide the padding. Finished rows leave
+the batch once they make up half of it. The KV caches behind a prefix are in :mod:`methods.kv_cache` and
 :mod:`methods._static_cache`.
 """
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-LIKELIEST = 64  # tokens that nearly every draw is among
+LIKELIEST = 64  # nearly every sampled token is among this many
 
 
 @dataclass
 class Prefix:
-    """What a model has read, and the state that the next token is predicted from."""
+    """Everything that a model has read, and the hidden state that predicts the next token."""
 
     cache: KVCache
-    hidden: Tensor  # (B, d) final hidden state of the last position
-    real: Tensor  # (B, L) which positions are seen, and are no padding
+    hidden: Tensor  # (B, d) final hidden state at the last position
+    real: Tensor  # (B, L) mask of the positions to attend to: not padding
     cost: Cost
-    whole: bool = True  # whether all are; known without asking the device
+    whole: bool = True  # whether `real` is all True; known without waiting for the device
 
     def select(self, rows: Tensor) -> Prefix:
-        """The prefix of some rows. The cache is changed in place: this prefix is spent."""
+        """Return the prefix of some rows. The cache is changed in place: do not use this prefix again."""
         self.cache.select(rows)
         return Prefix(self.cache, self.hidden[rows], self.real[rows], self.cost, self.whole)
 
 
 def make_cache(policy: CachePolicy, trunk: Any) -> KVCache:
-    """The cache that a policy names; ``auto`` is ``static`` where a GPU answers and ``dynamic`` elsewhere."""
+    """Return the KV cache for a policy. ``auto`` is ``static`` on a GPU without gradients, else ``dynamic``."""
     if policy == "auto":
         on_gpu = next(trunk.parameters()).is_cuda and not torch.is_grad_enabled()
         policy = "static" if on_gpu else "dynamic"
@@ -63,33 +63,33 @@ def batch_prompts(
     eos: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """What an answer starts from, on ``device``: the ids of prompts (B, L), padded on the left; which of them are real
-    (B, L), or None where all are; and the keys (B,) that tokens are drawn with, functions of question and seed
-    alone."""
+    """Return on ``device``: the ids of the prompts (B, L), padded on the left; the mask of real positions (B, L), or
+    None if there is no padding; and the keys (B,) for sampling tokens, which depend only on the question and the
+    seed."""
     ids, real = pad(prompts, eos, side="left")
     keys = question_keys(questions, decoding.seed, "tokens")
     return ids.to(device), None if real.all() else real.to(device), keys.to(device)
 
 
 def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
-    """The prefix of rows of (B, L, d) vectors, before anything of them is read."""
+    """Return the empty prefix of rows of vectors (B, L, d), before any of them is read."""
     real = torch.zeros(len(embeddings), 0, dtype=torch.bool, device=embeddings.device)
     return Prefix(make_cache(cache, trunk), torch.zeros_like(embeddings[:, 0]), real, Cost())
 
 
 def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cache: CachePolicy = "dynamic") -> Prefix:
-    """Read (B, L, d) left-padded vectors, of which ``real`` (B, L; None: all) are no padding, in one pass."""
+    """Read left-padded vectors (B, L, d) in one pass. ``real`` (B, L) masks out padding; None: there is none."""
     return read(blank(trunk, embeddings, cache), embeddings, real)[0]
 
 
 def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
-    """Read one more (B, d) vector per row. The cache is changed in place: ``prefix`` is spent."""
+    """Read one more vector per row, (B, d). The cache is changed in place: do not use ``prefix`` again."""
     return read(prefix, embeddings[:, None])[0]
 
 
 def read(prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, **settings: Any) -> tuple[Prefix, Any]:
-    """Read (B, n, d) more vectors in one pass, of which ``real`` (B, n; None: all) are no padding; returns the trunk's
-    output too. The cache is changed in place: ``prefix`` is spent."""
+    """Read n more vectors per row, (B, n, d), in one pass, and return the trunk's output too. ``real`` (B, n) masks out
+    padding; None: there is none. The cache is changed in place: do not use ``prefix`` again."""
     own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
     seen = torch.cat([prefix.real, own], dim=1)
     whole = prefix.whole and real is None
@@ -98,15 +98,16 @@ def read(prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, **setti
 
 
 def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) -> tuple[Tensor, Cost]:
-    """Tokens after a prefix, (B, L) with ``eos`` from each row's end on, and what the prefix and they cost.
+    """Decode the tokens that follow a prefix. Return them, (B, L) with ``eos`` from each row's end on, and the cost,
+    that of the prefix included.
 
-    ``keys`` (B,) are the rows' draws when tokens are sampled.
+    If tokens are sampled, the keys (B,) determine the draws of each row.
     """
     head, embed = lm.get_output_embeddings(), lm.get_input_embeddings()
     ends = forced(decoding, keys, "tokens")
     limit = decoding.max_new_tokens if ends is None else int(ends.max())
     tokens = torch.full((len(keys), limit), eos, dtype=torch.long, device=keys.device)
-    rows = torch.arange(len(keys), device=keys.device)  # where the rows still decoded stand in `tokens`
+    rows = torch.arange(len(keys), device=keys.device)  # row of `tokens` for each row still being decoded
     running = torch.ones_like(rows, dtype=torch.bool)
     emitted = 0
     for step in range(limit):
@@ -116,7 +117,7 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
         chosen = torch.where(running, choose(logits, decoding, keys[rows], step), eos)
         tokens[rows, step] = chosen
         alive = chosen != eos
-        still, left = torch.stack([running.sum(), alive.sum()]).tolist()  # the one wait for the device in a greedy step
+        still, left = torch.stack([running.sum(), alive.sum()]).tolist()  # a greedy step waits for the device only here
         emitted, running = emitted + still, alive
         if left == 0 or step + 1 == limit:
             break
@@ -128,7 +129,7 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
 
 
 def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"]) -> Tensor | None:
-    """(B,) how many tokens or latents each row is to have, where :attr:`Decoding.lengths` forces it."""
+    """Return the number (B,) of tokens or latents that :attr:`Decoding.lengths` forces on each row, or None."""
     if decoding.lengths is None:
         return None
     if len(decoding.lengths) != len(keys):
@@ -140,14 +141,14 @@ def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"])
 
 
 def end_where(logits: Tensor, over: Tensor, eos: int) -> Tensor:
-    """Logits (…, V) by which end-of-text alone is chosen where ``over`` (…), and anything but it elsewhere."""
+    """Return logits (…, V) that allow only end-of-text where ``over`` (…) is True, and never end-of-text elsewhere."""
     logits = logits.masked_fill(over[..., None], -torch.inf)
     logits[..., eos] = torch.where(over, 0.0, -torch.inf).to(logits)
     return logits
 
 
 def choose(logits: Tensor, decoding: Decoding, keys: Tensor, step: int) -> Tensor:
-    """(B, V) logits to (B,) tokens: the likeliest, or one draw per row from the nucleus."""
+    """Choose tokens (B,) by logits (B, V): the likeliest, or one draw per row from the nucleus."""
     if decoding.tokens == "greedy":
         return logits.argmax(-1)
     probability = torch.softmax(logits.double() / decoding.temperature, -1)
@@ -155,9 +156,9 @@ def choose(logits: Tensor, decoding: Decoding, keys: Tensor, step: int) -> Tenso
 
 
 def from_nucleus(probability: Tensor, top_p: float, draws: Tensor) -> Tensor:
-    """(B,) tokens by (B, V) probabilities, of which the likeliest that together have ``top_p`` count, from draws (B, 1)
-    in [0, 1). Sorting a large vocabulary takes longer than a decoding step; nearly all draws lie among its likeliest
-    tokens, so the others are looked at where some row's does not."""
+    """Sample tokens (B,) from the likeliest ones whose probabilities (B, V) add up to ``top_p``, by draws (B, 1) in
+    [0, 1). Sorting a large vocabulary takes longer than a decoding step. Nearly all draws fall among its likeliest
+    tokens, so the whole vocabulary is sorted only if some row's draw does not."""
     for count in (min(LIKELIEST, probability.shape[1]), probability.shape[1]):
         likely, order = probability.topk(count)  # the likeliest first
         mass = likely.cumsum(-1)
@@ -171,8 +172,8 @@ def from_nucleus(probability: Tensor, top_p: float, draws: Tensor) -> Tensor:
 
 
 def swap_latents(latents: Tensor, decoding: Decoding) -> Tensor:
-    """(B, …) latents as a question's continuation is to see them: its own, or those of a control that asks whether
-    they carry anything (:attr:`Decoding.thoughts`)."""
+    """Return the latents (B, …) that each row goes on with: its own, or those of a control that tests whether latents
+    carry anything (see :attr:`Decoding.thoughts`)."""
     if decoding.thoughts == "exchanged":
         return latents.roll(1, 0)
     if decoding.thoughts == "mean":

@@ -19,29 +19,29 @@ _SECOND = 0x94D049BB133111EB - (1 << 64)
 
 
 def key(*parts: object) -> int:
-    """A 63-bit key from anything with a stable ``repr``: seeds, names, ids."""
+    """Return a 63-bit key of anything with a stable ``repr``: seeds, names, ids."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
 
 
 def question_keys(questions: Sequence[Sequence[int]], seed: int, stream: str) -> Tensor:
-    """(B,) keys that depend on each question's tokens alone, so that a row draws the same in any batch."""
+    """Return keys (B,) that depend only on each question's tokens, so that a row draws the same in any batch."""
     return torch.tensor([key(seed, stream, list(question)) for question in questions], dtype=torch.long)
 
 
 def generator(*parts: object) -> torch.Generator:
-    """A CPU generator seeded by ``parts``, for draws that are shared by a whole batch."""
+    """Return a CPU generator seeded by ``parts``, for draws that a whole batch shares."""
     return torch.Generator().manual_seed(key(*parts))
 
 
 def uniform(keys: Tensor, count: int, offset: int = 0) -> Tensor:
-    """(B, count) float64 in [0, 1) for (B,) keys; ``offset`` skips draws of the same key."""
+    """Return (B, count) float64 draws in [0, 1) for keys (B,). ``offset`` skips that many draws of each key."""
     positions = torch.arange(offset + 1, offset + count + 1, device=keys.device, dtype=torch.long)
     state = _mix(_mix(keys)[:, None] + positions * _INCREMENT)
     return _shift(state, 11).to(torch.float64) * 2.0**-53
 
 
 def normal(keys: Tensor, count: int, offset: int = 0) -> Tensor:
-    """(B, count) standard normal float64 (Box and Muller)."""
+    """Return (B, count) standard normal float64 draws (Box-Muller transform)."""
     draws = uniform(keys, 2 * count, 2 * offset)
     radius = torch.sqrt(-2.0 * torch.log1p(-draws[:, :count]))
     return radius * torch.cos(2.0 * math.pi * draws[:, count:])
@@ -54,5 +54,5 @@ def _mix(state: Tensor) -> Tensor:
 
 
 def _shift(state: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64."""
+    """Shift int64 to the right logically, without sign extension."""
     return (state >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""What :meth:`methods.base.Method.generate` is asked, and what it returns."""
+"""The settings that :meth:`methods.base.Method.generate` takes, and the results that it returns."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from methods.errors import InputError
 if TYPE_CHECKING:
     from methods.base import Stage
 
-CachePolicy = Literal["auto", "dynamic", "static", "none"]  # of methods.decoding.make_cache
+CachePolicy = Literal["auto", "dynamic", "static", "none"]  # see methods.decoding.make_cache
 
 
 class InterventionError(InputError):
-    """An intervention on latents that a method does not have; the message says which it has."""
+    """An invalid intervention, such as one on latents that a method does not have; the message says what is valid."""
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """Dimensions ``dims`` of the latents that :meth:`methods.base.Method.steerable_latents` names get ``value``, for
-    every question, in thinking step ``step`` (counted from 1) or, without one, in all of them."""
+    """Set dimensions ``dims`` of the latents that :meth:`methods.base.Method.steerable_latents` names to ``value``, for
+    every question, in thinking step ``step`` (counted from 1), or in all steps if ``step`` is None."""
 
     dims: tuple[int, ...]
     value: float
@@ -36,7 +36,7 @@ class Intervention:
 
 @dataclass(frozen=True)
 class Length:
-    """How much is generated for a question: tokens, end-of-text included, and latents, where a method says how many."""
+    """How much is generated for a question: tokens, end-of-text included, and latents, if their number varies."""
 
     tokens: int
     latents: int = 0
@@ -44,28 +44,28 @@ class Length:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are generated. Draws depend on ``seed`` and the question alone, so on no other row of the batch."""
+    """How answers are generated. Random draws depend only on ``seed`` and the question, not on the rest of a batch."""
 
     tokens: Literal["greedy", "sample"] = "greedy"
     latents: Literal["default", "sample", "mean"] = "default"
     temperature: float = 1.0
     top_p: float = 1.0
-    thoughts: Literal["own", "exchanged", "mean"] = "own"  # controls: those of another row of the batch, or their mean
+    thoughts: Literal["own", "exchanged", "mean"] = "own"  # controls: another row's latents, or the batch mean
     seed: int = 0
     max_new_tokens: int = 128
-    answer_only: bool = True  # methods that can skip the steps do so; False: say them too
+    answer_only: bool = True  # do not say the steps, if the method can skip that; False: say them too
     trace: bool = False  # keep the latents in Generation.trace
-    cache: CachePolicy = "auto"  # how what was read is kept; changes no answer
-    stage: Stage | None = None  # answer as a model that has been trained up to the end of it; None: to the last one's
-    lengths: tuple[Length, ...] | None = None  # forced, one per question: measures work whatever the weights say
-    # dimensions set by hand, for methods whose `steerable_latents` names latents; the last one wins
+    cache: CachePolicy = "auto"  # how keys and values are kept; changes no answer
+    stage: Stage | None = None  # answer as a model trained up to the end of this stage; None: of the last stage
+    lengths: tuple[Length, ...] | None = None  # forced, one per question, to measure work whatever the weights are
+    # for methods whose `steerable_latents` names latents; if two set the same dimension, the last one wins
     interventions: tuple[Intervention, ...] = ()
 
 
 @dataclass
 class Cost:
-    """What one call of ``generate`` took: calls of a backbone (each serves the whole batch), latent vectors or thinking
-    steps per question (their mean over the batch), and tokens emitted over all questions (end-of-text included)."""
+    """The cost of one call of ``generate``: backbone passes (each serves the whole batch), latent vectors or thinking
+    steps per question (the mean over the batch), and tokens emitted for all questions (end-of-text included)."""
 
     forward_passes: int = 0
     latent_steps: float = 0.0
@@ -83,8 +83,8 @@ class Cost:
 class Generation:
     """Answers of a batch of questions.
 
-    ``answer``: (B, L) ids, end-of-text from the first end on. ``steps``: (B, K, L) ids, where they are asked for and
-    the method can say them. ``trace``: latents by name, a row per question, where they are asked for.
+    ``answer``: ids (B, L), with end-of-text from each row's end on. ``steps``: ids (B, K, L), the last step being the
+    answer, if requested and the method can say them. ``trace``: latents by name, one row per question, if requested.
     """
 
     answer: Tensor

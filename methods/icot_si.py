@@ -17,11 +17,12 @@ from methods.draws import key, uniform
 from methods.errors import InputError
 from methods.generation import Length
 
-PUBLISHED_CUTOFF = 39  # tokens of GPT-2 or Mistral on GSM8K's equations
+PUBLISHED_CUTOFF = 39  # in tokens of GPT-2 or Mistral, on GSM8K's equations
 
 
 class ICoTSIOptions(MethodOptions):
-    """The published run removes 8 tokens per epoch, and all from 39 on; both depend on the tokenizer and the budget."""
+    """The published run removes 8 tokens per epoch, and all once it reaches 39. Good values of both depend on the
+    tokenizer and the budget."""
 
     tokens_per_epoch: float | None = Field(default=None, gt=0, description="tokens removed; null: by removal_share")
     removal_share: float = Field(default=0.4, gt=0, lt=1, description="of the budget, until all tokens are removed")
@@ -35,11 +36,11 @@ class ICoTSIOptions(MethodOptions):
     )
     optimizer_restart: bool = Field(default=True, description="whenever the count of removed tokens grows")
     warm_start: Literal["none", "cot_sft"] = Field(default="none", description="method whose weights it starts from")
-    steps: ClassVar[bool] = True  # CoT-SFT's option: chains are written before they are shortened
+    steps: ClassVar[bool] = True  # CoT-SFT's option: whole chains are written, before tokens are removed
 
 
 class ICoTSI(CoTSFT):
-    """The model learns as in CoT-SFT while the written chain loses tokens from its left, more and more of them."""
+    """The model is trained like CoT-SFT, while more and more tokens are removed from the left of the written chain."""
 
     name = "icot_si"
     title = "iCoT-SI"
@@ -53,15 +54,15 @@ class ICoTSI(CoTSFT):
     # -- curriculum
 
     def cutoff(self, budget: Budget) -> int:
-        """How many tokens are removed one by one: a constant, or as many as most chains have."""
+        """Return how many tokens are removed one by one: a constant, or a quantile of the chains' lengths."""
         if self.options.cutoff is not None:
             return self.options.cutoff
         lengths = sorted(budget.chain_lengths) or [PUBLISHED_CUTOFF]
         return int(lengths[math.ceil(self.options.cutoff_quantile * len(lengths)) - 1])
 
     def stages(self, budget: Budget) -> list[Stage]:
-        """One stage for each count of removed tokens (counts that a budget has no optimizer step for are passed over),
-        then one without any chain, whose weights are selected."""
+        """Return one stage for each number of removed tokens (numbers for which the budget has no optimizer step are
+        skipped), then one stage without any chain, whose weights are selected."""
         cutoff, options = self.cutoff(budget), self.options
         rate = options.tokens_per_epoch or cutoff / (options.removal_share * budget.epochs)
         if cutoff >= rate * budget.epochs:
@@ -93,7 +94,7 @@ class ICoTSI(CoTSFT):
     # -- training
 
     def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
-        """CoT-SFT's without the first tokens of each chain, or the last."""
+        """Return the targets of CoT-SFT without the first tokens of each chain, or without the last."""
         removed = self._removed(examples, context)
         starts = torch.zeros_like(removed) if self.options.side == "left" else self._chains(examples) - removed
         spans = zip(starts.tolist(), (starts + removed).tolist(), strict=True)
@@ -101,12 +102,12 @@ class ICoTSI(CoTSFT):
         return [written[:start] + written[stop:] for written, (start, stop) in zip(whole, spans, strict=True)]
 
     def _chains(self, examples: Sequence[Example]) -> Tensor:
-        """(B,) tokens of each chain, line ends included."""
+        """Return the number of tokens in each chain (B,), line ends included."""
         line_end = len(self.vocabulary.newline)
         return torch.tensor([sum(len(step) + line_end for step in example.steps) for example in examples])
 
     def _removed(self, examples: Sequence[Example], context: Context) -> Tensor:
-        """(B,) tokens to remove: the stage's count and each example's own offset, at most the whole chain."""
+        """Return the number of tokens to remove (B,): the stage's plus each example's offset, at most the chain."""
         epoch, _ = context.moment
         keys = torch.tensor([key(context.seed, "removal", epoch, example.id) for example in examples])
         offsets = (-torch.log1p(-uniform(keys, 1).squeeze(1)) / (self.options.smoothing or math.inf)).floor()

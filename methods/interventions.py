@@ -1,4 +1,4 @@
-"""Latents set by hand, for methods whose latents have dimensions of their own."""
+"""Interventions: single dimensions of latents set by hand, for methods whose latents can be steered this way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from methods.generation import Intervention, InterventionError
 
 
 def check(interventions: Sequence[Intervention], steps: int, size: int) -> None:
-    """Raise :class:`InterventionError` where ``steps`` thinking steps of ``size`` dimensions lack one that is named."""
+    """Raise :class:`InterventionError` for a step that is not among ``steps``, or a dimension not among ``size``."""
     for one in interventions:
         if one.step is not None and not 1 <= one.step <= steps:
             raise InterventionError(f"there is no step {one.step}: name one from 1 to {steps}, or none for all")
@@ -19,7 +19,7 @@ def check(interventions: Sequence[Intervention], steps: int, size: int) -> None:
 
 
 def intervened(latents: Tensor, interventions: Sequence[Intervention], step: int) -> Tensor:
-    """(B, D) latents of step ``step``, counted from 1, with the values that interventions give them."""
+    """Return the latents (B, D) of thinking step ``step``, counted from 1, with the values that interventions set."""
     for one in interventions:
         if one.step in (None, step):
             latents = latents.clone()

@@ -1,5 +1,5 @@
-"""What a transformer keeps of what it has read: a cache that grows, fixed buffers (:mod:`methods._static_cache`), or
-nothing, so that it reads all again."""
+"""KV caches of a transformer: one that grows, one in fixed buffers (:mod:`methods._static_cache`), and the choice of
+none, where every pass reads everything again."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from methods.backbone import causal_mask, positions_of
 
 
 class KVCache(ABC):
-    """What one trunk has read of some rows; what it reads next is added in place."""
+    """Everything that one trunk has read so far, for a batch of rows. Each read adds to it in place."""
 
     def __init__(self, trunk: Any) -> None:
         self.trunk = trunk
 
     @abstractmethod
     def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
-        """The trunk's output at (B, n, d) vectors, the last n of all positions (B, L), of which ``real`` are seen;
-        ``whole``: all of them are."""
+        """Read vectors (B, n, d) at the last n of L positions, and return the trunk's output there. ``real`` (B, L)
+        marks the positions that are attended to; ``whole`` tells that these are all of them."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
-        """Keep only some rows."""
+        """Keep only these rows."""
 
 
 class DynamicKVCache(KVCache):
-    """A cache that grows by concatenation. Gradients pass through it."""
+    """A KV cache that grows by concatenation. Gradients flow through it."""
 
     def __init__(self, trunk: Any) -> None:
-        from transformers import DynamicCache  # seconds, which a command that builds no model need not wait
+        from transformers import DynamicCache  # takes seconds, and not all commands build a model
 
         super().__init__(trunk)
         self.cache = DynamicCache(config=trunk.config)
@@ -53,7 +53,7 @@ class DynamicKVCache(KVCache):
 
 
 class NoCache(KVCache):
-    """No cache: with every vector all of them are read again, as in most published codes. For comparison."""
+    """No cache: each pass reads all vectors again, as in most published implementations. For comparison."""
 
     def __init__(self, trunk: Any) -> None:
         super().__init__(trunk)
@@ -78,5 +78,5 @@ class NoCache(KVCache):
 
 
 def _mask(real: Tensor, whole: bool) -> Tensor | None:
-    """That of all positions; None where all are seen, which attention has a faster way for."""
+    """Return the causal mask over all positions, or None if all are real: attention is faster without a mask."""
     return None if whole else causal_mask(real)

@@ -1,4 +1,4 @@
-"""A suggestion for a name that there is none of."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from difflib import get_close_matches
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What a message goes on with: the nearest of the ``known`` names, or nothing where none is near."""
+    """Return the end of an error message: the nearest of the ``known`` names, or nothing if none is near."""
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean `{near[0]}`?" if near else ""

@@ -1,4 +1,4 @@
-"""Which methods there are: all modules of this package, and the entry points of others."""
+"""Find methods: in all modules of this package, and by the entry points of other packages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ENTRY_POINT_GROUP = "marcos_bench.methods"
 
 
 log = logging.getLogger(__name__)
-_left_out: dict[str, str] = {}  # why, by module, entry point or class
+_left_out: dict[str, str] = {}  # reasons, by module, entry point or class
 
 
 class UnknownMethod(InputError):
-    """No method of that name; the message suggests the nearest."""
+    """There is no method with this name; the message suggests the nearest one."""
 
 
 @cache
 def available() -> dict[str, type[Method]]:
-    """All methods by name: the modules of this package, but those whose names begin with an underscore (they hold no
-    method, and take seconds to import), then the entry points of other packages.
+    """Return all methods by name: those in the modules of this package and those of other packages' entry points.
+    Modules whose names begin with an underscore are skipped: they hold no method, and take seconds to import.
 
-    What cannot be imported or built is named in the log and left out: somebody may be writing it, and other methods'
-    runs go on.
+    A method that cannot be imported or built is logged and left out: somebody may still be writing it, and the runs of
+    other methods should go on. Two methods with one name raise :class:`InputError`.
     """
     import methods
 
@@ -56,10 +56,10 @@ def available() -> dict[str, type[Method]]:
 
 
 def _loaded(name: str, load: Callable[[], Any]) -> Any:
-    """None where loading fails."""
+    """Return what ``load`` loads, or None if it fails."""
     try:
         return load()
-    except Exception as error:  # whatever a module does when it is imported
+    except Exception as error:  # importing a module may raise anything
         _leave_out(name, f"it cannot be imported ({type(error).__name__}: {error})")
 
 
@@ -70,8 +70,8 @@ def _leave_out(name: str, why: str) -> None:
 
 
 def _is_method(value: object) -> bool:
-    """Whether this is a method that can be built. A class that lacks both a name of its own and what a method must
-    define is one that others are derived from, and so is one that begins with an underscore."""
+    """Return whether this is a method that can be built. A class is taken for a mere base class if it has neither a
+    name of its own nor all abstract methods implemented, or if the class's name begins with an underscore."""
     if not inspect.isclass(value) or not issubclass(value, Method) or value.__name__.startswith("_"):
         return False
     lacking, nameless = sorted(value.__abstractmethods__), "name" not in vars(value)
@@ -81,7 +81,7 @@ def _is_method(value: object) -> bool:
 
 
 def get_method(name: str) -> type[Method]:
-    """The class of a method, or an error that suggests the nearest name."""
+    """Return the class of a method, or raise :class:`UnknownMethod`, which suggests the nearest name."""
     registry = available()
     if name in registry:
         return registry[name]
@@ -92,7 +92,7 @@ def get_method(name: str) -> type[Method]:
 
 
 def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Method:
-    """A method with freshly initialised weights; the global generator is left as it was."""
+    """Build a method with freshly initialised weights. The global generator is left as it was."""
     cls = get_method(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -100,6 +100,6 @@ def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Met
 
 
 def code_digest(name: str, *modules: str) -> str:
-    """A digest of the source that decides a method's numbers: its module or package, all of this package that it
-    builds on, and the ``modules`` named (dotted)."""
+    """Return a digest of the source that determines a method's numbers: its module or package, everything in this
+    package that it builds on, and the given ``modules`` (dotted)."""
     return source_digest(*sorted({*builds_on(get_method(name).__module__), *modules}))

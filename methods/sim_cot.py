@@ -1,4 +1,4 @@
-"""SIM-CoT: another method, and in training a second language model that has to put each of its latents into words."""
+"""SIM-CoT: another method, whose latents a second language model has to put into words during training."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class SimCoTOptions(MethodOptions):
 
 
 class SimCoT(Method):
-    """Another method, ``base``, is trained with one loss more: a decoder reads the latents that stand for a step, and
-    has to write the step.
+    """Another method, ``base``, is trained with one additional loss: a decoder reads the latents that stand for a step
+    and has to write the step.
 
-    The decoder starts as a copy of the base's language model and reads tokens through the base's embeddings. Answering
-    does not use it.
+    The decoder starts as a copy of the base's language model and reads tokens through the base's embeddings. It is not
+    used for answering.
     """
 
     citation = """@misc{wei2025simcot,
@@ -60,24 +60,24 @@ class SimCoT(Method):
     @property
     @abstractmethod
     def group(self) -> int:
-        """How many latents stand for a step together."""
+        """The number of latents that together stand for one step."""
 
     @abstractmethod
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
-        """The text that each group of an example's latents stands for, empty where it stands for none."""
+        """Return the text that each group of an example's latents stands for, empty if a group stands for none."""
 
     def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """The weight of the cross entropy of each text's tokens, in a sum that is divided by the number of examples, as
-        far as it depends on the example alone."""
+        """Return a weight per text for the cross entropy of its tokens, as far as it depends on the example alone. The
+        weighted sum is divided by the number of examples."""
         return [[1.0] * len(own) for own in texts]
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """The base's batch and R texts: ``explained`` (R, L), ``explained_labels`` and ``weights`` (R, L + 1), and the
-        ``latents`` (R, group) that stand for each, as indices into those of the whole batch."""
+        """Collate the base's batch and R texts: ``explained`` (R, L), ``explained_labels`` and ``weights`` (R, L + 1),
+        and ``latents`` (R, group), the indices of each text's latents among those of the whole batch."""
         batch = self.base.collate(examples, context)
         texts = [self.explanations(example, context) for example in examples]
         weights, most = self.text_weights(texts), max(map(len, texts))
-        said = [  # an example with fewer groups of latents than others has them last
+        said = [  # examples with fewer groups of latents than others have them at the end
             (row * most + most - len(own) + i, weights[row][i], [*text, self.vocabulary.eos])
             for row, own in enumerate(texts)
             for i, text in enumerate(own)
@@ -107,11 +107,11 @@ class SimCoT(Method):
         return output
 
     def weights(self, batch: Batch, context: Context) -> Tensor:
-        """(R, L + 1) of the texts' tokens; with what depends on other examples."""
+        """Return the weights (R, L + 1) of the texts' tokens, including factors that depend on other examples."""
         return batch["weights"]
 
     def explain(self, batch: Batch, latents: Tensor, weights: Tensor) -> Tensor:
-        """The weighted cross entropy of all texts, each read after its group of the (B, m, d) latents."""
+        """Return the weighted cross entropy of all texts, each read after its group of the latents (B, m, d)."""
         groups = latents.flatten(0, 1)[batch["latents"]]
         words = self.base.lm.get_input_embeddings()(batch["explained"])
         output = self.decoder.base_model(inputs_embeds=torch.cat([groups, words], dim=1), use_cache=False)
@@ -123,7 +123,7 @@ class SimCoT(Method):
         return self.base.length(example)
 
     def _nothing(self) -> Tensor:
-        """0, where no example has latents, but by way of the same modules as any explanation."""
+        """Return 0, for a batch whose examples have no latents, by calling the same modules as any explanation."""
         end = torch.full((1, 1), self.vocabulary.eos, device=self.device)
         words = self.base.lm.get_input_embeddings()(end)
         hidden = self.decoder.base_model(inputs_embeds=words, use_cache=False).last_hidden_state
@@ -152,7 +152,7 @@ class SimCoTCoconutOptions(SimCoTOptions):
 
 
 class SimCoTCoconut(SimCoT):
-    """SIM-CoT goes through Coconut's curriculum again, from its checkpoint, and explains the thoughts of each step."""
+    """SIM-CoT repeats Coconut's curriculum, from a Coconut checkpoint, and explains the thoughts of each step."""
 
     name = "sim_cot_coconut"
     title = "SIM-CoT (Coconut)"
@@ -169,7 +169,7 @@ class SimCoTCoconut(SimCoT):
         return self.base.options.thoughts_per_step
 
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
-        """The steps that thoughts replace; thoughts beyond the last step stand for the answer."""
+        """Return the steps that thoughts replace. Thoughts beyond the last step stand for the answer."""
         (stage,) = self.base.example_stages([example], context)
         groups = min(stage, self.base.options.max_stage)
         replaced = len(example.steps) - len(self.base.steps_left(example, stage))
@@ -177,7 +177,7 @@ class SimCoTCoconut(SimCoT):
         return [*lines, *[[*self.vocabulary.answer_marker, *example.answer]] * (groups - len(lines))]
 
     def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """A text's loss is the sum over its tokens, an example's the mean over its texts."""
+        """Return weights that sum the loss over the tokens of a text, and average it over the texts of an example."""
         return [[1 / len(own) for _ in own] for own in texts]
 
 
@@ -186,7 +186,7 @@ class SimCoTCODIOptions(SimCoTOptions):
 
 
 class SimCoTCODI(SimCoT):
-    """SIM-CoT has CODI's one stage and losses, and explains every latent and the state after the last one."""
+    """SIM-CoT keeps CODI's single stage and its losses, and explains every latent and the state after the last one."""
 
     name = "sim_cot_codi"
     title = "SIM-CoT (CODI)"
@@ -204,16 +204,16 @@ class SimCoTCODI(SimCoT):
         return 1
 
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
-        """A step for each state, as long as there are steps."""
+        """Return a step for each state, and nothing for states beyond the last step."""
         states = self.base.options.num_latents + 1
         lines = merge(example.steps, states, self.vocabulary.newline)
         return [*lines, *[[]] * (states - len(lines))]
 
     def weights(self, batch: Batch, context: Context) -> Tensor:
-        """The loss of the n-th texts of a batch is the mean over all their tokens; every n that has texts counts the
-        same. The weights make a sum of it that is divided by the number of examples."""
+        """Return weights by which the loss is, for each n, the mean over all tokens of the batch's n-th texts, and then
+        the mean over every n that has texts. They allow for the later division by the number of examples."""
         nth = batch["latents"][:, 0] % (self.base.options.num_latents + 1)
-        written = (batch["explained_labels"] != IGNORE) * batch["weights"].double()  # a text of weight 0 is none
+        written = (batch["explained_labels"] != IGNORE) * batch["weights"].double()  # a text of weight 0 does not count
         count = written.new_zeros(self.base.options.num_latents + 1).index_add(0, nth, written.sum(1))
         rows = written.new_full((1,), len(batch["asked"]))
         if context.over_ranks:
@@ -223,7 +223,7 @@ class SimCoTCODI(SimCoT):
 
 
 def merge(steps: Sequence[Sequence[int]], count: int, separator: Sequence[int]) -> list[list[int]]:
-    """At most ``count`` texts: a step each, and the last joins all steps that are left."""
+    """Return at most ``count`` texts: one step each, except that the last joins all remaining steps."""
     if len(steps) <= count:
         return [list(step) for step in steps]
     joined = [token for step in steps[count - 1 :] for token in (*separator, *step)]

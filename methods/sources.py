@@ -1,4 +1,4 @@
-"""Which source files numbers come from, and a digest of what they do. Nothing is imported to find out."""
+"""Find the source files that results depend on, and digest what they do. Nothing is imported for this."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OWN = __name__.partition(".")[0] + "."
 
 
 def source_digest(*modules: str) -> str:
-    """A digest of the source of modules and packages (dotted), short enough to be read in a reason. Comments, layout,
-    docstrings, titles, citations and descriptions do not count: a run of days is not begun anew for a better word."""
+    """Return a digest of the source of modules and packages (dotted), short enough to be read in a reason for a rerun.
+    Comments, layout, docstrings, titles, citations and descriptions do not count: better wording reruns nothing."""
     whole = hashlib.sha256()
     for module in modules:
         for path in source_files(module):
@@ -24,7 +24,7 @@ def source_digest(*modules: str) -> str:
 
 @cache
 def _substance(path: Path, changed: int) -> bytes:
-    """What a file says, since it was last ``changed``; of code, what it does."""
+    """Return the content of a file, as last ``changed`` at this time; of Python code, only what it does."""
     if path.suffix != ".py":
         return path.read_bytes()
     tree = ast.parse(path.read_text())
@@ -39,21 +39,21 @@ def _substance(path: Path, changed: int) -> bytes:
 
 
 def _is_words(part: ast.stmt) -> bool:
-    """Whether a line of a class gives it a title or a citation."""
+    """Return whether a statement of a class sets its title or citation."""
     if not isinstance(part, ast.Assign) or not isinstance(part.value, ast.Constant):
         return False
     return [target.id for target in part.targets if isinstance(target, ast.Name)] in (["title"], ["citation"])
 
 
 def source_files(module: str) -> list[Path]:
-    """A module's file, with a data file of the same name if it has one; of a package, all that are in it."""
+    """Return a module's file, and a data file of the same name if there is one; for a package, all files in it."""
     if files := _files(module):
         return files
     raise ModuleNotFoundError(f"no module is named {module!r}")
 
 
 def _files(module: str) -> list[Path]:
-    """No file where there is no such module."""
+    """Do the same as :func:`source_files`, but return no file if there is no such module."""
     top, *parts = module.split(".")
     spec = find_spec(top)
     if spec is None:
@@ -68,7 +68,7 @@ def _files(module: str) -> list[Path]:
 
 @cache
 def builds_on(module: str) -> set[str]:
-    """A module and the modules of this package that it takes something from wherever in its code, and so on."""
+    """Return a module and all modules of this package that it imports, anywhere in its code, directly or indirectly."""
     seen: set[str] = set()
     new = {module}
     while new:
@@ -78,7 +78,7 @@ def builds_on(module: str) -> set[str]:
 
 
 def _imports(module: str) -> set[str]:
-    """The modules of this package that a module names in its imports."""
+    """Return the modules of this package that a module names in its imports."""
     found: set[str] = set()
     for path in source_files(module):
         for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
@@ -86,4 +86,4 @@ def _imports(module: str) -> set[str]:
                 found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith(OWN) and _files(name)}  # what is no module is a name in one
+    return {name for name in found if name.startswith(OWN) and _files(name)}  # the rest are names in modules

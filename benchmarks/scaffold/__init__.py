@@ -1,4 +1,4 @@
-"""The first file of a new method: it works, and its comments say what to change."""
+"""The file that ``marcos-bench new-method`` writes. It works as it is, and its comments say what to change."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from methods.registry import available
 
 
 class ScaffoldError(InputError):
-    """A file that cannot be written for a new method; the message says what to do."""
+    """The file of a new method cannot be written; the message says what to do."""
 
 
 def new_method(name: str, folder: Path) -> Path:
-    """Write a method of that name, as ``folder/name.py``, and return the path."""
+    """Write a method with this name to ``folder/name.py`` and return the path."""
     taken = vars(template).keys() - {"MyMethod"}
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or class_name(name) in taken:
         raise ScaffoldError(
@@ -37,5 +37,5 @@ def new_method(name: str, folder: Path) -> Path:
 
 
 def class_name(name: str) -> str:
-    """``my_method`` as ``MyMethod``."""
+    """Return the name of a method's class: ``MyMethod`` for ``my_method``."""
     return "".join(word.capitalize() for word in name.split("_"))

@@ -13,10 +13,10 @@ from methods.marcos.options import MarCosOptions
 
 
 def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:
-    """Contiguous, even groups. With fewer steps than groups the empty ones come last, just before the answer.
+    """Split steps into contiguous groups of about equal size. With fewer steps than groups, the empty groups come last,
+    just before the answer; without groups (K = 1), only the answer is said.
 
-    Without any group, K = 1, only the answer is said. The published code instead moves a short answer to an earlier
-    step.
+    The published code instead moves a short answer to an earlier step.
     """
     if groups and len(steps) > groups:
         bounds = [round(i * len(steps) / groups) for i in range(groups + 1)]
@@ -25,15 +25,15 @@ def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int
 
 
 def start(vocabulary: Vocabulary) -> list[int]:
-    """What speaking starts from: one token, also where a tokenizer makes two of a newline."""
+    """Return the token that speaking starts from: a single one, even if the tokenizer makes two of a newline."""
     return vocabulary.newline[-1:]
 
 
 def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0) -> list[list[int]]:
-    """K target rows: one token of a newline, the group's tokens, end-of-text unless the group is empty.
+    """Return K target rows: one token of a newline, the group's tokens, and end-of-text unless the group is empty.
 
-    A group longer than ``limit`` tokens is cut there, and ends with end-of-text all the same, as in the published code.
-    A share ``marked`` of all examples, drawn by their ids, has the marker before the answer.
+    A group longer than ``limit`` tokens is cut there, and still ends with end-of-text, as in the published code. A
+    share ``marked`` of all examples, drawn by their ids, has the marker before the answer.
     """
     blank = vocabulary.encode(" ")
     rows = []
@@ -48,8 +48,8 @@ def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, ma
 def paths(
     questions: Sequence[Sequence[int]], split: Sequence[Sequence[Sequence[int]]]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Each question and its K targets in one row, without what is only said, the end-of-text of each; and how many of
-    the row's tokens have been read at the end of each step."""
+    """Join each question and its K targets into one row, without the end-of-text of a target, which is only said.
+    Return the rows, and for each row how many of its tokens have been read at the end of each step."""
     rows, lengths = [], []
     for question, steps in zip(questions, split, strict=True):
         row, ends = [*question], []
@@ -62,9 +62,9 @@ def paths(
 
 
 def positions(options: MarCosOptions, question: int, written: Tensor, read: Tensor) -> int:
-    """Positions that the four transformers process in one training pass: ``question`` tokens, targets, ``written``
-    (K B, M), of which only rows that say something are spoken, and what f has read of rows (K B,), or (B, K) by the end
-    of each step."""
+    """Return the number of positions that the four transformers process in one training pass, given the number of
+    ``question`` tokens, the mask of ``written`` targets (K B, M), of which only rows that say something are spoken, and
+    the number of tokens that f has ``read`` of each row (K B,), or by the end of each step (B, K)."""
     neurons = options.deep + options.shallow + (options.tau if options.randomness else 0)
     thinking = options.steps * question + len(written) * neurons
     lengths = written.sum(1)

@@ -1,4 +1,4 @@
-"""MarCos as a method: two phases of training, thinking in steps, speaking from thoughts."""
+"""MarCos: two phases of training, thinking in steps, and speaking from thoughts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from methods.marcos.thinking import next_neurons, pool
 
 
 class MarCos(Method):
-    """Understanding reads the question once; thinking updates deep and shallow neurons K times; speaking puts the
-    shallow neurons of any step into words, independently of all other steps."""
+    """An understanding layer reads the question once; a thinking layer updates deep and shallow neurons K times; a
+    speaking layer puts the shallow neurons of any step into words, independently of all other steps."""
 
     name = "marcos"
     title = "MarCos"
@@ -49,7 +49,7 @@ class MarCos(Method):
             self.inject = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
             self.prior = RandomnessPredictor(width, size, options.epsilon)
             self.sparsity = SparsityController(options.sparsity)
-        if options.thinking_init == "xavier":  # last, so that all else starts as it does without
+        if options.thinking_init == "xavier":  # last, so that all other initial weights stay the same
             for matrix in (parameter for parameter in self.thinking.parameters() if parameter.dim() == 2):
                 nn.init.xavier_uniform_(matrix)
 
@@ -88,15 +88,15 @@ class MarCos(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """``question`` (B, n); ``active`` (A,), the rows of targets that say something; what these say
-        (:func:`target_tensors`); and what f reads."""
+        """Collate ``question`` (B, n); ``active`` (A,), the rows of targets that say something; the targets of these
+        rows (:func:`target_tensors`); and what f reads."""
         epoch, _ = context.moment
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
         ids, written, read = self._targets(examples)
         active = (written.sum(1) > 1).nonzero().squeeze(1)
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
         keys = torch.tensor([key(context.seed, epoch, example.id) for example in examples])
-        seen = self.options.refinements and context.training  # validated by what the first pass says
+        seen = self.options.refinements and context.training  # validation scores the first pass
         shown = revealed(labels, keys, self.options.steps, context.step) if seen else None
         return Batch(
             {
@@ -112,9 +112,9 @@ class MarCos(Method):
         )
 
     def _targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """(K B, M) target rows, step by step; which of their positions are written; and what f reads: of ``targets``,
-        the rows without their last end-of-text, which is only said, ``lengths`` (K B,) tokens; or ``paths`` (B, P), of
-        which it has read ``lengths`` (B, K) by the end of each step."""
+        """Return target rows (K B, M), step by step; the mask of their written positions; and what f reads: of
+        ``targets``, the rows without their end-of-text, which is only said, ``lengths`` (K B,) tokens; or of ``paths``
+        (B, P), ``lengths`` (B, K) tokens by the end of each step."""
         options = self.options
         shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
         split = [targets(example, *shape) for example in examples]
@@ -137,7 +137,7 @@ class MarCos(Method):
         if mean is None:
             return Output({"reconstruction": loss})
         counted = mean.flatten(0, 1)[active if self.options.sparsity.steps == "said" else slice(None)]
-        l1 = counted.abs().sum(dtype=torch.float32)  # bfloat16 would round it, under autocast on a CPU
+        l1 = counted.abs().sum(dtype=torch.float32)  # under autocast on a CPU, bfloat16 would round it
         statistics = {
             "l1": l1.detach(),
             "counted_steps": l1.new_full((), len(counted)),
@@ -146,12 +146,12 @@ class MarCos(Method):
         return Output({"reconstruction": loss, "sparsity": self.sparsity.weight.to(l1) * l1}, statistics)
 
     def understand(self, question: Tensor) -> Tensor:
-        """(B, n) right-padded ids to H_in (B, n, d). Causal, so padding behind a question changes nothing."""
+        """Return H_in (B, n, d) for right-padded ids (B, n). Attention is causal, so the padding changes nothing."""
         return self.understanding(input_ids=question, use_cache=False).last_hidden_state
 
     def _encode(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | None, Tensor]:
-        """For all K steps, from one call of f, each (K, B, tau d): the posterior's mean; its deviation, where f gives
-        it; and R."""
+        """Return, for all K steps from one call of f, the posterior's mean; its deviation, if f gives one; and R. Each
+        is (K, B, tau d)."""
         mean, deviation = self._posterior(batch.tensors)
         if self.options.posterior == "deterministic":
             return mean, None, mean
@@ -162,7 +162,7 @@ class MarCos(Method):
         return mean, deviation, mean + (self.options.epsilon if deviation is None else deviation) * noise
 
     def _posterior(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """What one call of f gives for all steps: the mean, and the deviation if there is one, both (K, B, tau d)."""
+        """Return what one call of f gives for all steps: the mean and any deviation, both (K, B, tau d)."""
         if "paths" in tensors:
             mean, deviation = self.posterior(tensors["paths"], tensors["lengths"])
             return mean.transpose(0, 1), None if deviation is None else deviation.transpose(0, 1)
@@ -171,7 +171,7 @@ class MarCos(Method):
         return mean.view(shape), None if deviation is None else deviation.view(shape)
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
-        """The posterior's mean of R."""
+        """Return the posterior's mean of R, (B, K, tau d), or None without R."""
         if not self.options.randomness:
             return None
         _, _, read = self._targets(examples)
@@ -179,7 +179,7 @@ class MarCos(Method):
         return mean.transpose(0, 1)
 
     def think(self, question: Tensor, real: Tensor, randomness: Tensor | None) -> Tensor:
-        """Shallow neurons of each step, (K, B, S, d), given R of each step (K, B, tau d) (or none)."""
+        """Return the shallow neurons of each step, (K, B, S, d), given R of each step, (K, B, tau d) or None."""
         neurons = self.neurons.expand(len(question), -1, -1)
         shallow = []
         for step in range(self.options.steps):
@@ -188,14 +188,14 @@ class MarCos(Method):
         return torch.stack(shallow)
 
     def think_once(self, question: Tensor, real: Tensor, neurons: Tensor, randomness: Tensor | None) -> Tensor:
-        """One step of the chain: neurons (B, T + S, d) to the next ones, given R (B, tau d) (or none)."""
+        """Take one step of the chain: return the next neurons (B, T + S, d), given R, (B, tau d) or None."""
         vectors = None
         if randomness is not None:
             vectors = self.inject(randomness).view(len(neurons), self.options.tau, -1)
         return next_neurons(self.thinking, question, real, neurons, vectors, self.options.attention == "causal")
 
     def _reconstruction(self, shallow: Tensor, batch: Batch) -> Tensor:
-        """Cross entropy, summed, of what is to be said from the active rows' shallow neurons (A, S, d)."""
+        """Return the summed cross entropy of the targets, said from the shallow neurons (A, S, d) of active rows."""
         labels, at = batch["labels"], batch["labelled"]
         if self.options.speaking == "autoregressive":
             states = speak(self.speaking, shallow, batch["targets"][batch["active"]])
@@ -228,7 +228,7 @@ class MarCos(Method):
     # -- phase 2: the predictor on the frozen model's features
 
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
-        """What g sees, (B, K, d), and the posterior that it is to predict, (B, K, tau d)."""
+        """Return what g sees, (B, K, d), and the posterior that it has to predict, (B, K, tau d)."""
         question = self.understand(batch["question"])
         mean, deviation, randomness = self._encode(batch, context)
         neurons = self.neurons.expand(len(question), -1, -1)

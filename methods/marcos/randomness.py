@@ -1,4 +1,4 @@
-"""R: what a thinking step cannot know from the question. Encoded from the step's text by f, predicted by g."""
+"""R: what a thinking step cannot know from the question. f encodes it from the step's text, and g predicts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RandomnessEncoder(nn.Module):
-    """f: a transformer, then d -> tau d with ReLU; most dimensions of R are exactly zero (paper, eq. for f).
+    """f: a transformer, then d -> tau d with ReLU, so that most dimensions of R are exactly zero (paper, eq. for f).
 
     The Gaussian variant has a second head for the standard deviation.
     """
@@ -30,8 +30,8 @@ class RandomnessEncoder(nn.Module):
         self.deviation = nn.Linear(trunk.config.hidden_size, size) if gaussian else None
 
     def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Right-padded ids (N, M), and how many of them are read, (N,), to mean, and deviation if Gaussian, both
-        (N, tau d). Several lengths of each row, (N, k), give (N, k, tau d)."""
+        """Return the mean and, if Gaussian, the deviation, both (N, tau d), of R for right-padded ids (N, M), of which
+        f reads the first ``lengths`` (N,). Several lengths per row, (N, k), give (N, k, tau d)."""
         hidden = self.trunk(input_ids=ids, use_cache=False).last_hidden_state
         rows = torch.arange(len(ids), device=ids.device).view(-1, *[1] * (lengths.dim() - 1))
         last = hidden[rows, lengths - 1]
@@ -47,20 +47,20 @@ class RandomnessPredictor(nn.Module):
         self.epsilon, self.floor = epsilon, math.log(epsilon)
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        """(…, d) to mean and log deviation, both (…, tau d). The deviation stays above epsilon, smoothly, so that its
-        gradient never dies there."""
+        """Return the mean and log deviation of R, both (…, tau d), for pooled vectors (…, d). The deviation stays above
+        epsilon by a smooth bound, so that its gradient never vanishes there."""
         mean, raw = self.layers(pooled).chunk(2, -1)
         return mean, self.floor + F.softplus(raw - self.floor)
 
     def loss(self, features: Mapping[str, Tensor], upstream: bool) -> Tensor:
-        """Summed over features (B, K, …): ``pooled``, and the posterior's ``mean`` and perhaps ``deviation`` there."""
+        """Sum the loss over features (B, K, …): ``pooled``, the posterior's ``mean`` and any ``deviation``."""
         mean, log_deviation = self(features["pooled"])
         if upstream:
             return upstream_nll(features["mean"], mean, log_deviation).sum()
         return gaussian_kl(features["mean"], features.get("deviation", self.epsilon), mean, log_deviation).sum()
 
     def draw(self, pooled: Tensor, keys: Tensor, step: int, at_mean: bool) -> Tensor:
-        """R of one thinking step (B, tau d) from (B, d): a draw by the rows' keys (B,), or its mean."""
+        """Return R of one thinking step (B, tau d) for pooled (B, d): a draw by the rows' keys (B,), or the mean."""
         mean, log_deviation = self(pooled)
         if at_mean:
             return mean
@@ -69,21 +69,21 @@ class RandomnessPredictor(nn.Module):
 
 
 def gaussian_kl(mean: Tensor, deviation: Tensor | float, prior_mean: Tensor, prior_log_deviation: Tensor) -> Tensor:
-    """Elementwise KL(N(mean, deviation^2) || N(prior_mean, prior_deviation^2)), in nats."""
+    """Return the elementwise KL(N(mean, deviation^2) || N(prior_mean, prior_deviation^2)), in nats."""
     if not isinstance(deviation, Tensor):
-        deviation = mean.new_full((), deviation)  # filled on the device, which is not waited for
+        deviation = mean.new_full((), deviation)  # filled on the device: the host does not wait
     error = deviation.square() + (mean - prior_mean).square()
     return prior_log_deviation - deviation.log() + error * torch.exp(-2 * prior_log_deviation) / 2 - 0.5
 
 
 def upstream_nll(value: Tensor, prior_mean: Tensor, prior_log_deviation: Tensor) -> Tensor:
-    """The published code's density, wrong exponent included: ((x - mean) / (2 sigma^2))^2. For forensic runs only."""
+    """Return the published code's loss, wrong exponent included: ((x - mean) / (2 sigma^2))^2. For forensics only."""
     scaled = (value - prior_mean) * torch.exp(-2 * prior_log_deviation) / 2
     return scaled.square() + prior_log_deviation + 0.5 * math.log(2 * math.pi)
 
 
 class SparsityController(nn.Module):
-    """lambda: up by 1 % when the mean L1 norm of R is above its target, else down by 1 %. Part of the checkpoint."""
+    """lambda: up by 1 % if the mean L1 norm of R is above its target, else down by 1 %. Part of the checkpoint."""
 
     weight: Tensor
     seen: Tensor
@@ -95,7 +95,7 @@ class SparsityController(nn.Module):
         self.register_buffer("seen", torch.zeros(3, dtype=torch.float64))  # L1 sum, active steps, optimizer steps
 
     def update(self, l1: float, active: float) -> None:
-        """Take in the sums over one global batch; every ``window`` of them lambda moves."""
+        """Take in the sums over one global batch; after every ``window`` batches, lambda changes."""
         options = self.options
         if not options.adaptive or active == 0:
             return

@@ -1,9 +1,9 @@
-"""Speaking: token by token, or all tokens of a step from one pass, and passes that mend the least certain ones.
+"""Speaking: token by token, or all tokens of a step in one pass, with optional passes that revise uncertain tokens.
 
-The second is the paper's "Potential for non-autoregressive decoding in speaking stage", which trains for 128 tokens at
-once. Refinement is mask-predict (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked
-language models", 2019): it needs a model that was trained with a part of its targets in sight (:func:`revealed`).
-Shapes: A active rows, those that say something, of K B; S shallow neurons; M places in a row.
+The second way is the paper's "Potential for non-autoregressive decoding in speaking stage", which trains for 128 tokens
+at once. Refinement is mask-predict (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked
+language models", 2019): it needs a model that was trained with some of its targets visible (:func:`revealed`).
+Shapes: A active rows (those that say something) out of K B; S shallow neurons; M places in a row.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from methods.decoding import decode, end_where, prefill
 from methods.draws import key, uniform
 from methods.generation import Cost, Decoding
 
-ROWS_AT_ONCE = 16  # whose logits are there at a time when all places are told together: of 150,000 tokens, 1.2 GB
+ROWS_AT_ONCE = 16  # rows whose logits are computed at once, for all their places: 1.2 GB for 150,000 tokens
 
 
 def speak(lm: Any, shallow: Tensor, ids: Tensor) -> Tensor:
-    """Final hidden states (A, M, d) at target ids (A, M), read with teacher forcing after the thoughts (A, S, d)."""
+    """Return final hidden states (A, M, d) at target ids (A, M), teacher-forced after the thoughts (A, S, d)."""
     embedded = lm.get_input_embeddings()(ids)
     output = lm.base_model(inputs_embeds=torch.cat([shallow, embedded], dim=1), use_cache=False)
     return output.last_hidden_state[:, shallow.shape[1] :]
@@ -33,19 +33,19 @@ def speak(lm: Any, shallow: Tensor, ids: Tensor) -> Tensor:
 def decode_in_turn(
     lm: Any, shallow: Tensor, start: Sequence[int], decoding: Decoding, keys: Tensor, eos: int
 ) -> tuple[Tensor, Cost]:
-    """Tokens (A, L) that follow the thoughts (A, S, d) and the ids ``start``, and their cost. ``keys`` (A,) are the
-    rows' draws when tokens are sampled."""
+    """Decode the tokens (A, L) that follow the thoughts (A, S, d) and the ids ``start``; return their cost too. If
+    tokens are sampled, the keys (A,) determine the draws of each row."""
     ids = torch.tensor(start, device=shallow.device).expand(len(shallow), -1)
     sequence = torch.cat([shallow, lm.get_input_embeddings()(ids)], dim=1)
     return decode(lm, prefill(lm.base_model, sequence, None, decoding.cache), decoding, keys, eos)
 
 
 def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
-    """Final hidden states (A, M, d), each of which tells the token of its own place.
+    """Return final hidden states (A, M, d), each of which predicts the token in its own place.
 
-    Every place sees all thoughts (A, S, d) and the tokens ``ids`` (A, M) that are ``known`` (A, M). A place that is not
-    known holds end-of-text. What a place becomes does not depend on how many blank ones there are, so training may
-    leave out those behind the targets of a batch.
+    Every place attends to all thoughts (A, S, d) and to those tokens of ``ids`` (A, M) that are ``known`` (A, M). A
+    place that is not known holds end-of-text. The prediction at a place does not depend on the number of unknown
+    places, so training may leave out those after the targets of a batch.
     """
     thoughts, length = shallow.shape[1], ids.shape[1]
     visible = known.new_zeros(len(known), thoughts + length, thoughts + length)
@@ -57,10 +57,11 @@ def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tenso
 
 
 def revealed(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tensor, Tensor]:
-    """Which targets a training pass shows, (K B, M), and a weight for the loss of each that it hides. For collating.
+    """Return which targets a training pass shows, (K B, M), and the loss weights of those it hides. For collating.
 
-    Of each row's L targets it hides a number drawn evenly from 1 to L, at places drawn evenly. The weight, L over that
-    number, keeps the size of a row's loss. ``keys`` (B,) are those of the examples, ``step`` the optimizer's.
+    Of the L targets of a row, it hides a number drawn uniformly from 1 to L, at places drawn uniformly. The weight is L
+    divided by that number, which keeps the scale of a row's loss. ``keys`` (B,) are one per example; ``step`` is the
+    optimizer step.
     """
     draws = torch.cat([uniform(keys ^ key("in sight", step, k), 1 + labels.shape[1]) for k in range(steps)])
     target = labels != IGNORE
@@ -71,9 +72,9 @@ def revealed(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tenso
 
 
 def target_tensors(labels: Tensor, active: Tensor, shown: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
-    """What a batch holds of the ``active`` rows (A,) of targets (K B, M): ``labels`` (A, M) and which of them are
-    ``labelled``. With what :func:`revealed` gives as ``shown``, these are the hidden ones, and it is there too, as
-    ``known`` and ``weights`` (A, M)."""
+    """Return a batch's tensors for the ``active`` rows (A,) of targets (K B, M): ``labels`` (A, M), and ``labelled``,
+    the places that carry a loss. If ``shown`` has the result of :func:`revealed`, only hidden targets carry a loss, and
+    that result is included as ``known`` and ``weights`` (A, M)."""
     said = labels[active]
     if shown is None:
         return {"labels": said, "labelled": labelled(said)}
@@ -90,8 +91,8 @@ def at_once_loss(
     known: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Sum of the cross entropy of the targets (A, M) ``at`` some places (2, N), each told in its own place: from the
-    thoughts alone, or with others in sight, ``known`` (A, M), and then weighted."""
+    """Return the summed cross entropy of the targets (A, M) ``at`` some places (2, N), each predicted in its own place:
+    from the thoughts alone, or with the ``known`` (A, M) targets visible, and then with ``weights`` (A, M)."""
     if known is None:
         known = torch.zeros_like(labels, dtype=torch.bool)
     hidden = speak_at_once(lm, shallow, labels.masked_fill(~known, eos), known)
@@ -101,14 +102,14 @@ def at_once_loss(
 def decode_at_once(
     lm: Any, shallow: Tensor, eos: int, length: int, refinements: int, ends: Tensor | None = None
 ) -> tuple[Tensor, Cost]:
-    """(A, length) tokens, end-of-text from each row's end on: the likeliest of every place from one pass. Each
-    refinement then says a part of them anew, those it is least sure of, with the others in sight; the part shrinks
-    evenly, and rows stay within the length that the first pass gave them, or that ``ends`` (A,) forces on them."""
+    """Decode tokens (A, length), with end-of-text from each row's end on: the likeliest of every place, in one pass.
+    Each refinement then predicts the least certain ones again, with the others visible. Their number shrinks linearly,
+    and rows stay within the length that the first pass gave them, or that ``ends`` (A,) forces on them."""
     blank = torch.full((len(shallow), length), eos, device=shallow.device)
     unseen = torch.zeros_like(blank, dtype=torch.bool)
     probability, tokens = _likeliest(lm, speak_at_once(lm, shallow, blank, unseen), eos, ends)
     end = (tokens == eos).long()
-    own = end.cumsum(1) - end == 0  # up to the first end-of-text, which counts
+    own = end.cumsum(1) - end == 0  # up to and including the first end-of-text
     for turn in range(refinements):
         unsure = own.sum(1, keepdim=True) * (refinements - turn) // (refinements + 1)
         order = probability.masked_fill(~own, torch.inf).argsort(dim=1, stable=True).argsort(1)
@@ -123,8 +124,8 @@ def decode_at_once(
 
 
 def _likeliest(lm: Any, hidden: Tensor, eos: int, ends: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Probability and id, (A, M), of the likeliest token at each of the states (A, M, d). With ``ends`` (A,) it is
-    end-of-text from there on, and nowhere before."""
+    """Return probability and id, (A, M), of the likeliest token for each hidden state (A, M, d). With ``ends`` (A,),
+    that is end-of-text from the given length on, and never before."""
     head, places, found = lm.get_output_embeddings(), hidden.shape[1], []
     for first in range(0, len(hidden), ROWS_AT_ONCE):
         some = slice(first, first + ROWS_AT_ONCE)

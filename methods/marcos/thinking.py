@@ -1,4 +1,4 @@
-"""One step of thinking: what the thinking layer reads and what it leaves, and what the predictor sees of it."""
+"""One step of thinking: the input and output of the thinking layer, and the pooled input of the predictor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from methods.backbone import bidirectional_mask, causal_mask, positions_of
 def next_neurons(
     layer: Any, question: Tensor, real: Tensor, neurons: Tensor, randomness: Tensor | None, causal: bool
 ) -> Tensor:
-    """Neurons (B, T + S, d) to the next ones, given H_in (B, n, d), of which ``real`` (B, n) are no padding, and R as
-    vectors (B, tau, d), if there is one.
+    """Return the neurons (B, T + S, d) that follow the given ones, H_in (B, n, d), whose padding ``real`` (B, n) masks
+    out, and R as vectors (B, tau, d), if there is one.
 
-    Attention is bidirectional over [H_in | neurons | R]. Under the causal mask R stands before the neurons, which
-    could not see it otherwise. Positions of what follows H_in go on from each question's own last token, and padding is
+    Attention is bidirectional over [H_in | neurons | R]. With the causal mask, R comes before the neurons, because they
+    could not see it otherwise. The position ids after H_in continue from each question's own last token. Padding is
     masked, so it may stay in between.
     """
     parts, start = [question, neurons], question.shape[1]
@@ -38,6 +38,6 @@ def next_neurons(
 
 
 def pool(question: Tensor, real: Tensor, neurons: Tensor) -> Tensor:
-    """Mean over deep and shallow neurons plus mean over the question's tokens, (B, d)."""
+    """Return the mean over deep and shallow neurons plus the mean over the question's tokens, (B, d)."""
     weight = real[..., None].to(question)
     return neurons.mean(1) + (question * weight).sum(1) / weight.sum(1)
