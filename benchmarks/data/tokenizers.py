@@ -118,8 +118,8 @@ def published(name: str) -> PreTrainedTokenizerFast:
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-    """Return what methods build their layouts from.
-    Encoding a text that the tokenizer has no tokens for raises :class:`DataError`."""
+    """Return the vocabulary that methods build their layouts from. Its ``encode`` raises :class:`DataError` for a text
+    that the tokenizer has no tokens for."""
 
     def encode(text: str) -> list[int]:
         ids = tokenizer.encode(text, add_special_tokens=False)
