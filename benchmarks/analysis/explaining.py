@@ -25,7 +25,7 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, StudyError
 from methods.base import Method
 
-SHOWN = 8  # the most latents of a step, and the most active dimensions, that are shown
+SHOWN = 8  # latents of a step, and active dimensions, that are shown at most
 
 
 def explain(study: Study, results: Path, number: int, test: str | None) -> None:

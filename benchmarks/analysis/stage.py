@@ -123,7 +123,7 @@ def _interventions(
                 frame = outputs(speaker, test, decoding, [one])
                 frames.append(frame.assign(dims=",".join(map(str, one.dims)), value=one.value))
                 progress.advance(len(test))
-    columns = [*frames[0], "dims", "value"]  # these exist even if no dimension is ever active, so that nothing is set
+    columns = [*frames[0], "dims", "value"]  # also if no dimension is ever active, so nothing was set
     return pd.concat(frames, ignore_index=True).reindex(columns=columns)
 
 

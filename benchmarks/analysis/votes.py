@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-MEAN = -1  # stands for the seed, in answers from the mean instead of a draw
+MEAN = -1  # the seed of answers that take the mean instead of a draw
 BINS = (0.2, 0.4, 0.6, 0.8, 1.0)  # upper ends of bins of vote shares
 
 

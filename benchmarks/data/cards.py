@@ -19,7 +19,7 @@ class Hub(Strict):
     name: str
     config: str | None = None
     revision: str | None = None
-    splits: dict[str, tuple[str, ...]]  # our split: the splits of the hub that it consists of
+    splits: dict[str, tuple[str, ...]]  # for each of our splits, the hub's splits that it consists of
 
 
 class Card(Strict):

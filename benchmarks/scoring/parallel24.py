@@ -58,7 +58,7 @@ def walk(line: str, numbers: tuple[int, ...]) -> tuple[str, list[int]] | None:
             return None
         operands = [places[first], places[later[0]]]
         if sign in "+*":
-            operands.sort()  # exchanged operands of a sum or a product are no other path
+            operands.sort()  # swapping the operands of a sum or a product makes no other path
         moves.append(f"{operands[0]}{sign}{operands[1]}")
         kept = [i for i in range(len(values)) if i not in (first, later[0])]
         places = [*(places[i] for i in kept), len(numbers) + len(moves) - 1]

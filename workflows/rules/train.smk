@@ -1,8 +1,8 @@
 rule train:
     """Train one run, or resume it from its last checkpoint if it was interrupted."""
     input:
-        # Not ancient(), although only `version` requires new training: with it, Snakemake would consider no other reason
-        # to train while data are prepared again. A run that is trained already ends at once
+        # Not ancient(), although only `version` requires new training: with it, Snakemake would ignore other reasons to
+        # train while data are prepared again. A run that is trained already ends at once
         data=data_of_run,
         start=warm_start,
     output:
