@@ -8,7 +8,7 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 
-container: "docker://python:3.11"  # `snakemake --lint` asks for one. It lacks the packages: not for `--sdm apptainer`
+container: "docker://python:3.11"  # for `snakemake --lint`. It lacks the packages, so do not use `--sdm apptainer`
 
 
 include: "workflows/rules/common.smk"

@@ -1,2 +1,5 @@
-"""On what, and how, methods are measured. Nothing in here knows a method by name, except what is about MarCos alone:
-the claims of the paper (`paper`) and what reads its R (`analysis`)."""
+"""The benchmark suite: what methods are measured on, and how.
+
+Nothing in this package refers to a method by name, except the parts that are about MarCos alone: the claims of its
+paper (`paper`) and the analysis of its R (`analysis`).
+"""

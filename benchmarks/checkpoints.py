@@ -1,10 +1,11 @@
-"""Checkpoints that survive being killed at any moment: written aside, flushed, renamed last, verified at load.
+"""Checkpoints that survive being killed at any moment: written aside, flushed, renamed last, verified on load.
 
-A checkpoint is a folder with weights and optimizer states in safetensors files, and ``state.json``, which holds the
-digests of the others. Nothing in it executes when it is read. Tensors stand there whole, in float32, by the name of
-their parameter, whatever engine trained them: so any number of ranks goes on from it, without DeepSpeed's universal
-checkpoints, which are pickles. Several ranks write a file each (``model-00001-of-00008.safetensors``): none has to hold
-all tensors or to write for all. Their folder must be on a file system that all nodes share.
+A checkpoint is a folder that holds weights and optimizer states in safetensors files, and ``state.json`` with the
+digests of these files. Loading it executes no code. Tensors are stored whole, in float32, under the names of their
+parameters, whatever engine trained them. Any number of ranks can therefore resume from it, without DeepSpeed's
+universal checkpoints, which are pickles. If there are several ranks, each writes a file of its own
+(``model-00001-of-00008.safetensors``), so no rank has to hold all tensors or write for the others. The folder must be
+on a file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -30,25 +31,26 @@ from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_i
 from methods.errors import InputError
 
 log = logging.getLogger(__name__)
-KEPT = 2  # checkpoints: the last and the one before
-PRECIOUS = 600.0  # seconds of training that are not thrown away unasked
-DIGEST = "sha256"  # of the tensors of a weights file, in its header
+KEPT = 2  # checkpoints that stay: the last one and the one before it
+PRECIOUS = 600.0  # more seconds of training than this are not discarded without asking
+DIGEST = "sha256"  # key in the header of a weights file: the digest of its tensors
 
 
 Tensors = Iterable[tuple[str, Tensor]]
 
 
 class PreciousCheckpoint(InputError):
-    """A run would begin anew, and with its first checkpoint throw away much work. The message names the ways out."""
+    """Raised when a run would start over, and its first checkpoint discard much work.
+    The message names the ways out."""
 
 
 class Stored(Mapping[str, Tensor]):
-    """The tensors of some safetensors files by name, each read when it is asked for."""
+    """The tensors of one or more safetensors files by name, each read only when it is accessed."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         files = [safe_open(path, framework="pt") for path in paths]
         self.metadata = {key: value for file in files for key, value in (file.metadata() or {}).items()}
-        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118  # no mapping
+        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118  # not a mapping
 
     def __getitem__(self, name: str) -> Tensor:
         return self._files[name].get_tensor(name)
@@ -62,7 +64,7 @@ class Stored(Mapping[str, Tensor]):
 
 @dataclass
 class Checkpoint:
-    """A checkpoint that was read: tensors by name, and everything else."""
+    """A loaded checkpoint: tensors by name, and everything else."""
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
@@ -71,7 +73,8 @@ class Checkpoint:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a module that is whole. There must be one for each of its own, and no others."""
+    """Copy tensors into a module whose weights are not split.
+    Raise :class:`InputError` if names or shapes do not match."""
     own = dict(whole_weights(module))
     if own.keys() != tensors.keys():
         raise InputError(
@@ -89,7 +92,7 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def save_weights(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Write one weights file so that it is there whole or not at all. Returns its digest, which is in the file too."""
+    """Write one weights file atomically. Return its digest, which is also stored in the file."""
     own = digest(tensors)
     with replacing(path) as temporary:
         save_file(tensors, temporary, {DIGEST: own})
@@ -97,7 +100,8 @@ def save_weights(path: Path, tensors: dict[str, Tensor]) -> str:
 
 
 def read_weights(path: Path) -> Stored:
-    """A weights file, verified. Its tensors are read one by one, so that a model filled with them is in memory once."""
+    """Open a weights file and verify it, or raise :class:`BrokenRecord`. Its tensors are read one by one, so a model
+    filled with them is in memory only once."""
     if not path.is_file():
         raise BrokenRecord(f"{path.absolute()} does not exist: train this run first (marcos-bench train)")
     try:
@@ -114,7 +118,7 @@ def read_weights(path: Path) -> Stored:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 of names and values, independent of any file format."""
+    """Return the SHA-256 of the names and values of tensors, which is independent of any file format."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(name.encode())
@@ -125,26 +129,27 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 def save(
     folder: Path, name: str, model: Tensors, optimizer: Tensors, state: dict[str, Any], ranks: Ranks | None = None
 ) -> None:
-    """Write ``folder/name`` so that it is there whole or not at all. Then keeps only the newest :data:`KEPT`
-    checkpoints of this key up to this step. Later ones (from before a fall back behind a damaged checkpoint) and those
-    of other settings are deleted.
+    """Write the checkpoint ``folder/name`` atomically, then delete old ones.
 
-    All ranks call this together; the first renames when all have written.
+    Of the checkpoints with this key up to this step, the newest :data:`KEPT` stay. Later ones (left over if training
+    fell back behind a damaged checkpoint) and those with another key are deleted.
+
+    All ranks call this together; the first rank renames the folder once all have written.
     """
     ranks = ranks or Ranks()
     target, temporary = folder / name, folder / f".{name}.partial"
     if ranks.first:
-        for left in folder.glob(".*.partial"):  # by a try that was killed, or by ranks of which one failed
+        for left in folder.glob(".*.partial"):  # by an attempt that was killed, or in which a rank failed
             shutil.rmtree(left, ignore_errors=True)
         with space_in(folder.parent):
             temporary.mkdir(parents=True)
     ranks.wait("a checkpoint's folder")
     try:
         _write(temporary, {"model": model, "optimizer": optimizer}, state, ranks)
-    except BaseException:  # a half-written checkpoint takes room
+    except BaseException:  # a half-written checkpoint only takes up disk space
         if ranks.world == 1:
             shutil.rmtree(temporary, ignore_errors=True)
-        else:  # not the folder, or other ranks would fail for want of it, perhaps before this one has said why
+        else:  # keep the folder: without it other ranks would fail, perhaps before this one has reported why
             for part in ("model", "optimizer"):
                 (temporary / _file_name(part, ranks)).unlink(missing_ok=True)
         raise
@@ -155,7 +160,7 @@ def save(
         before = [path for path in _by_age(folder) if path.name <= name]
         led_here = [path for path in before if _state(path).get("key") == state.get("key")]
         for other in set(_by_age(folder)) - set(led_here[-KEPT:]):
-            shutil.rmtree(other, ignore_errors=True)  # what cannot be removed now is removed with the next
+            shutil.rmtree(other, ignore_errors=True)  # what cannot be removed now is removed at the next save
         keep_selected(folder, state.get("selected"))
     ranks.wait("a checkpoint's renaming")
 
@@ -168,7 +173,7 @@ def _write(folder: Path, parts: Mapping[str, Tensors], state: dict[str, Any], ra
             save_file(own, path)
             sync(path)
         digests[path.name] = sha256(path)
-        del own  # before the next part is copied
+        del own  # free the copies before the next part is copied
     state = {**state, "digests": {name: digest for found in ranks.gather(digests) for name, digest in found.items()}}
     if ranks.first:
         with space_in(folder):
@@ -181,7 +186,7 @@ def _file_name(part: str, ranks: Ranks) -> str:
 
 
 def _own(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
-    """Copies of the tensors that this rank writes: each goes to the rank that has the fewest bytes so far."""
+    """Return copies of the tensors that this rank writes: each goes to the rank that has the fewest bytes so far."""
     bytes_of, own = [0] * ranks.world, {}
     for name, tensor in tensors:
         owner = bytes_of.index(min(bytes_of))
@@ -192,14 +197,18 @@ def _own(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
 
 
 def seal(state: Mapping[str, Any]) -> str:
-    """sha256 of a checkpoint's state without the seal: a bit that flips in a number would leave it valid JSON."""
+    """Return the SHA-256 of a checkpoint's state without its seal. It detects damage that parsing does not: a flipped
+    bit in a number leaves valid JSON."""
     rest = {name: value for name, value in state.items() if name != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def load_latest(folder: Path, key: str, ranks: Ranks | None = None) -> Checkpoint | None:
-    """The newest checkpoint that is whole and was written for ``key``. Broken ones are named in the log and skipped;
-    what a killed process left half-written is removed. The first rank looks, for all."""
+    """Return the newest intact checkpoint that was written for ``key``, or None. Broken ones are logged and skipped,
+    and half-written files of a killed process are removed. The first rank searches on behalf of all.
+
+    Raise :class:`PreciousCheckpoint` if the search meets much training under another key.
+    """
     ranks = ranks or Ranks()
     name = ranks.from_first(_latest(folder, key) if ranks.first else None)
     return load(folder / name, verify=False) if name else None
@@ -226,7 +235,7 @@ def _latest(folder: Path, key: str) -> str | None:
 
 
 def load(path: Path, verify: bool = True) -> Checkpoint:
-    """One checkpoint, by default verified, or :class:`BrokenRecord`."""
+    """Load one checkpoint, by default with its digests verified, or raise :class:`BrokenRecord`."""
     state = read_json(path / "state.json")
     if not isinstance(state, dict) or state.get("seal") != seal(state):
         raise BrokenRecord(f"{path / 'state.json'} is damaged (its seal is not the one written with it)")
@@ -241,7 +250,7 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """Of a checkpoint, empty where it cannot be read."""
+    """Return the state of a checkpoint, or an empty dict if it cannot be read."""
     try:
         return read_json(path / "state.json")
     except BrokenRecord:
@@ -249,13 +258,13 @@ def _state(path: Path) -> dict[str, Any]:
 
 
 def best(folder: Path, stage: int, step: int) -> Path:
-    """The file of the weights that a stage has selected so far, those of a step. Its name is ``selected`` in the state
-    of checkpoints, each of which finds the weights that it knows of, whatever was selected after it."""
+    """Return the path of the weights that a stage selected at a step. Checkpoints store the file's name as ``selected``
+    in their state, so each of them finds the weights it knows of, whatever was selected later."""
     return folder / f"best-{stage:03d}-{step:09d}.safetensors"
 
 
 def keep_selected(folder: Path, name: str | None) -> None:
-    """Remove the files of selected weights but that of this name, and those that a checkpoint may need."""
+    """Remove all files of selected weights except the one named ``name`` and those that a checkpoint refers to."""
     needed = {name, *(_state(path).get("selected") for path in _by_age(folder))}
     for path in folder.glob("best-*"):
         if path.name not in needed:
@@ -263,7 +272,7 @@ def keep_selected(folder: Path, name: str | None) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove all that a run could be resumed from, once it is done."""
+    """Remove everything that a run could be resumed from, once the run is done."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,8 +1,8 @@
-"""Which modules decide what a stage leaves behind: an edit of any of them makes it anew.
+"""The modules that decide what each stage writes: if the code of any of them changes, the stage runs again.
 
-Names are dotted; that of a package stands for all modules in it. What a run's own stages depend on besides is the code
-of its method (:func:`methods.registry.code_digest`). Modules that only read, write, lock, log or show are left out,
-and so are prepared data, settings of a run and data cards, which have digests and versions of their own.
+Names are dotted; a package stands for all modules in it. The stages of a run also depend on the code of its method
+(:func:`methods.registry.code_digest`). Modules that only read, write, lock, log or display are left out. So are
+prepared data, the settings of a run and data cards, which have digests and versions of their own.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ STEPS = _modules(
 
 CODE: dict[str, tuple[str, ...]] = {
     "data": _modules("data"),
-    # What the weights of a run depend on. All engines are listed, because any of them may resume another's checkpoint;
-    # data cards are not, because they carry versions
+    # The code that the weights of a run depend on. All engines are listed, because any of them may resume another's
+    # checkpoint; data cards are not, because they carry versions
     "train": (
         *_modules("training.stage", "training.loop", "training.position", "models"),
         *STEPS,
         *_modules("data.records", "data.loading", "data.tokenizers"),
     ),
-    "answer": ANSWERS,  # of the evaluate stage: an edit of the rest scores again what was answered
+    "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "training.budgets", "scoring")),
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (

@@ -1,4 +1,4 @@
-"""What a record says about where it was made."""
+"""The facts that a record stores about where it was made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from methods.registry import code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("methods", "benchmarks")  # where a file that git does not know of is a change too, such as a new method
+CODE = ("methods", "benchmarks")  # folders where an untracked file counts as a change too, such as a new method
 
 
 def now() -> str:
@@ -23,8 +23,11 @@ def now() -> str:
 
 
 def environment(method: str | None = None) -> dict[str, Any]:
-    """Commit and versions of this process, and the digest of a method's code. To be asked when work begins, since the
-    code of a process is that of its beginning; what :func:`ended` makes of it belongs in a record."""
+    """Return the commit and package versions of this process, and the digest of a method's code.
+
+    Call this when work begins, since a process keeps running the code that it started with. Pass the result through
+    :func:`ended` before storing it in a record.
+    """
     return {
         **({"code": code_digest(method)} if method else {}),
         "commit": _git("rev-parse", "HEAD"),
@@ -36,7 +39,8 @@ def environment(method: str | None = None) -> dict[str, Any]:
 
 
 def ended(environment: dict[str, Any]) -> dict[str, Any]:
-    """In addition the hardware and threads of this process, which may not take a GPU before its work does."""
+    """Add the hardware and threads of this process.
+    Call this when work ends, since a process must not occupy a GPU before its work does."""
     return environment | {
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
@@ -49,7 +53,7 @@ def ended(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of a git command in the source tree; None where the suite runs from no checkout."""
+    """Return the output of a git command in the source tree, or None if it fails, as outside a checkout."""
     try:
         result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -1,4 +1,4 @@
-"""Reading and writing files so that a reader never sees half of one."""
+"""Reading and writing files such that a reader never sees a partial one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class BrokenRecord(InputError):
-    """A record that cannot be read; the message names the file and the mend."""
+    """Raised when a record cannot be read. The message names the file and the fix."""
 
 
 class DiskFull(InputError):
-    """Nothing more can be written; the message names the folder, what it needs and what is free."""
+    """Raised when the disk is full. The message names the folder, what it needs and what is free."""
 
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -34,7 +34,8 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 
 @contextmanager
 def space_in(folder: Path, needed: int = 0) -> Iterator[None]:
-    """Turn a disk that is full into :class:`DiskFull`. ``needed``: bytes that were to be written, where known."""
+    """Raise :class:`DiskFull` instead of the error of a full disk.
+    ``needed``: the bytes that were to be written, if known."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -49,7 +50,8 @@ def space_in(folder: Path, needed: int = 0) -> Iterator[None]:
 
 
 def _is_full(error: OSError | SafetensorError) -> bool:
-    """Safetensors has the number of the system's error in its text alone."""
+    """Return whether an error means a full disk. Safetensors has the number of the system's
+    error only in its message."""
     if isinstance(error, OSError):
         return error.errno in FULL
     return any(f"os error {number})" in str(error) for number in FULL)
@@ -60,8 +62,8 @@ def gigabytes(size: float) -> str:
 
 
 def reserve(path: Path, size: int) -> None:
-    """Make a file of ``size`` bytes whose blocks are there: a sparse one would end the process (SIGBUS) where the disk
-    is full."""
+    """Create a file of ``size`` bytes with all of its blocks allocated. Writing to a memory-mapped sparse file would
+    end the process (SIGBUS) once the disk is full."""
     with space_in(path.parent, size), path.open("wb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -72,7 +74,7 @@ def reserve(path: Path, size: int) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place, flushed to disk, when the block ends well."""
+    """Yield a temporary file beside ``path``. If the block succeeds, flush the file to disk and move it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -107,7 +109,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path, mend: str = "run the stage that writes it") -> Any:
-    """The content of a JSON file, or :class:`BrokenRecord`. ``mend``: what to do where there is none."""
+    """Return the content of a JSON file, or raise :class:`BrokenRecord`. ``mend``: what to do if there is no file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -126,16 +128,20 @@ def sha256(path: Path) -> str:
 
 
 def write_parquet(path: Path, frame: pd.DataFrame) -> str:
-    """Write a frame without its index; returns the SHA-256 of the file."""
+    """Write a frame without its index. Return the SHA-256 of the file."""
     with replacing(path) as temporary:
         frame.to_parquet(temporary, index=False, compression="zstd")
     return sha256(path)
 
 
 def read_parquet(path: Path, digest: str | None, mend: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """A frame, or :class:`BrokenRecord` where the file has not the SHA-256 ``digest`` that was recorded. ``mend``: the
-    commands to run again then. ``columns``: those to read, as far as the file has them; default: all."""
-    import pandas as pd  # takes its time, and most of what is done with files needs none of it
+    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if the file's SHA-256 is not the recorded
+    ``digest``.
+
+    ``mend``: the commands to run again in that case. ``columns``: the columns to read, as far as the file has them;
+    default: all.
+    """
+    import pandas as pd  # slow to import, and most work with files does not need it
     import pyarrow.parquet as pq
 
     if not path.is_file():

@@ -1,8 +1,9 @@
-"""Does a run's work on ranks: starts them, watches over them, and ends them all when one dies or hangs.
+"""Runs a task on all ranks of a run: starts them, watches over them, and ends them all when one dies or hangs.
 
-On one machine DeepSpeed's launcher starts them; on several its runner does, over a hostfile, or ``srun`` inside a SLURM
-job. What each rank prints is in ``ranks/TASK/rank-N.log`` in the run's folder, and what it printed in the try before in
-``ranks/TASK-before``; rank 0's is printed here too. The folder must be on a file system that all nodes share.
+On one machine, DeepSpeed's launcher starts the ranks. On several, its runner does so over a hostfile, or ``srun``
+inside a SLURM job. The output of each rank is in ``ranks/TASK/rank-N.log`` in the run's folder, and that of the
+previous attempt in ``ranks/TASK-before``. The output of rank 0 is also printed here. The folder must be on a file
+system that all nodes share.
 """
 
 from __future__ import annotations
@@ -44,30 +45,30 @@ HOSTFILE_VARIABLE = "MARCOS_BENCH_HOSTFILE"
 POLL = 0.1  # seconds
 GRACE = 10.0  # seconds that a launcher has to end all ranks once one has ended
 MODULE = "benchmarks.rank"
-# Variables that ranks get through a file, because a runner over a hostfile hands on hardly any. No tokens: others may
-# read the file
+# Variables that ranks get through a file, because a runner over a hostfile passes on hardly any. No tokens: others may
+# be able to read the file
 CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
 Task = Literal["train", "time"]
 
 
 class NoPlace(InputError):
-    """There is nowhere to start the ranks that a run asks for."""
+    """Raised when a run asks for several nodes, and there is neither a SLURM job nor a hostfile to start ranks on."""
 
 
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
-    """Do a run's ``task`` on the ranks of its engine. The caller holds the run's lock."""
+    """Run ``task`` on the ranks of a run's engine. The caller holds the run's lock."""
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
     make_room(folder)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
     if spec.engine.nodes == 1 and not visible():
-        carried[VARIABLE] = ""  # the launcher numbers GPUs, and would show the ranks those that are hidden here
+        carried[VARIABLE] = ""  # else the launcher would number GPUs itself, and show the ranks those hidden here
     write_json(folder / ENVIRONMENT, carried)
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
-    # A scheduler sends SIGTERM to every process of a job; a launcher that gets it kills the ranks 30 seconds later, be
-    # their checkpoint written or not
+    # A scheduler sends SIGTERM to every process of a job. The launcher is shielded from it, because it would kill the
+    # ranks 30 seconds later, whether or not their checkpoint is written
     with (folder / "launcher.log").open("wb") as log, shielded():
         launcher = subprocess.Popen(
             command(spec.engine, threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
@@ -81,7 +82,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """An empty folder. What the last try left there is kept beside it, since an error message may point to it."""
+    """Create an empty folder. That of the previous attempt stays beside it, since an error message may refer to it."""
     before = folder.with_name(f"{folder.name}-before")
     if folder.exists():
         shutil.rmtree(before, ignore_errors=True)
@@ -90,7 +91,7 @@ def make_room(folder: Path) -> None:
 
 
 def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
-    """The command that starts all ranks, with so many ``threads`` each."""
+    """Return the command that starts all ranks, with ``threads`` threads each."""
     port = free_port()
     python = [sys.executable, "-u", "-m"]
     if engine.nodes == 1:
@@ -101,7 +102,7 @@ def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
         return [*python, "deepspeed.launcher.launch", *place, "--no_local_rank", "--module", MODULE, *given]
     if "SLURM_JOB_ID" in os.environ:
         tasks = [f"--nodes={engine.nodes}", f"--ntasks={engine.ranks}", f"--ntasks-per-node={engine.gpus}"]
-        tasks += [f"--cpus-per-task={threads}"]  # srun does not take it over from its job
+        tasks += [f"--cpus-per-task={threads}"]  # srun does not inherit it from its job
         meet = ["--rendezvous", f"{socket.gethostname()}:{port}"]
         return ["srun", *tasks, "--overlap", "--kill-on-bad-exit=1", *python, MODULE, *given, *meet]
     if hostfile := os.environ.get(HOSTFILE_VARIABLE):
@@ -121,7 +122,7 @@ def free_port() -> int:
 
 
 class Watch:
-    """Over one launcher and its ranks."""
+    """Watches over one launcher and its ranks."""
 
     def __init__(self, launcher: subprocess.Popen[bytes], folder: Path, engine: EngineSpec) -> None:
         self.launcher, self.folder, self.engine = launcher, folder, engine
@@ -130,7 +131,7 @@ class Watch:
         self.beats: dict[int, Beat] = {}
         self.written: dict[int, float] = {}  # when each rank's file was last seen to change
         self.dead: Beat | None = None  # the rank that ended first
-        self.status: int | None = None  # that it ended with, where that was seen
+        self.status: int | None = None  # its exit status, if that was seen
         self.told_to_go = False
 
     def until_done(self) -> None:
@@ -142,7 +143,7 @@ class Watch:
             if gone is None and self.dead:
                 gone = time.monotonic()
             if gone and time.monotonic() - gone > GRACE:
-                self._signal(signal.SIGKILL)  # the launcher waits for them, and then says what the first one died of
+                self._signal(signal.SIGKILL)  # the launcher waits for them, then reports how the first one died
             if time.monotonic() - self.moved > self._patience():
                 raise self._hang()
         self._look()
@@ -150,12 +151,13 @@ class Watch:
             raise self._failure(self.launcher.returncode)
 
     def _patience(self) -> float:
-        """Seconds without progress after which ranks count as hanging; until all have begun, no fewer than STARTUP."""
+        """Return the seconds without progress after which ranks count as hanging: until all
+        have begun, at least STARTUP."""
         begun = len(self.beats) == self.engine.ranks and all(beat.count for beat in self.beats.values())
         return self.engine.hang_seconds if begun else max(self.engine.hang_seconds, STARTUP)
 
     def _all(self) -> list[Beat]:
-        """The last beats of all ranks, with a stand-in for one that has never beaten."""
+        """Return the last beats of all ranks, with a placeholder for each rank that has never beaten."""
         nothing = Beat(-1, "an unknown host", 0, -1, "not started", 0)
         return [self.beats.get(rank, replace(nothing, rank=rank)) for rank in range(self.engine.ranks)]
 
@@ -171,19 +173,19 @@ class Watch:
                 self.beats[rank] = beat
         local = self._local()
         gone = [rank for rank, beat in local.items() if not alive(beat.pid)]
-        if gone and not self.dead:  # what ranks last wrote may be newer than what was read above
+        if gone and not self.dead:  # the last beats of ranks may be newer than those read above
             last = {rank: read_beat(self.folder, rank) or beat for rank, beat in local.items()}
-            # A rank that an error ends may take longer to leave than those that fail for it
+            # A rank that fails may take longer to exit than the ranks that fail because of it
             self.dead = first_to_go([beat for rank, beat in last.items() if rank in gone or beat.failed])
             self.status = exit_status(self.dead.pid)
 
     def _local(self) -> dict[int, Beat]:
-        """The ranks of this machine that are not done."""
+        """Return the beats of the ranks on this machine that are not done."""
         here = socket.gethostname()
         return {rank: beat for rank, beat in self.beats.items() if beat.host == here and beat.where != DONE}
 
     def _print_first(self) -> None:
-        """What rank 0 has printed since the last look."""
+        """Print what rank 0 has logged since the last look."""
         path = self.folder / "rank-0.log"
         if path.exists():
             with path.open("rb") as file:
@@ -196,7 +198,7 @@ class Watch:
     def _hang(self) -> RankFailure:
         now = time.monotonic()
         still = {rank for rank in range(self.engine.ranks) if now - self.written.get(rank, 0.0) > 5.0}
-        self._signal(signal.SIGUSR1)  # each writes into its log where it is
+        self._signal(signal.SIGUSR1)  # each rank writes its stack trace to its log
         time.sleep(0.5)
         named = laggards(self._all(), still)
         if len(named) == self.engine.ranks > 1:
@@ -210,10 +212,10 @@ class Watch:
         )
 
     def _failure(self, code: int) -> RankFailure:
-        if self.status is not None:  # the launcher may have looked when others had failed for want of this one
+        if self.status is not None:  # the launcher may have seen only ranks that failed because this one was gone
             code = self.status
-        number = 256 - code if 192 < code < 256 else -code  # launchers hand on a negative status modulo 256
-        if self.told_to_go:  # whatever else a rank said that waited for another: all have saved
+        number = 256 - code if 192 < code < 256 else -code  # launchers pass on a negative status modulo 256
+        if self.told_to_go:  # all have saved, whatever error a rank reported that waited for another
             cause, code = "because it was told to go", EXIT_CODE
         elif self.dead and self.dead.failed:
             cause, code = f"with exit code {self.dead.code}", self.dead.code
@@ -227,7 +229,7 @@ class Watch:
         return RankFailure(f"{who}: ended {cause}; all others are stopped. The end of {log}:\n{tail}", code)
 
     def pass_on(self) -> None:
-        """Tell the ranks to go, which save themselves and end."""
+        """Tell the ranks to stop: they save their state and exit."""
         self.told_to_go = True
         tell_to_go(self.folder)
 
@@ -239,7 +241,7 @@ class Watch:
                 continue
 
     def kill(self) -> None:
-        """End what is left of the launcher and of the ranks, on this machine and on others."""
+        """Kill whatever is left of the launcher and of the ranks, on this machine and on others."""
         stop(self.folder)
         try:
             os.killpg(self.launcher.pid, signal.SIGKILL)
@@ -249,18 +251,21 @@ class Watch:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended but that its parent has yet to notice (a zombie) does not."""
+    """Return whether a process runs. A zombie (a process that has ended, but whose parent
+    has not noticed yet) does not."""
     return _state(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def exit_status(pid: int) -> int | None:
-    """What a zombie ended with, signals as negative numbers; None for a process that runs, or is gone altogether."""
+    """Return the exit status of a zombie, with signals as negative numbers;
+    None if the process still runs or is gone."""
     state = _state(pid)
     return os.waitstatus_to_exitcode(int(state[-1])) if state[:1] == ["Z"] else None
 
 
 def _state(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on to its status (proc_pid_stat(5)); empty where it is gone."""
+    """Return what the kernel reports of a process, from its state to its exit status
+    (proc_pid_stat(5)), or [] if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):

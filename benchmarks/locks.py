@@ -1,7 +1,7 @@
-"""Who may write where: locks that the kernel releases when their holder dies, and a watch that ends orphans.
+"""Locks on files that processes write, which the kernel releases when their holder dies, and a watch that ends orphans.
 
-A process that is killed leaves files behind but no ``flock``. So a lock here is never stale, whatever its file says:
-the file only tells others who holds it.
+A process that is killed leaves files behind, but no ``flock``. A lock here is therefore never stale, whatever its file
+says: the file only tells others who holds it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from methods.errors import InputError
 
 WORKFLOW_LOCK = Path("results/.workflow.lock")
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
-PATIENCE = 0.5  # seconds; a process that only looks (``held``) holds a lock for an instant
-PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # process id of the workflow that a stage works for
+PATIENCE = 0.5  # seconds; a process that only checks a lock (``held``) also holds it for an instant
+PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # holds the process id of the workflow that started a stage
 
 
 class Locked(InputError):
-    """Another live process holds the lock; the message names it and says what to do."""
+    """Raised when another live process holds the lock. The message names that process and says what to do."""
 
 
 class RunLocked(Locked):
-    """Another live process works in the directory of a run."""
+    """Raised when another live process works in the directory of a run."""
 
 
 class FileLock:
-    """An exclusive lock on ``path``, held from ``acquire`` to ``release`` or to the death of the process."""
+    """An exclusive lock on ``path``, held from ``acquire`` to ``release`` or until the process dies."""
 
     error: type[Locked] = Locked
 
@@ -45,7 +45,7 @@ class FileLock:
         self._file: IO[str] | None = None
 
     def acquire(self) -> None:
-        """Take the lock within ``PATIENCE`` or raise ``error``."""
+        """Take the lock, or raise ``error`` if it is not free within ``PATIENCE`` seconds."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a+")  # closed on exec, so jobs started by the holder do not hold it
         deadline = time.monotonic() + PATIENCE
@@ -60,14 +60,15 @@ class FileLock:
         self._file = file
 
     def release(self) -> None:
-        """The file stays: deleting it would let a second process lock another file of the same name."""
+        """Release the lock. Its file stays: if it were deleted, a second process could lock
+        another file by that name."""
         if self._file is not None:
             self._file.truncate(0)
             self._file.close()
             self._file = None
 
     def holder(self) -> str:
-        """The process that holds the lock, in words."""
+        """Return a description of the process that holds the lock."""
         try:
             found = json.loads(self.path.read_text())
         except (OSError, json.JSONDecodeError):  # not yet written, or just released
@@ -75,7 +76,7 @@ class FileLock:
         return f"process {found['pid']} on {found['host']} (since {found['start']}: {found['command']})"
 
     def held(self) -> bool:
-        """Whether a live process holds the lock, be it this one."""
+        """Return whether a live process, possibly this one, holds the lock."""
         try:
             with self.path.open("r+") as file:
                 return not _try_lock(file, fcntl.LOCK_SH)
@@ -93,7 +94,7 @@ class FileLock:
 
 
 class RunLock(FileLock):
-    """The right to write in the directory of a run: one live process at a time."""
+    """A lock on the directory of a run: one live process may write in it at a time."""
 
     error = RunLocked
 
@@ -119,14 +120,15 @@ def _self_portrait() -> dict[str, object]:
 
 
 def workflow_lock() -> FileLock:
-    """The right to run a workflow that writes into this directory's results folder, which may be shared by links."""
+    """Return the lock of workflows that write into this directory's results folder.
+    Several directories may share that folder through links."""
     return FileLock(WORKFLOW_LOCK, f"the workflow of {WORKFLOW_LOCK.parent.resolve()}")
 
 
 def clear_stale_locks() -> str | None:
     """Delete the locks of a Snakemake that was killed, before a new one looks for them.
 
-    Returns who runs the workflow when somebody does; then nothing is deleted.
+    If a live process runs the workflow, delete nothing and return a description of that process.
     """
     lock = workflow_lock()
     if lock.held():
@@ -137,21 +139,21 @@ def clear_stale_locks() -> str | None:
 
 
 def announce_parent() -> None:
-    """Called by the workflow: the stages that it starts will end with this process, however it ends."""
+    """Make the stages that this workflow starts end when its process ends, however that happens."""
     os.environ[PARENT_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """Called by a stage: end at once when the workflow that started it is gone, so that a new one finds no rival.
+    """End this stage at once when the workflow that started it is gone, so that a new workflow finds no rival.
 
-    No more is lost than with SIGKILL: every file is written beside its place and then moved.
+    No more is lost than with SIGKILL: every file is written to a temporary path first and then moved.
     """
     if parent := os.environ.get(PARENT_VARIABLE):
         die_with(int(parent), "the workflow")
 
 
 def die_with(pid: int, what: str) -> None:
-    """End this process as soon as that one is gone."""
+    """End this process as soon as the process ``pid`` is gone. ``what`` names that process in the message."""
     threading.Thread(target=_exit_when_gone, args=(pid, what), name=f"watch {what}", daemon=True).start()
 
 
@@ -163,5 +165,5 @@ def _exit_when_gone(pid: int, what: str) -> None:
     select.select([handle], [], [])  # readable once the process has ended
     try:
         print(f"{what} (process {pid}) is gone: stopping", file=sys.stderr, flush=True)
-    finally:  # whoever reads our output may be gone too
+    finally:  # printing fails if the reader of our output is gone too
         os._exit(1)

@@ -1,4 +1,4 @@
-"""From a run's specification to its method: tokenizer, backbone, weights."""
+"""Builds a run's method from its specification: tokenizer, backbone and weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
 from methods.registry import build
 
-CONFIG = "backbone"  # folder of the backbone's configuration, beside final weights
+CONFIG = "backbone"  # folder of the backbone's configuration, beside the final weights
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
-    """The run's method with freshly initialised weights, in training mode. ``data``: a folder with the run's
-    tokenizer."""
-    return build(spec.method, spec.options, _setup(spec, data), spec.seed).train()  # pretrained parts are in eval mode
+    """Return the run's method with freshly initialised weights, in training mode.
+    ``data``: a folder with its tokenizer."""
+    return build(spec.method, spec.options, _setup(spec, data), spec.seed).train()  # pretrained parts load in eval mode
 
 
 def _setup(spec: RunSpec, data: Path) -> Setup:
@@ -32,7 +32,8 @@ def _setup(spec: RunSpec, data: Path) -> Setup:
 
 
 def trained_method(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
-    """The run's method with the weights that its training, or one stage of it, ended with, in evaluation mode."""
+    """Return the run's method in evaluation mode, with the weights that its training, or one stage of it, ended with.
+    Raise :class:`BrokenRecord` if these weights are not the recorded ones, or were trained with other settings."""
     paths = Paths(results, spec)
     path = paths.weights if stage is None else paths.stage_weights(stage)
     weights = read_weights(path)
@@ -46,7 +47,8 @@ def trained_method(spec: RunSpec, results: Path, stage: int | None = None) -> Me
 
 
 def trained_weights(paths: Paths, stage: int | None = None) -> str:
-    """The digest of the weights that a run, or one stage of it, ended with, as its training recorded it."""
+    """Return the digest of the weights that a run's training, or one stage of it, ended
+    with, as training recorded it."""
     path = paths.record("train")
     try:
         record = read_json(path)
@@ -56,28 +58,28 @@ def trained_weights(paths: Paths, stage: int | None = None) -> str:
 
 
 def kept_stages(paths: Paths) -> list[int]:
-    """The numbers of the stages whose weights a run's training has kept."""
+    """Return the numbers of the stages whose weights a run's training has kept."""
     stages = read_json(paths.record("train")).get("stages", [])
     return [number for number, stage in enumerate(stages) if stage.get("weights_sha256")]
 
 
 def export(spec: RunSpec, paths: Paths) -> None:
-    """Put specification, tokenizer and the backbone's configuration beside the final weights."""
+    """Write the specification, the tokenizer and the backbone's configuration beside the final weights."""
     load_tokenizer(paths.data).save_pretrained(paths.model / "tokenizer")
     _setup(spec, paths.data).backbone.config.save_pretrained(paths.model / CONFIG)
     write_json(paths.model / "spec.json", spec.model_dump(mode="json"))
 
 
 def exported_method(folder: Path) -> Method:
-    """The method in a run's ``model`` folder, wherever that was copied to, in evaluation mode. It needs nothing else:
-    no network, and no checkpoint that training may have started from."""
+    """Return the method in a run's ``model`` folder, in evaluation mode. The folder may have been copied anywhere and
+    is self-contained: neither the network nor a checkpoint that training may have started from is needed."""
     spec = checked(RunSpec, read_json(folder / "spec.json"), str(folder / "spec.json"))
     backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
     return _filled(spec, Setup(backbone, vocabulary(load_tokenizer(folder))), read_weights(folder / WEIGHTS))
 
 
 def _filled(spec: RunSpec, setup: Setup, weights: Stored) -> Method:
-    """All weights are those given: a checkpoint that training may have started from is not read again."""
+    """Build the method and load all of its weights. A checkpoint that training may have started from is not read."""
     own = replace(setup, backbone=replace(setup.backbone, checkpoint=None))
     method = build(spec.method, spec.options, own, spec.seed)
     load_weights(method, weights)

@@ -1,4 +1,4 @@
-"""A GPU whose memory is full: one message that names the work and the mend."""
+"""Turns the error of a full GPU into one message that names the work and the fix."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from methods.errors import InputError
 
 
 class OutOfMemory(InputError):
-    """The settings ask for more memory than the GPU has."""
+    """Raised when the settings ask for more memory than the GPU has."""
 
 
 @contextmanager
 def memory_for(work: str, mend: str) -> Iterator[None]:
-    """Where a GPU's memory runs out inside, :class:`OutOfMemory` says for which ``work``, and what takes less."""
+    """Raise :class:`OutOfMemory` if GPU memory runs out inside.
+    Its message names ``work`` and says what takes less memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        said = ". ".join(str(error).split(". ")[:2])  # the rest advises on settings of PyTorch
+        said = ". ".join(str(error).split(". ")[:2])  # the rest is advice on PyTorch's settings
         raise OutOfMemory(f"{work}: {said}. {mend}") from error
 
 

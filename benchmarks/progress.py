@@ -1,4 +1,4 @@
-"""How far a stage is: a bar with ETA on a terminal, plain lines elsewhere."""
+"""Shows the progress of a stage: a bar with ETA on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

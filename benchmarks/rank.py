@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
 
 
 def complete_environment(gpus: int, rendezvous: str | None) -> int:
-    """Add what a process group reads from the environment and the launcher left out; returns the rank."""
+    """Add the variables that a process group reads from the environment and the launcher left out. Return the rank."""
     slurm = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
     for name, other in slurm.items():
         os.environ.setdefault(name, os.environ.get(other, ""))
@@ -43,7 +43,7 @@ def complete_environment(gpus: int, rendezvous: str | None) -> int:
 
 
 def log_to(path: Path) -> None:
-    """Send to a file all that this process prints, its libraries in C too."""
+    """Redirect everything that this process prints to a file, including the output of C libraries."""
     file = path.open("ab", buffering=0)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -54,7 +54,7 @@ def main() -> int:
     look_for_garbage_less()
     given = arguments()
     carried = given.folder / ENVIRONMENT
-    os.environ.update(json.loads(carried.read_text()))  # before torch is imported, which reads it
+    os.environ.update(json.loads(carried.read_text()))  # before torch is imported, as torch reads it
     from benchmarks.files import read_json
     from benchmarks.processes.preemption import EXIT_CODE, Preempted, unshield
     from benchmarks.studies.runs import RunSpec
@@ -64,7 +64,7 @@ def main() -> int:
     rank = complete_environment(spec.engine.gpus, given.rendezvous)
     log_to(given.folder / f"rank-{rank}.log")
     heartbeat = Heartbeat(given.folder, rank)
-    faulthandler.register(signal.SIGUSR1)  # by which the parent asks a rank that hangs where it is
+    faulthandler.register(signal.SIGUSR1)  # the parent sends it to a rank that hangs, to get a stack trace
     pid, host = given.parent.split("@", 1)
     if host == socket.gethostname():
         die_with(int(pid), "the parent of all ranks")
@@ -78,9 +78,9 @@ def main() -> int:
 
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
-            gc.freeze()  # what was imported stays: the collection at the end of every stage leaves it out
+            gc.freeze()  # imported objects stay: garbage collection at the end of each stage skips them
             task(ranks, spec, given.results)
-    except InputError as error:  # bad input: one message instead of a trace, as in the command line
+    except InputError as error:  # bad input: one message instead of a traceback, as in the CLI
         heartbeat.fail(2)
         print(f"error: {error}", file=sys.stderr)
         return 2

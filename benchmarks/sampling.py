@@ -1,4 +1,4 @@
-"""Samples that stand for all: which of many things are counted or timed where that of all would take too long."""
+"""Representative samples: which of many things are counted or timed, if all of them would take too long."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 
 def spread_over(length: int, count: int) -> np.ndarray:
-    """``count`` indices spread evenly over ``range(length)``, from the middle of each part; or all of them."""
+    """Return ``count`` indices spread evenly over ``range(length)``, from the middle of
+    each part; at most ``length``."""
     count = min(count, length)
     return ((np.arange(count) + 0.5) * length / count).astype(int)

@@ -1,1 +1,1 @@
-"""What the latents of trained runs carry: patterns of their dimensions, interventions, samples, explanations."""
+"""Analysis of what the latents of trained runs carry: patterns of dimensions, interventions, samples, explanations."""

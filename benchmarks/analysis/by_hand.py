@@ -1,4 +1,4 @@
-"""`marcos-bench intervene`: latents set by hand, outputs before and after."""
+"""`marcos-bench intervene`: sets latents by hand and shows the outputs before and after."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from methods.generation import Intervention, InterventionError
 def intervene(
     spec: RunSpec, results: Path, dims: str, value: float, step: int | None, test: str | None, count: int, show: int
 ) -> None:
-    """Answer ``count`` questions as they are and with ``dims`` (as in ``3,7``) set to ``value``; print both."""
+    """Answer ``count`` questions without intervention and with ``dims`` (e.g. ``3,7``) set to ``value``. Print both."""
     if steerable_latents(spec) is None:
         raise NoLatents(f"{spec.id} has no latents that can be set by hand: name a run of another row")
     one = Intervention(parse_dims(dims), value, step)
@@ -43,7 +43,7 @@ def parse_dims(text: str) -> tuple[int, ...]:
 
 
 def known_test(spec: RunSpec, test: str | None) -> str:
-    """A test set of the run; the first where none is named."""
+    """Return the name of a test set of the run, which is the first one if ``test`` is None."""
     tests = spec.evaluation.tests
     if test is not None and test not in tests:
         raise StudyError(f"{spec.id} is not evaluated on {test!r}; its test sets are: {', '.join(tests)}")
@@ -51,7 +51,8 @@ def known_test(spec: RunSpec, test: str | None) -> str:
 
 
 def changes(frame: pd.DataFrame, questions: dict[str, str], show: int) -> RenderableType:
-    """A table of the outputs that change, with differences in colour; how many do, where none is to be shown."""
+    """Return a table of the first ``show`` outputs that change, with differences in colour; or, if there is none to
+    show, a text that says how many change."""
     before, after = (frame.loc[frame["setting"] == setting].set_index("id") for setting in frame["setting"].unique())
     changed = [id for id in before.index if before.loc[id, "steps"] != after.loc[id, "steps"]]
     title = f"{len(changed)} of {len(before)} outputs change"
@@ -66,7 +67,7 @@ def changes(frame: pd.DataFrame, questions: dict[str, str], show: int) -> Render
 
 
 def marked_changes(before: str, after: str) -> tuple[Text, Text]:
-    """Two texts, with what only one of them has in colour."""
+    """Return two texts in which the parts that only one of them has are coloured."""
     texts = Text(), Text()
     for shared, old, new in differences(before, after):
         for text, part, style in zip(texts, (old, new), ("red", "bold green"), strict=True):

@@ -25,9 +25,13 @@ DIGITS = range(10)
 
 @dataclass(frozen=True)
 class Encoding:
-    """``matrix``: (10, D) mean of R over the steps that drew each digit. ``dims`` and ``values``: the dimension that a
-    digit has to itself, and its mean there; None for a digit that has none. ``agreement``: share of a digit's steps in
-    which the dimension that fits it best is the largest of those that fit digits; None where it was never drawn."""
+    """How R encodes the drawn digits.
+
+    ``matrix``: (10, D) mean of R over the steps that drew each digit. ``dims`` and ``values``: each digit's own
+    dimension and its mean there, or None if the digit has none. ``agreement``: each digit has a dimension that fits it
+    best; this is the share of the digit's steps in which that dimension is the largest of all digits' best ones. It is
+    None for a digit that was never drawn.
+    """
 
     matrix: np.ndarray
     dims: list[int | None]
@@ -36,17 +40,17 @@ class Encoding:
 
 
 def is_summation(test: TestSet) -> bool:
-    """Whether a test set is Random Summation."""
+    """Return whether a test set is Random Summation."""
     return isinstance(scorer_of(test.name), Summation)
 
 
 def drawn_digits(test: TestSet, said: Said) -> np.ndarray:
-    """(N, K - 1) digits that the steps drew, -1 where none explains a step."""
+    """Return (N, K - 1) digits that the steps drew, with -1 for a step that no digit explains."""
     return _digits(judged(test, readable(test, said)))
 
 
 def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
-    """(N, K - 1) digits that the examples' own steps drew; ``text`` decodes tokens."""
+    """Return (N, K - 1) digits that the examples' own steps drew. ``text`` decodes tokens."""
     asked = (Asked(text(one.question), "", len(one.steps)) for one in examples)
     lines = ("\n".join(map(text, (*one.steps, one.answer))) for one in examples)
     return _digits(Summation().score(*of) for of in zip(lines, asked, strict=True))
@@ -57,16 +61,18 @@ def _digits(scores: Iterable[Score]) -> np.ndarray:
 
 
 def levels_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
-    """(N, K - 1) rounded means of the numbers that the examples' own steps write, which tell a step's digit only
-    together with those of the step before."""
+    """Return (N, K - 1) rounded means of the numbers in the examples' own steps. Alone they do not reveal a step's
+    digit; that takes the mean of the previous step as well."""
     means = [[np.mean(integers(text(step)) or np.nan) for step in one.steps] for one in examples]
     return np.round(np.array(means)).astype(int)
 
 
 def explained(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
-    """Share of R's variance, over all dimensions, that lies between the ``groups`` (N, K - 1) of its steps, for each
-    step: adjusted R squared, so that many small groups explain nothing by chance. None where R does not vary, or
-    nothing is left to estimate it from."""
+    """Return for each step the share of R's variance, over all dimensions, that lies between the ``groups`` (N, K - 1).
+
+    The share is an adjusted R squared, so that many small groups explain nothing by chance. It is None if R does not
+    vary, or if no degrees of freedom are left to estimate it from.
+    """
     found: list[float | None] = []
     for values, group in zip(latents.swapaxes(0, 1), groups.T, strict=False):
         frame = pd.DataFrame(values)
@@ -79,13 +85,14 @@ def explained(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
 
 
 def follows(steps: list[str], step: int) -> bool:
-    """Whether all that is said after a step follows from it, as if that step were the question."""
+    """Return whether everything that is said after a step follows from it, as if that step were the question."""
     return Summation().score("\n".join(steps[step:]), Asked(steps[step - 1], "", len(steps) - 1 - step)).correct
 
 
 def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> Encoding:
-    """From R (N, K, D) and the digits (N, K - 1) that its steps drew. A dimension is a digit's own if it is active
-    there, and the largest in most steps that drew it."""
+    """Find the dimensions that encode digits, from R (N, K, D) and the digits (N, K - 1) that its steps drew. A
+    dimension is a digit's own if, over the steps that drew the digit, its mean is above ``active_above`` and it is the
+    largest in most of them."""
     values = latents[:, : digits.shape[1]][digits >= 0]
     known = digits[digits >= 0]
     seen = [digit for digit in DIGITS if (known == digit).any()]
@@ -95,7 +102,7 @@ def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> En
     found = Encoding(matrix, [None] * 10, [None] * 10, [None] * 10)
     if not seen:
         return found
-    apart = matrix[seen] - matrix[seen].mean(0)  # so that a dimension that is always on stands for none
+    apart = matrix[seen] - matrix[seen].mean(0)  # so that a dimension that is always active stands for no digit
     rows, chosen = linear_sum_assignment(-apart)
     largest = chosen[values[:, chosen].argmax(1)]
     for digit, dim in zip(np.array(seen)[rows].tolist(), chosen.tolist(), strict=True):
@@ -106,8 +113,8 @@ def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> En
 
 
 def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding, steps: int) -> pd.DataFrame:
-    """One line per question, steered step and digit that has a dimension: whether the step adds that digit
-    (``obeyed``) and whether all that follows is consistent with it (``followed``)."""
+    """Steer each step towards each digit that has a dimension. Return one row per question, step and digit: whether the
+    step adds that digit (``obeyed``), and whether everything after it is consistent with it (``followed``)."""
     frames = []
     for step in range(1, steps):
         for digit, (dim, value) in enumerate(zip(encoded.dims, encoded.values, strict=True)):
@@ -131,6 +138,7 @@ def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding
 
 
 def alone(dim: int, value: float, step: int, encoded: Encoding) -> tuple[Intervention, Intervention]:
-    """One dimension at its value and all others at 0, so that nothing that was predicted for the step is left."""
+    """Return interventions that set one dimension to its value and all others to 0, so that
+    nothing predicted for the step is left."""
     others = tuple(other for other in range(encoded.matrix.shape[1]) if other != dim)
     return Intervention(others, 0.0, step), Intervention((dim,), value, step)

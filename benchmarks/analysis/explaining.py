@@ -1,4 +1,4 @@
-"""`marcos-bench explain`: what every trained run makes of one question."""
+"""`marcos-bench explain`: shows how every trained run answers one question."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, StudyError
 from methods.base import Method
 
-SHOWN = 8  # latents of a step, active dimensions
+SHOWN = 8  # latents of a step, and active dimensions, that are shown at most
 
 
 def explain(study: Study, results: Path, number: int, test: str | None) -> None:
-    """Print the question and a table of all trained runs; ``number`` counts from 1."""
+    """Print a question and a table of all trained runs. ``number`` counts questions from 1."""
     console, asked = Console(), None
-    run = Column("Run", no_wrap=True, overflow="fold")  # whole: it is what other commands ask for
+    run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
     said_apart = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
     table = Table(run, *said_apart, "Latents as nearest tokens", "Active dimensions", show_lines=True)
     missing = []
@@ -64,12 +64,13 @@ def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
 
 
 def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text, Text]:
-    """Steps, answer (green where right), latents in words, and active dimensions, for the first question."""
+    """Return the steps, the answer (green if correct), the latents in words and the active
+    dimensions of the first question."""
     score = judged(asked, readable(asked, said))[0]
     steps, answer = told_apart(said)
     if score.extracted is None:
         steps = steps if len(said.steps[0]) > 1 else []
-        answer = f"(no answer) {said.answers[0]!r}"  # with the blanks that may be all there is
+        answer = f"(no answer) {said.answers[0]!r}"  # with its blanks, as there may be nothing else
     written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
     name = steerable_latents(speaker.spec)
     words = [words_of(speaker, value[0]) for key, value in said.trace.items() if key != name]
@@ -83,7 +84,8 @@ def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text,
 
 
 def told_apart(said: Said) -> tuple[list[str], str]:
-    """Steps and answer of the first question. Where a method says all in one text, its last line is the answer."""
+    """Return the steps and the answer of the first question.
+    If a method says everything in one text, the last line is the answer."""
     if len(said.steps[0]) > 1:
         return said.steps[0][:-1], said.answers[0].strip()
     *steps, answer = said.answers[0].strip().split("\n")
@@ -91,7 +93,8 @@ def told_apart(said: Said) -> tuple[list[str], str]:
 
 
 def words_of(speaker: Speaker, latents: np.ndarray) -> list[str]:
-    """Latents (n, d), or (steps, n, d), as the tokens nearest to them by cosine: a line, or one for each step."""
+    """Return the tokens that are nearest to latents by cosine: one line for (n, d), one
+    line per step for (steps, n, d)."""
     if latents.ndim == 3:
         return [f"{i}. {words_of(speaker, step)[0]}" for i, step in enumerate(latents, 1)]
     tokens = nearest(word_vectors(speaker.method), torch.from_numpy(latents[:SHOWN]))
@@ -100,14 +103,15 @@ def words_of(speaker: Speaker, latents: np.ndarray) -> list[str]:
 
 
 def nearest(table: Tensor, latents: Tensor) -> list[int]:
-    """The rows of a (V, d) table nearest to (n, d) vectors by cosine. Vectors of zeros are padding, and left out."""
+    """Return the rows of a (V, d) table that are nearest to (n, d) vectors by cosine.
+    Zero vectors are padding and left out."""
     latents = latents[latents.norm(dim=-1) > 0]
     likeness = torch.nn.functional.normalize(latents, dim=-1) @ torch.nn.functional.normalize(table, dim=-1).T
     return likeness.argmax(-1).tolist()
 
 
 def word_vectors(method: Method) -> Tensor:
-    """(V, d) input embeddings of the model that speaks, without the markers that methods add."""
+    """Return the (V, d) input embeddings of the model that speaks, without the markers that methods add."""
     models: Iterator[PreTrainedModel] = (m for m in method.modules() if isinstance(m, PreTrainedModel))
     speaking = next(model for model in models if model.get_output_embeddings() is not None)
     embeddings = speaking.get_input_embeddings()
@@ -116,7 +120,7 @@ def word_vectors(method: Method) -> Tensor:
 
 
 def active_dimensions(latents: np.ndarray, spec: RunSpec) -> list[str]:
-    """A line for each step of (steps, D): the active dimensions, the largest first, with their values."""
+    """Return a line for each step of (steps, D): its active dimensions, the largest first, with their values."""
     lines = []
     for number, step in enumerate(latents, 1):
         order = [int(dim) for dim in np.argsort(-step) if step[dim] > spec.analysis.active_above]

@@ -1,4 +1,4 @@
-"""Answers scored as the evaluate stage scores them."""
+"""Scores answers in the same way as the evaluate stage."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def judged(test: TestSet, texts: Sequence[str]) -> list[Score]:
-    """The scores of one text for each question of a test set: its answer, or all lines where the scorer reads steps."""
+    """Return the scores of one text per question of a test set: its answer, or all lines if the scorer reads steps."""
     scorer = scorer_of(test.name)
     asked = (Asked(*of) for of in zip(test.texts, test.answers, test.n_steps, strict=True))
     return [scorer.score(text, one) for text, one in zip(texts, asked, strict=True)]
 
 
 def readable(test: TestSet, said: Said) -> list[str]:
-    """What is said, as the test set's scorer reads it."""
+    """Return what was said in the form that the test set's scorer reads."""
     if scorer_of(test.name).reads_steps:
         return ["\n".join(steps) for steps in said.steps]
     return said.answers

@@ -1,4 +1,4 @@
-"""Each measure: one number that the paper's text states about R, computed from our analysis."""
+"""Measures, each of which computes one number that the paper's text states about R, from our analysis."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import clique_effects
 
 STRONG, WEAK = 0.5, 0.1  # values that the paper sets its clique to
-# Of the length, or of all answers: a clique that changes less changes nothing that answers could withstand
+# Share of the length, or of all answers. A clique that changes less is inert: then stable accuracy proves nothing
 FAINT = 0.01
 
 
 def own_dimensions(analysis: Analysis) -> float | None:
-    """Share of the ten digits that have a dimension of their own."""
+    """Return the share of the ten digits that have a dimension of their own."""
     return None if analysis.record.encoding is None else len(analysis.record.encoding.own) / 10
 
 
 def steering(analysis: Analysis) -> float | None:
-    """Share of steps set by hand that obey and that all later steps follow from; None where no digit has a dimension
-    to set."""
+    """Return the share of steered steps that obey and that everything said after them is consistent with; None if no
+    digit has a dimension to set."""
     if "steering" not in analysis.record.files:
         return None
     frame = analysis.frame("steering")
@@ -30,25 +30,25 @@ def steering(analysis: Analysis) -> float | None:
 
 
 def longer(analysis: Analysis) -> float | None:
-    """What the clique at 0.5 adds to the length of outputs, as a share of it."""
+    """Return the relative change in the length of outputs with the clique at 0.5."""
     return _clique(analysis).get(STRONG, {}).get("longer")
 
 
 def unmarked(analysis: Analysis) -> float | None:
-    """Share of answers without the marker, the clique at 0.5."""
+    """Return the share of answers without the marker, with the clique at 0.5."""
     effect = _of_both_kinds(analysis).get(STRONG)
     return None if effect is None else 1 - effect["marked"]
 
 
 def still_marked(analysis: Analysis) -> float | None:
-    """Share of answers with the marker, the clique at 0 or 0.1, whichever leaves fewer."""
+    """Return the share of answers with the marker, with the clique at 0 or 0.1, whichever leaves fewer."""
     found = _of_both_kinds(analysis).items()
     return min((line["marked"] for value, line in found if value is not None and value <= WEAK), default=None)
 
 
 def as_accurate(analysis: Analysis) -> float | None:
-    """What the clique adds to accuracy, at the value where that is furthest from nothing; None where it changes
-    nothing else either."""
+    """Return the change in accuracy with the clique at the value that changes it most;
+    None if the clique changes nothing else either."""
     if inert(analysis):
         return None
     found = _clique(analysis)
@@ -57,7 +57,7 @@ def as_accurate(analysis: Analysis) -> float | None:
 
 
 def inert(analysis: Analysis) -> bool:
-    """Whether there is a clique, and no value that it is set to changes length or marker."""
+    """Return whether there is a clique, and none of the values that it is set to changes the length or the marker."""
     found = _clique(analysis)
     return bool(found) and all(
         abs(line["longer"]) < FAINT and abs(line["marked"] - found[None]["marked"]) < FAINT for line in found.values()
@@ -65,15 +65,15 @@ def inert(analysis: Analysis) -> bool:
 
 
 def _of_both_kinds(analysis: Analysis) -> dict[float | None, dict[str, float]]:
-    """The clique's effects where answers are left to have the marker or not: where all have it, or none, no dimension
-    need say so."""
+    """Return the clique's effects if answers without intervention are of both kinds, with and without the marker. If
+    all or none have it, no dimension needs to encode it, and the result is empty."""
     found = _clique(analysis)
     return found if found and 0 < found[None]["marked"] < 1 else {}
 
 
 def _clique(analysis: Analysis) -> dict[float | None, dict[str, float]]:
-    """Effects of the clique by the value that it is set to, None where it is not. The paper's sentences are about
-    dimensions that are correlated, so there are none of a single dimension."""
+    """Return the effects of the clique by the value that it is set to, with None for no intervention. A clique of a
+    single dimension has none, since the paper's sentences are about dimensions that are correlated."""
     if len(analysis.record.clique) < 2:
         return {}
     lines = clique_effects(analysis).to_dict("records")

@@ -1,4 +1,4 @@
-"""Which dimensions of R are active, how often, and which of them together (paper, "How does R control ...")."""
+"""Which dimensions of R are active, how often, and which are active together (paper, "How does R control ...")."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from benchmarks.studies.specs import AnalysisSpec
 
 @dataclass(frozen=True)
 class Patterns:
-    """``frequency``: (D,) share of samples in which a dimension is active. ``frequent``: the most frequent dimensions,
-    the first of them most often. ``clique``: the largest set of them that are all correlated, one dimension alone where
-    no two are."""
+    """The activity of dimensions.
+
+    ``frequency``: (D,) share of samples in which each dimension is active. ``frequent``: the most frequent dimensions,
+    in descending order. ``clique``: the largest set of these in which every two are correlated, or a single dimension
+    if no two are.
+    """
 
     frequency: np.ndarray
     frequent: list[int]
@@ -24,7 +27,7 @@ class Patterns:
 
 
 def patterns(values: np.ndarray, settings: AnalysisSpec) -> Patterns:
-    """Patterns of (N, D) samples: R of every step of every question."""
+    """Return the patterns of (N, D) samples: R at every step of every question."""
     frequency = (values > settings.active_above).mean(0)
     frequent = most_frequent(frequency, settings.frequent_share, settings.frequent_at_least)
     graph = correlation_graph(correlations(values, frequent), frequent, settings.correlated_above)
@@ -32,15 +35,16 @@ def patterns(values: np.ndarray, settings: AnalysisSpec) -> Patterns:
 
 
 def most_frequent(frequency: np.ndarray, share: float, at_least: int) -> list[int]:
-    """The dimensions that are active most often: a share of all, but ``at_least`` some; none that is never active."""
+    """Return the dimensions that are active most often: a ``share`` of all, but no fewer than ``at_least``. Dimensions
+    that are never active are left out."""
     count = max(math.ceil(share * len(frequency)), at_least)
     order = np.argsort(-frequency, kind="stable")[:count]
     return [int(dim) for dim in order if frequency[dim] > 0]
 
 
 def correlations(values: np.ndarray, dims: Sequence[int]) -> np.ndarray:
-    """(n, n) Pearson correlations; 0 where a dimension never changes. In float64: sums of R's own float32 differ from
-    one CPU to the next in digits that are written down."""
+    """Return (n, n) Pearson correlations, which are 0 with a dimension that never changes. They are computed in
+    float64: in float32, which R has, sums differ between CPUs in digits that are recorded."""
     if not dims:
         return np.zeros((0, 0))
     chosen = values[:, list(dims)].astype(np.float64)
@@ -54,7 +58,7 @@ def correlations(values: np.ndarray, dims: Sequence[int]) -> np.ndarray:
 
 
 def correlation_graph(correlation: np.ndarray, dims: Sequence[int], above: float) -> nx.Graph:
-    """A node for each dimension, an edge where two correlate by more than ``above``."""
+    """Return a graph with a node for each dimension and an edge between two that correlate by more than ``above``."""
     graph = nx.Graph()
     graph.add_nodes_from(dims)
     first, second = np.nonzero(np.triu(correlation > above, k=1))
@@ -63,9 +67,9 @@ def correlation_graph(correlation: np.ndarray, dims: Sequence[int], above: float
 
 
 def largest_clique(graph: nx.Graph, frequency: np.ndarray) -> list[int]:
-    """The largest clique; among several of one size the most frequent one."""
+    """Return the largest clique; of several of that size, the one with the highest total frequency."""
     counts = {dim: round(1e6 * float(frequency[dim])) for dim in graph}
-    heavy = 1 + sum(counts.values())  # one node more outweighs all frequencies
+    heavy = 1 + sum(counts.values())  # one more node outweighs all frequencies together
     nx.set_node_attributes(graph, {dim: heavy + count for dim, count in counts.items()}, "weight")
     found, _ = nx.max_weight_clique(graph, weight="weight")
     return sorted(found)

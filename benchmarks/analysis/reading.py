@@ -1,4 +1,4 @@
-"""What the analyse stage left behind, checked when it is read."""
+"""Reads what the analyse stage has written, and checks it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EncodingRecord(BaseModel):
     dims: list[int | None]
     values: list[float | None]
     agreement: list[float | None]  # by digit
-    explained: dict[Literal["digit", "level"], list[float | None]] = {}  # by step; older records do not say
+    explained: dict[Literal["digit", "level"], list[float | None]] = {}  # by step; missing in older records
 
     @property
     def own(self) -> list[int]:
@@ -39,21 +39,21 @@ class AnalysisRecord(BaseModel):
     model_config = ConfigDict(extra="allow")
     run: str
     digest: str
-    weights_sha256: str | None = None  # of the weights that were asked; older records do not say
+    weights_sha256: str | None = None  # of the weights that were analysed; missing in older records
     name: str  # of the latents
-    source: Literal["encoded", "drawn"] = "drawn"  # where the frame `latents` is from
+    source: Literal["encoded", "drawn"] = "drawn"  # the origin of the frame `latents`
     dimensions: int
     active: int
     frequent: list[int]
     clique: list[int]
     encoding: EncodingRecord | None
-    files: dict[str, str]  # sha256
+    files: dict[str, str]  # SHA-256 by name
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """One run's record and the frames beside it. ``row``: of the study that is drawn, whose name in the run's own study
-    (``spec``) may be another."""
+    """One run's record and the frames beside it. ``row`` is the row of the study that is drawn; the run's own study
+    (``spec``) may have another name for it."""
 
     block: Block
     row: Row
@@ -66,19 +66,20 @@ class Analysis:
 
     @property
     def latents(self) -> tuple[pd.DataFrame, np.ndarray]:
-        """Where each sample is from, its question and step, and (N, D) values."""
+        """The test, question and step of each sample, and the (N, D) values."""
         frame = self.frame("latents")
         return frame.loc[:, ["test", "id", "step"]], np.stack(frame["values"].tolist())
 
 
 def steerable_latents(spec: RunSpec) -> str | None:
-    """The name of a run's latents that can be set by hand, None where it has none."""
+    """Return the name of a run's latents that can be set by hand, or None if it has none."""
     method = get_method(spec.method)
     return method.steerable_latents(method.Options.model_validate(spec.options))
 
 
 def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
-    """The runs that figures of latents are drawn from: each block's first row whose latents can be set by hand."""
+    """Return the runs that figures of latents are drawn from: in each block, the first row (controls aside) whose
+    latents can be set by hand."""
     found = []
     for block in study.blocks:
         rows = [(row, run_id(block.id, row.id, study.seeds[0])) for row in study.rows_of(block) if not row.control]
@@ -88,7 +89,7 @@ def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
 
 
 def analyses(study: Study, results: Path) -> list[Analysis]:
-    """The analyses of those runs, as far as they are there and up to date."""
+    """Return the analyses of the runs that figures are drawn from, as far as they exist and are up to date."""
     found = []
     for block, row, spec in analysed(study):
         if not record_path(results, spec).is_file():
@@ -105,7 +106,7 @@ def record_path(results: Path, spec: RunSpec) -> Path:
 
 
 def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
-    """A run's analysis, or :class:`BrokenRecord`."""
+    """Return a run's analysis, or raise :class:`BrokenRecord` if it is missing, broken or out of date."""
     path = record_path(results, spec).absolute()
     try:
         record = AnalysisRecord.model_validate(read_json(path, f"run `marcos-bench analyse {spec.study} {spec.id}`"))
@@ -113,7 +114,7 @@ def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analy
         raise BrokenRecord(f"{path} is broken ({first_problem(error)}): run `analyse` again") from error
     if record.digest != spec.digest("analyse"):
         raise BrokenRecord(f"{path} was made from another specification: run `analyse {spec.study} {spec.id}` again")
-    train = read_records(Paths(results, spec).run, spec).train  # none beside results that were kept without it
+    train = read_records(Paths(results, spec).run, spec).train  # None if the results were kept without this record
     if train and train.weights_sha256 and record.weights_sha256 not in (None, train.weights_sha256):
         raise BrokenRecord(f"{path} was made from other weights: run `analyse {spec.study} {spec.id}` again")
     return Analysis(block, row, spec, path.parent, record)

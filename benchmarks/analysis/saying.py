@@ -1,4 +1,4 @@
-"""Questions answered with all steps said, and their latents kept."""
+"""Answers questions with all steps said, and keeps the latents."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from methods.generation import Decoding
 
 @dataclass(frozen=True)
 class Said:
-    """``steps``: every step as text, the answer last; the answer alone where a method says nothing else. ``tokens``:
-    (N,) over all of them, without end-of-text. ``trace``: (N, ...) by name."""
+    """The answers to N questions.
+
+    ``steps``: every step as text, the answer last; only the answer if the method says nothing else. ``tokens``: (N,)
+    tokens of all steps, without end-of-text. ``trace``: latents (N, ...) by name.
+    """
 
     answers: list[str]
     steps: list[list[str]]
@@ -47,7 +50,7 @@ class Speaker:
         return cls(spec, answering_method(spec, results), load_tokenizer(paths.data), paths.data)
 
     def test(self, name: str, count: int | None = None) -> TestSet:
-        """A test set, or ``count`` of its questions, spread evenly over it."""
+        """Return a test set, or ``count`` of its questions, spread evenly over it."""
         test = open_test(self.data, name)
         if count is None or count >= len(test):
             return test
@@ -55,7 +58,8 @@ class Speaker:
 
     @torch.no_grad()
     def encode(self, examples: Sequence[Example]) -> np.ndarray | None:
-        """Latents (N, K, D) in which training encodes the examples' own steps, or None: see :meth:`Method.encoded`."""
+        """Return the latents (N, K, D) in which training encodes the examples' own steps, or None; see
+        :meth:`Method.encoded`."""
         rows: list[np.ndarray | None] = [None] * len(examples)
         for indices in batches_by_length([example.question for example in examples], self.spec.evaluation.batch_size):
             with autocast(self.method.device, self.spec.engine.precision):
@@ -67,7 +71,7 @@ class Speaker:
         return _stacked(rows)
 
     def say(self, questions: Sequence[Sequence[int]], decoding: Decoding, trace: bool = False) -> Said:
-        """Answer all questions, in their order."""
+        """Answer all questions. The results are in the order of the questions."""
         decoding = replace(decoding, answer_only=False, trace=trace)
         answers, steps = [""] * len(questions), [[""]] * len(questions)
         tokens = np.zeros(len(questions), dtype=np.int64)
@@ -86,19 +90,20 @@ class Speaker:
 
 
 def evenly(length: int, count: int) -> list[int]:
-    """``count`` of ``length`` indices, spread evenly from the first to the last."""
+    """Return ``count`` of ``length`` indices, spread evenly from the first to the last."""
     return np.linspace(0, length - 1, count).round().astype(int).tolist()
 
 
 def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:
-    """(N, ...) of rows whose first dimension may differ from batch to batch: zeros fill the shorter ones."""
+    """Stack rows to (N, ...). Their first dimension may differ from batch to batch;
+    shorter rows are padded with zeros."""
     known = [row for row in rows if row is not None]
     longest = max(len(row) for row in known)
     return np.stack([np.concatenate([row, np.zeros((longest - len(row), *row.shape[1:]), row.dtype)]) for row in known])
 
 
 def select(test: TestSet, indices: Sequence[int]) -> TestSet:
-    """Some questions of a test set."""
+    """Return a test set with only the questions at ``indices``."""
     columns = ("ids", "texts", "questions", "answers", "n_steps", "overlap")
     chosen: dict[str, Any] = {column: [getattr(test, column)[i] for i in indices] for column in columns}
     return replace(test, **chosen)

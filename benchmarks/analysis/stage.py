@@ -1,4 +1,5 @@
-"""The analyse stage: asks a trained run for all that figures of its latents need, which are then drawn from files."""
+"""The analyse stage: asks a trained run everything that figures of its latents need.
+The figures are then drawn from files."""
 
 from __future__ import annotations
 
@@ -35,11 +36,12 @@ SINGLE = 3  # frequent dimensions that are set alone, for the case study
 
 
 class NoLatents(InputError):
-    """A run whose method has nothing that can be set by hand."""
+    """Raised for a run whose method has no latents that can be set by hand."""
 
 
 def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Write ``analysis/*.parquet`` and, last, ``analysis/analysis.json`` of a trained run; returns the latter."""
+    """Write ``analysis/*.parquet`` and, last, ``analysis/analysis.json`` of a trained run.
+    Return the content of the latter."""
     name = steerable_latents(spec)
     if name is None:
         raise NoLatents(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
@@ -82,8 +84,12 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
 def _latents(
     speaker: Speaker, tests: list[TestSet], said: list[Said], name: str
 ) -> tuple[pd.DataFrame, Literal["encoded", "drawn"]]:
-    """One line per question and step, with all values of that step: as training encodes the written steps of as many
-    validation questions as are asked, which is what the paper looks at; as drawn, where a method encodes nothing."""
+    """Return one row per question and step with all values of that step, and the origin of the values.
+
+    The values are those in which training encodes the written steps of validation questions (as many as there are test
+    questions), because these are what the paper looks at. If a method encodes nothing, they are those drawn for the
+    test questions.
+    """
     corpus = open_corpus(speaker.data, "validation")
     count = min(len(corpus), sum(map(len, tests)))
     examples = corpus.examples(evenly(len(corpus), count))
@@ -103,7 +109,8 @@ def _by_step(test: str, ids: Sequence[str], latents: np.ndarray) -> pd.DataFrame
 def _interventions(
     speaker: Speaker, tests: list[TestSet], said: list[Said], decoding: Decoding, found: Patterns
 ) -> pd.DataFrame:
-    """Outputs as they are; with the clique at each value; and with single frequent dimensions at the largest value."""
+    """Return outputs without intervention, with the clique at each value, and with single
+    frequent dimensions at the largest value."""
     values = speaker.spec.analysis.values
     single = [dim for dim in found.frequent if [dim] != found.clique][:SINGLE]
     by_hand = [Intervention(tuple(found.clique), value) for value in values] if found.clique else []
@@ -116,12 +123,12 @@ def _interventions(
                 frame = outputs(speaker, test, decoding, [one])
                 frames.append(frame.assign(dims=",".join(map(str, one.dims)), value=one.value))
                 progress.advance(len(test))
-    columns = [*frames[0], "dims", "value"]  # also where no dimension is ever active, so that nothing is set
+    columns = [*frames[0], "dims", "value"]  # also if no dimension is ever active, so nothing was set
     return pd.concat(frames, ignore_index=True).reindex(columns=columns)
 
 
 def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
-    """Answers under many draws, by seed, and with the mean in place of a draw (seed :data:`MEAN`)."""
+    """Return answers under many draws, by seed, and with the mean in place of a draw (seed :data:`MEAN`)."""
     spec = speaker.spec
     default = spec.evaluation.decodings["default"]
     mean = default.model_copy(update={"latents": "mean"})
@@ -143,9 +150,12 @@ def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
 def _digits(
     speaker: Speaker, tests: list[TestSet], decoding: Decoding, frames: dict[str, pd.DataFrame]
 ) -> dict[str, Any]:
-    """Where a test set is Random Summation: which dimension stands for which digit, and whether setting it steers. The
-    former is read off validation data, whose digits are known: predicted latents are a blur of all ten. Adds the frame
-    ``encoding``, and ``steering`` where some digit has a dimension of its own."""
+    """Find out which dimension stands for which digit, and whether setting it steers, if a test set is Random
+    Summation. Return the result for the record.
+
+    The dimensions are found on validation data, whose digits are known: predicted latents are a blur of all ten. Add
+    the frame ``encoding`` to ``frames``, and ``steering`` if some digit has a dimension of its own.
+    """
     for test in filter(is_summation, tests):
         corpus = open_corpus(speaker.data, "validation")
         examples = corpus.examples(range(len(corpus)))

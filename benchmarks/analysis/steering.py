@@ -1,4 +1,4 @@
-"""What becomes of answers when dimensions of R are set by hand."""
+"""How answers change when dimensions of R are set by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def outputs(speaker: Speaker, test: TestSet, decoding: Decoding, interventions: Sequence[Intervention]) -> pd.DataFrame:
-    """One line per question: what is said, its length in tokens, whether it is marked, and whether it is right."""
+    """Return one row per question: what is said, its length in tokens, whether it is
+    marked, and whether it is correct."""
     said = speaker.say(test.questions, replace(decoding, interventions=tuple(interventions)))
     return described(test, said).assign(setting=setting(interventions))
 
@@ -42,7 +43,7 @@ def described(test: TestSet, said: Said) -> pd.DataFrame:
 
 
 def setting(interventions: Sequence[Intervention]) -> str:
-    """Interventions in words; empty where there are none."""
+    """Describe interventions in words. The text is empty if there are none."""
     texts = []
     for one in interventions:
         dims = ", ".join(map(str, one.dims))
@@ -52,8 +53,8 @@ def setting(interventions: Sequence[Intervention]) -> str:
 
 
 def effects(frame: pd.DataFrame) -> pd.DataFrame:
-    """By setting, the one without interventions first: mean length and its change, shares of marked and right
-    answers."""
+    """Return one row per setting, that without interventions first: the mean length and its relative change, and the
+    shares of marked and correct answers."""
     lines = []
     plain = frame.loc[frame["setting"] == ""]
     for name in dict.fromkeys(["", *frame["setting"]]):
@@ -70,7 +71,8 @@ def effects(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def clique_effects(analysis: Analysis) -> pd.DataFrame:
-    """:func:`effects` of the clique, with the ``value`` that it is set to: the line as it is has none (NaN)."""
+    """Return the :func:`effects` of the clique, with the ``value`` that it is set to (NaN
+    in the row without interventions)."""
     frame = analysis.frame("interventions")
     clique = ",".join(map(str, analysis.record.clique))
     own = frame.loc[(frame["setting"] == "") | (frame["dims"] == clique)]
@@ -80,7 +82,8 @@ def clique_effects(analysis: Analysis) -> pd.DataFrame:
 
 
 def differences(before: str, after: str) -> list[tuple[bool, str, str]]:
-    """Two texts cut into words, blanks and signs: (whether the part is shared, in the first, in the second)."""
+    """Compare two texts, cut into words, blanks and signs.
+    Return parts: (whether shared, text in the first, text in the second)."""
     old, new = (re.findall(r"\s+|\d+|\w+|.", text, re.DOTALL) for text in (before, after))
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     return [(tag == "equal", "".join(old[a:b]), "".join(new[c:d])) for tag, a, b, c, d in matcher.get_opcodes()]

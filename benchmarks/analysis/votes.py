@@ -1,4 +1,4 @@
-"""Many draws of one answer: their majority, and whether its share of the votes says how likely it is right."""
+"""Many draws of one answer: the majority, and whether its share of the votes tells how likely it is correct."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-MEAN = -1  # the seed of answers from the mean in place of a draw
-BINS = (0.2, 0.4, 0.6, 0.8, 1.0)  # upper ends of shares of votes
+MEAN = -1  # the seed of answers that take the mean instead of a draw
+BINS = (0.2, 0.4, 0.6, 0.8, 1.0)  # upper ends of bins of vote shares
 
 
 def majority(answers: Sequence[str | None]) -> tuple[int, float]:
-    """The index of the first answer that the most agree with, and their share; no answer is no vote."""
+    """Return the index of the first answer with the most votes, and its share of all answers.
+    A missing answer is no vote."""
     counts = Counter(answer for answer in answers if answer is not None)
     if not counts:
         return 0, 0.0
@@ -22,7 +23,7 @@ def majority(answers: Sequence[str | None]) -> tuple[int, float]:
 
 
 def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
-    """The majority of every ``size`` draws of each question: columns test, id, group, share, correct."""
+    """Return the majority of every ``size`` draws of each question, with columns test, id, group, share, correct."""
     drawn = samples.loc[samples["seed"] != MEAN]
     lines = []
     for (test, id, group), draws in drawn.groupby(["test", "id", drawn["seed"] // size], sort=False):  # type: ignore[misc]
@@ -35,7 +36,8 @@ def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
 
 
 def protocols(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Columns test, id, correct by the way of answering: from the mean, one draw, majorities of more."""
+    """Return a frame (columns test, id, correct) for each way of answering: from the mean, from one draw, and by
+    majorities of several draws."""
     count = max(samples["seed"].tolist()) + 1
     found = {"mean": samples.loc[samples["seed"] == MEAN], "1 sample": samples.loc[samples["seed"] != MEAN]}
     found |= {f"majority of {size}": votes(samples, size) for size in sorted({min(5, count), count}) if size > 1}
@@ -43,7 +45,8 @@ def protocols(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def reliability(samples: pd.DataFrame) -> pd.DataFrame:
-    """By share of votes for the majority of all draws, in bins: mean share, accuracy, number of questions."""
+    """Return the mean share, the accuracy and the number of questions, in bins of the share
+    of votes that the majority of all draws has."""
     voted = votes(samples, max(samples["seed"].tolist()) + 1)
     bins = pd.cut(voted["share"], [-0.001, *BINS])
     lines = [
@@ -54,5 +57,5 @@ def reliability(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def calibration_error(bins: pd.DataFrame) -> float:
-    """Expected calibration error: the mean distance of share and accuracy, weighted by questions."""
+    """Return the expected calibration error: the mean distance between share and accuracy, weighted by questions."""
     return float(np.average((bins["share"] - bins["accuracy"]).abs(), weights=bins["n"]))

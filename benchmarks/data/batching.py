@@ -8,11 +8,12 @@ CHUNK = 50  # batches that are sorted by length together: longer chunks pad less
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Indices of each batch of an epoch, as a function of (seed, epoch) alone; every index occurs once.
+    """Return the indices of each batch of an epoch. They depend on no other randomness than ``seed`` and ``epoch``, and
+    every index occurs once.
 
-    The rows are shuffled, sorted by length within chunks of :data:`CHUNK` batches, cut, and the batches shuffled. The
-    smaller batch that the cut may leave over is kept. It is an update like any other, with losses divided by its own
-    counts: each of its examples weighs more in that update than an example of a whole batch does.
+    Rows are shuffled, sorted by length within chunks of :data:`CHUNK` batches and cut into batches, which are then
+    shuffled. If the cut leaves a smaller batch over, it is kept. It is an update like any other, with losses divided by
+    its own counts, so each of its examples weighs more in that update than an example of a full batch does.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     order = generator.permutation(len(lengths))

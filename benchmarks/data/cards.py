@@ -1,4 +1,4 @@
-"""The metadata card of every data set: where it comes from, its licence, and how to know that it is the right one."""
+"""The metadata card of every data set: its source, its licence, and the checksums that identify it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from benchmarks.studies.specs import Strict
 
 
 class File(Strict):
-    """A file as published. ``sha256`` is None where nobody has published one: then the file is taken as it is."""
+    """A file as published. ``sha256`` is None if nobody has published one; the file is then used as it is."""
 
     path: str
     sha256: str | None
 
 
 class Hub(Strict):
-    """A data set on the Hugging Face hub. Without a pinned ``revision`` it is never loaded from there."""
+    """A data set on the Hugging Face hub. It is loaded from there only if its ``revision`` is pinned."""
 
     name: str
     config: str | None = None
     revision: str | None = None
-    splits: dict[str, tuple[str, ...]]  # our split: the hub's splits that make it up
+    splits: dict[str, tuple[str, ...]]  # for each of our splits, the hub's splits that it consists of
 
 
 class Card(Strict):
-    """``counts``: rows per split as published (assumed, where they are not :meth:`counted`). ``records``: SHA-256 of
-    each split's rows as read, whatever the source (:func:`benchmarks.data.records.digest`); None where the rows are not
-    at hand to compute it."""
+    """The metadata card of a data set.
+
+    ``counts``: rows per split as published; if they are not :meth:`counted`, they are assumed. ``records``: SHA-256 of
+    each split's rows as read, from whatever source (:func:`benchmarks.data.records.digest`); None if the rows were not
+    at hand to compute it.
+    """
 
     name: str
     title: str  # as a table prints it
@@ -40,16 +43,17 @@ class Card(Strict):
     files: dict[str, tuple[File, ...]] = {}
     hub: Hub | None = None
     notes: str = ""
-    ragged: bool = False  # some published training answers are no numbers (as 2/5): those rows are left out
-    scorer: str = "number"  # one of benchmarks.scoring
+    ragged: bool = False  # some published training answers are not numbers (e.g. 2/5): their rows are left out
+    scorer: str = "number"  # the name of a scorer in benchmarks.scoring
 
     def counted(self, split: str) -> bool:
-        """Whether the number of a split's rows is known for sure, as a checksum of them, or of their files, is."""
+        """Return whether the number of a split's rows is certain, because a checksum of the
+        rows or of their files is known."""
         return self.records[split] is not None or any(file.sha256 for file in self.files.get(split, ()))
 
     @property
     def numeric(self) -> bool:
-        """Whether an answer must be a number: a training row with any other teaches nothing."""
+        """Whether answers must be numbers. Training rows with any other answer teach nothing."""
         return self.scorer == "number"
 
 

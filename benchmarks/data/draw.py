@@ -1,4 +1,4 @@
-"""What generated data are drawn with."""
+"""The random draws that generated data are made with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Draws whose stream is the same in every version of Python: only ``random()`` promises that."""
+    """Random draws that are the same in every version of Python: only ``random()`` guarantees that."""
 
     def __init__(self, seed: str) -> None:
         self.uniform = random.Random(seed).random

@@ -1,14 +1,14 @@
 """The embedded corpora: a seeded generator of short arithmetic word problems, so that a study needs no download.
 
-A story is a chain of one to three operations on a quantity. Four corpora come from it:
+A story is a chain of one to three operations on a quantity. There are four corpora:
 
-* ``train``, and ``in_domain``: the same templates, other draws;
-* ``reworded``: about half of the sentences are worded in other ways, of words that training uses, and now and then
-  there is a number that does not matter;
-* ``multistep``: two or three operations, at least two of which stand next to each other in an order that training
-  never shows (:data:`HELD_OUT`).
+* ``train`` and ``in_domain``: the same templates with other draws;
+* ``reworded``: about half of the sentences are worded differently, in words that training uses, and some stories have a
+  number that does not matter;
+* ``multistep``: two or three operations, of which at least two neighbours are in an order that training never shows
+  (:data:`HELD_OUT`).
 
-Whether a question may be trained on is decided by its hash, so no test question is ever a training question.
+The hash of a question decides whether it may be trained on, so no test question is ever a training question.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SIZES = {"train": 20_000, "in_domain": 500, "reworded": 500, "multistep": 500}
 
 ADD, SUBTRACT, GROUPS, TIMES = "+", "-", "groups", "times"
 HELD_OUT = {(SUBTRACT, ADD), (TIMES, SUBTRACT), (GROUPS, TIMES)}
-LENGTHS = (1, 1, 1, 1, 2, 2, 2, 2, 3, 3)  # steps of a training question, drawn evenly
+LENGTHS = (1, 1, 1, 1, 2, 2, 2, 2, 3, 3)  # numbers of steps of training questions, drawn uniformly from this list
 LARGEST = 30  # no intermediate result is larger, and none is smaller than 2
-TEST_SHARE = 10  # one question in so many belongs to the tests
+TEST_SHARE = 10  # one question in this many belongs to the tests
 
 NAMES = {"Tom": "He", "Ben": "He", "Sam": "He", "Max": "He", "Amy": "She", "Eva": "She", "Mia": "She", "Zoe": "She"}
 OBJECTS = ("apples", "pears", "nuts", "eggs", "books", "coins", "cards", "balls")
@@ -36,8 +36,8 @@ OBJECTS = ("apples", "pears", "nuts", "eggs", "books", "coins", "cards", "balls"
 
 @dataclass(frozen=True)
 class Wording:
-    """Sentence templates. {n}: starting quantity, {k}: operand, {who}: holder, {he}/{He}: its pronoun, {o}: object,
-    {other}: another person."""
+    """Sentence templates. {n}: starting quantity, {k}: operand, {who}: holder, {he}/{He}: the holder's pronoun, {o}:
+    object, {other}: another person, {x}: another object (in asides only)."""
 
     start: Sequence[str]
     groups: Sequence[str]
@@ -45,7 +45,7 @@ class Wording:
     subtract: Sequence[str]
     times: Sequence[str]
     ask: Sequence[str]
-    aside: Sequence[str] = ()  # a number that does not matter
+    aside: Sequence[str] = ()  # sentences with a number that does not matter
     aside_share: float = 0.0
 
 
@@ -96,14 +96,14 @@ REWORDED = Wording(  # each sentence is worded as in training about half of the 
 
 
 def chains(length: int) -> list[tuple[str, ...]]:
-    """All operation sequences of a length: groups only come first, and a story multiplies once."""
+    """Return all operation sequences of a length. GROUPS can only come first, and TIMES occurs at most once."""
     middle = (ADD, SUBTRACT, TIMES)
     found = product((*middle, GROUPS), *[middle] * (length - 1))
     return [chain for chain in found if chain.count(TIMES) < 2]
 
 
 def unseen(chain: tuple[str, ...]) -> bool:
-    """Whether the chain holds a pair of neighbours that training never shows."""
+    """Return whether the chain has a pair of neighbours that training never shows."""
     return any(pair in HELD_OUT for pair in pairwise(chain))
 
 
@@ -120,7 +120,7 @@ def unseen_chain(draw: Draw) -> tuple[str, ...]:
 
 
 class Story:
-    """A question as it grows: who holds how many of what, and the sentences and equations so far."""
+    """A question under construction: who holds how many of what, and the sentences and equations so far."""
 
     def __init__(self, draw: Draw, wording: Wording) -> None:
         self.draw, self.wording = draw, wording
@@ -129,10 +129,10 @@ class Story:
         self.value = 0
         self.text: list[str] = []
         self.solution: list[str] = []
-        self.reworded = False  # whether a sentence is worded in no way that training uses
+        self.reworded = False  # whether any sentence has a template that training does not use
 
     def say(self, templates: Sequence[str], **values: object) -> str:
-        """One sentence; returns the other person that may be in it."""
+        """Add one sentence. Return the other person, whom it may mention."""
         other = self.draw.of([name for name in NAMES if name != self.who])
         pronoun = NAMES[self.who]
         words = {"who": self.who, "He": pronoun, "he": pronoun.lower(), "o": self.object, "other": other}
@@ -147,7 +147,7 @@ class Story:
         self.solution.append(f"{self.who} has {left} {sign} {right} = {mark}{result} {self.object}.")
 
     def begin(self, chain: Sequence[str]) -> Sequence[str]:
-        """The first sentence; returns the operations still to come."""
+        """Add the first sentence. Return the operations that are still to come."""
         if chain[0] == GROUPS:
             n, k = self.draw.between(2, 5), self.draw.between(2, 6)
             self.say(self.wording.groups, n=n, k=k)
@@ -158,7 +158,7 @@ class Story:
         return chain
 
     def go_on(self, operation: str) -> bool:
-        """One more operation; False when no operand keeps the result in range."""
+        """Add one more operation. Return False if no operand keeps the result in range."""
         value = self.value
         highest = {ADD: LARGEST - value, SUBTRACT: value - 2, TIMES: min(3, LARGEST // value)}[operation]
         if highest < 2:
@@ -176,7 +176,7 @@ class Story:
         return True
 
     def step_aside(self) -> None:
-        """Perhaps a sentence that does not matter, before the story or behind its first sentence."""
+        """Add a sentence that does not matter, with probability ``aside_share``, before or after the first sentence."""
         if self.draw.uniform() < self.wording.aside_share:
             thing = self.draw.of([name for name in OBJECTS if name != self.object])
             self.say(self.wording.aside, k=self.draw.between(2, 9), x=thing)
@@ -185,7 +185,7 @@ class Story:
 
 
 def tell(draw: Draw, wording: Wording, chain: Sequence[str]) -> Raw | None:
-    """One problem of the chain, or None when the numbers or templates drawn do not make one of the shape."""
+    """Return one problem of the chain, or None if the numbers or templates drawn do not make one of the shape."""
     story = Story(draw, wording)
     rest = story.begin(chain)
     story.step_aside()
@@ -206,7 +206,8 @@ SHAPES: dict[str, tuple[Wording, Callable[[Draw], tuple[str, ...]]]] = {
 
 
 def problems(shape: str) -> Iterator[Raw]:
-    """Endless distinct problems of a shape, on the side of the train/test divide that is the shape's."""
+    """Yield distinct problems of a shape without end, all on the shape's side of the split
+    into training and test questions."""
     wording, choose = SHAPES[shape]
     draw, seen = Draw(f"marcos-bench embedded {VERSION} {shape}"), set[str]()
     while True:
@@ -220,5 +221,5 @@ def problems(shape: str) -> Iterator[Raw]:
 
 @cache
 def generate(shape: str) -> tuple[Raw, ...]:
-    """The corpus of a shape, numbered from 0."""
+    """Return the corpus of a shape, numbered from 0."""
     return tuple(replace(row, key=str(i)) for i, row in enumerate(islice(problems(shape), SIZES[shape])))

@@ -1,4 +1,5 @@
-"""Records of a data set in a form of reasoning steps, the validation split, and overlaps between questions."""
+"""Loads records of a data set in a form of reasoning steps, splits off validation data,
+and finds overlapping questions."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ STEPS = {"equation": equations, "text": sentences, "lines": lines}
 
 
 def get_dataset(name: str) -> DataSet | Generated:
-    """A registered data set, or an error that suggests the nearest name and lists them."""
+    """Return a registered data set, or raise a :class:`DataError` that suggests the nearest
+    name and lists all names."""
     if name not in DATASETS:
         near = suggestion(name, DATASETS)
         raise DataError(f"no data set is named {name!r}{near} (known: {', '.join(sorted(DATASETS))})")
@@ -31,7 +33,7 @@ def get_dataset(name: str) -> DataSet | Generated:
 
 
 def dataset_with(name: str, form: Form, split: str) -> DataSet | Generated:
-    """A data set that has a split and a form, or an error that says which it has."""
+    """Return a data set that has the split and the form, or raise a :class:`DataError` that says which it has."""
     dataset = get_dataset(name)
     card = dataset.card
     if split not in card.counts:
@@ -42,13 +44,13 @@ def dataset_with(name: str, form: Form, split: str) -> DataSet | Generated:
 
 
 def load_rows(name: str, form: Form, split: str) -> list[Raw]:
-    """All published rows of a split."""
+    """Return all published rows of a split."""
     return dataset_with(name, form, split).rows(split)
 
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
-    """Rows in a form. Training rows that teach nothing in it (no step, or no number where the answer must be one) are
-    left out; test rows never are."""
+    """Convert rows to records with steps in the given form. Training rows that teach nothing in this form (no step, or
+    no number although the answer must be one) are left out; test rows never are."""
     records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
     if split != "train":
         return records
@@ -57,13 +59,14 @@ def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[R
 
 
 def load_records(name: str, form: Form, split: str) -> list[Record]:
-    """The records of a data set's split: of the folder that MARCOS_BENCH_DATA names, or else of the hub."""
+    """Load the records of a data set's split, from the folder that MARCOS_BENCH_DATA names, or else from the hub."""
     return to_records(name, form, split, load_rows(name, form, split))
 
 
 def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record], list[Record]]:
-    """Training and validation records: the ``count`` smallest question hashes are validation data, whatever the order
-    of the rows. Copies of a question stay on one side, so validation may grow by them."""
+    """Split records into training and validation records. Those with the ``count`` smallest question hashes are
+    validation data, whatever the order of the rows. Copies of a question stay on one side, so validation may get more
+    than ``count``."""
     hashes = [question_hash(record.question) for record in records]
     if count >= len(set(hashes)):
         raise DataError(f"{count} validation rows cannot be split off {len(set(hashes))} distinct questions; ask fewer")
@@ -74,10 +77,10 @@ def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record
 
 
 def questions(records: Sequence[Record]) -> set[str]:
-    """The different questions there are, normalised."""
+    """Return the distinct questions, normalised."""
     return {normalise(record.question) for record in records}
 
 
 def shared(tests: Sequence[Record], known: set[str]) -> list[bool]:
-    """For each test record whether its question, normalised, is a known one."""
+    """Return for each test record whether its normalised question is in ``known``."""
     return [normalise(record.question) in known for record in tests]

@@ -1,4 +1,4 @@
-"""What a data set gives: questions with reasoning steps and answers, and the text rules that make them comparable."""
+"""Rows and records of data sets (questions, reasoning steps and answers), and the rules that make texts comparable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 class DataError(InputError):
-    """Input that cannot be used: the message names the file, the line and what to do."""
+    """Raised when input cannot be used. The message names the file, the line and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One problem: its question, its reasoning steps (none where the source has none) and its answer."""
+    """One problem: its question, its reasoning steps (empty if the source has none) and its answer."""
 
     id: str
     question: str
@@ -40,19 +40,19 @@ class Record:
 
 
 def equations(solution: str) -> tuple[str, ...]:
-    """The calculator marks of a solution, each one step."""
+    """Return the calculator marks of a solution, each as one step."""
     return tuple(MARK.findall(solution))
 
 
 def sentences(solution: str) -> tuple[str, ...]:
-    """The sentences of a solution without its marks: a period before a blank or a line's end ends a step, so that the
-    point of a decimal does not."""
+    """Return the sentences of a solution, without its calculator marks. A step ends at a line break, or at a period
+    before a blank, so a decimal point does not end one."""
     plain = MARK.sub("", solution)
     return tuple(part.strip() for part in re.split(r"(?<=\.)\s+|\n+", plain) if part.strip())
 
 
 def lines(solution: str) -> tuple[str, ...]:
-    """The lines of a solution, each one step."""
+    """Return the lines of a solution, each as one step."""
     return tuple(solution.splitlines())
 
 
@@ -61,14 +61,14 @@ def is_number(text: str) -> bool:
 
 
 def number_text(text: str) -> str:
-    """A number as an answer shows it: no commas, and no ``.0`` behind an integral value."""
+    """Return a number in the form that answers have: no commas, and no ``.0`` behind an integral value."""
     plain = text.strip().replace(",", "")
     return re.sub(r"\.0*$", "", plain) if is_number(plain) else plain
 
 
 def normalise(question: str) -> str:
-    """A question reduced to what makes it the same question. Letter case, punctuation, the commas of thousands, the
-    ``.0`` of integral numbers and blanks (tokenised text writes "did n't") are dropped; numbers stay apart."""
+    """Reduce a question to what makes two questions the same. Letter case, punctuation, thousands separators, the
+    ``.0`` of integral numbers and blanks (tokenised text writes "did n't") are dropped. Blanks between numbers stay."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", question.casefold())
     text = re.sub(r"(\d)\.0+(?!\d)", r"\1", text)
     words = " ".join(re.sub(r"[^\w.]|\.(?!\d)", " ", text).split())
@@ -76,12 +76,14 @@ def normalise(question: str) -> str:
 
 
 def question_hash(question: str) -> str:
-    """SHA-256 of the normalised question: decides what is validation data, whatever the order of the rows."""
+    """Return the SHA-256 of the normalised question.
+    It decides what is validation data, whatever the order of the rows."""
     return hashlib.sha256(normalise(question).encode()).hexdigest()
 
 
 def digest(rows: Iterable[Raw]) -> str:
-    """SHA-256 over questions, solutions and answers in order: equal for the same records from another source."""
+    """Return the SHA-256 of questions, solutions and answers in order.
+    It is the same for the same rows from another source."""
     total = hashlib.sha256()
     for row in rows:
         total.update(json.dumps([row.question, row.solution, row.answer], ensure_ascii=False).encode() + b"\n")

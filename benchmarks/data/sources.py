@@ -1,4 +1,5 @@
-"""Rows of every data set, from a local folder of the published files or from the hub: the same rows from either."""
+"""Reads the rows of every data set, from a local folder of the published files or from
+the hub: the same rows from both."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw, digest, is_number, number_text, question_hash
 from benchmarks.data.synthetic.cards import CARDS as SYNTHETIC
 
-FOLDER = "MARCOS_BENCH_DATA"  # names a folder with the published files, byte for byte
+FOLDER = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +31,13 @@ Fields = Mapping[str, Any]
 
 
 def rows_of(text: str) -> list[str]:
-    """Lines that end in a newline only: ``splitlines`` would also cut at the separators that JSON allows in text."""
+    """Split text into lines at newlines only. ``splitlines`` would also split at separators
+    that JSON allows inside text."""
     return text.rstrip("\n").split("\n") if text.strip() else []
 
 
 def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Place and fields of each line of a JSON lines file."""
+    """Yield the place and the fields of each line of a JSON lines file."""
     for number, line in enumerate(rows_of(text), start=1):
         place = f"{path}, line {number}"
         try:
@@ -45,7 +47,7 @@ def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
 
 
 def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Place and fields of each element of a JSON array."""
+    """Yield the place and the fields of each element of a JSON array."""
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
@@ -55,14 +57,14 @@ def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
 
 
 def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Place and fields of each row of a CSV file."""
+    """Yield the place and the fields of each row of a CSV file."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
     for row in reader:
         yield f"{path}, line {reader.line_num}", row
 
 
 def aug_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Place and fields of each line ``question||steps #### answer`` of a GSM8K-Aug file."""
+    """Yield the place and the fields of each line ``question||steps #### answer`` of a GSM8K-Aug file."""
     for number, line in enumerate(rows_of(text), start=1):
         question, bar, rest = line.partition("||")
         steps, mark, answer = rest.partition("####")
@@ -99,7 +101,8 @@ def svamp_masked(row: Fields) -> Raw:
 
 
 def multiarith(row: Fields) -> Raw:
-    """The hub names the fields otherwise and has another order, so rows are ordered by their questions' hashes."""
+    """Convert a row of MultiArith. The hub has other field names and another order, so rows
+    are sorted by the hashes of their questions."""
     question = (row["sQuestion"] if "sQuestion" in row else row["question"]).strip()
     answer = number_text(str(row["lSolutions"][0] if "lSolutions" in row else row["final_ans"]))
     return Raw(f"{question_hash(question)} {question} {answer}", question, "", answer)
@@ -107,9 +110,9 @@ def multiarith(row: Fields) -> Raw:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A card, how a file is cut into rows, and how a row's fields become a :class:`Raw`.
+    """A card, how a file is parsed into rows, and how a row's fields are converted to a :class:`Raw`.
 
-    ``Raw.key``, where the mapping sets it, is what rows are sorted by; ids are then positions in that order.
+    If ``convert`` sets ``Raw.key``, rows are sorted by it. Their final keys are their positions in the resulting order.
     """
 
     card: Card
@@ -117,8 +120,8 @@ class DataSet:
     convert: Callable[[Fields], Raw]
 
     def rows(self, split: str) -> list[Raw]:
-        """All published rows of a split, verified against the card: from the folder that :data:`FOLDER` names if any
-        file of the split is there, else from the hub."""
+        """Return all published rows of a split, verified against the card. They come from the folder that
+        :data:`FOLDER` names if any file of the split is there, else from the hub."""
         folder = published_files()
         if folder is not None and self.in_folder(split):
             found, place = self._from_folder(split, folder), str(folder)
@@ -129,7 +132,7 @@ class DataSet:
         return [replace(row, key=str(number)) for number, row in enumerate(rows)]
 
     def in_folder(self, split: str) -> bool:
-        """Whether any file of a split is in the folder that :data:`FOLDER` names."""
+        """Return whether any file of a split is in the folder that :data:`FOLDER` names."""
         folder = os.environ.get(FOLDER)
         if not folder:
             return False
@@ -145,7 +148,8 @@ class DataSet:
         return rows
 
     def _from_hub(self, split: str, folder: Path | None) -> list[Raw]:
-        """From the pinned copy, if there is one. ``folder``: where there is no file of the split."""
+        """Read the rows from the pinned copy on the hub, or raise :class:`DataError` if none is pinned. ``folder``: the
+        local folder, which lacks all files of the split."""
         hub, rows = self.card.hub, list[Raw]()
         if hub is None or hub.revision is None:
             raise DataError(
@@ -163,7 +167,7 @@ class DataSet:
         for part in hub.splits[split]:
             try:
                 loaded = load_dataset(hub.name, hub.config, split=part, revision=hub.revision)
-            except Exception as error:  # the hub's errors have no common class
+            except Exception as error:  # the hub's errors have no common base class
                 raise DataError(
                     f"cannot read {hub.name} ({part}) from the hub: {error}. Check the network, or "
                     f"{self._mend(split, folder)}"
@@ -175,7 +179,7 @@ class DataSet:
         return rows
 
     def _mend(self, split: str, folder: Path | None) -> str:
-        """How to get a split's files to where they are read from."""
+        """Return instructions for placing a split's files where they are read from."""
         files = [f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in self.card.files[split]]
         wanted = f"{', '.join(files)}, from {self.card.source}"
         if folder is None:
@@ -196,7 +200,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Generated:
-    """A corpus that is generated, not read: by what gives the rows of a split."""
+    """A corpus that is generated, not read. ``generate`` returns the rows of a split."""
 
     card: Card
     generate: Callable[[str], Iterable[Raw]]
@@ -208,7 +212,7 @@ class Generated:
 
 
 def published_files() -> Path | None:
-    """The folder that :data:`FOLDER` names, if it names one."""
+    """Return the folder that :data:`FOLDER` names, or None if the variable is not set."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None
@@ -220,7 +224,7 @@ def published_files() -> Path | None:
 
 
 def read_file(path: Path, file: File) -> bytes:
-    """The content of a file; an error where it is missing or empty."""
+    """Return the content of a file. Raise :class:`DataError` if it is missing or empty."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -241,14 +245,15 @@ def decode_utf8(path: Path, content: bytes) -> str:
 
 
 def check_sha256(path: Path, file: File, content: bytes) -> None:
-    """Refuse a file that is not, byte for byte, the published one."""
+    """Raise :class:`DataError` if a file is not, byte for byte, the published one."""
     found = hashlib.sha256(content).hexdigest()
     if file.sha256 is not None and found != file.sha256:
         raise DataError(f"{path}: wrong checksum {found}, published {file.sha256}; fetch the file again")
 
 
 def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
-    """Refuse rows that are not those of the card, whatever their source."""
+    """Raise :class:`DataError` if rows are not those of the card, whatever their source. A number of rows that differs
+    from an assumed one is only logged."""
     if not rows:
         raise DataError(f"{card.name} ({split}) from {where} is empty; fetch it again")
     if len(rows) != card.counts[split]:
@@ -265,7 +270,7 @@ def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
 
 
 def _embedded(shape: str, split: str) -> Iterable[Raw]:
-    """Each shape is a data set of one split."""
+    """Return the rows of a shape. Each shape is a data set with a single split."""
     return embedded.generate(shape)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
 
 log = logging.getLogger(__name__)
-LAYOUT = "1"  # change it when prepared data of an older suite must not be used any more
+LAYOUT = "1"  # change it when data prepared by older versions must not be used any more
 
 IDS = List(Value("int32"))
 TRAINING = Features({"id": Value("string"), "question": IDS, "steps": List(IDS), "answer": IDS})
@@ -58,19 +58,19 @@ class Corpus:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """(N,) tokens of question, steps and answer together, from the offsets of the stored lists."""
+        """(N,) tokens of question, steps and answer together, computed from the offsets of the stored lists."""
         table = self.dataset.data
         return _sizes(table, "question") + self._step_sizes[0] + _sizes(table, "answer")
 
     @cached_property
     def chain_lengths(self) -> np.ndarray:
-        """(N,) tokens of the steps when each closes with a line end of one token."""
+        """(N,) tokens of the steps, if each step ends with a newline of one token."""
         tokens, steps = self._step_sizes
         return tokens + steps
 
     @cached_property
     def _step_sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) tokens of all steps together, and how many steps there are."""
+        """(N,) tokens of all steps together, and (N,) numbers of steps."""
         chunks = self.dataset.data.column("steps").chunks
         outer = [_offsets(chunk) for chunk in chunks]
         inner = [_offsets(chunk.values) for chunk in chunks]
@@ -92,10 +92,10 @@ def _sizes(table: Any, column: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set: questions as text and as ids, gold answers as text, and which questions are also in the training
-    data."""
+    """A test set: questions as text and as ids, gold answers as text, and whether each
+    question is also in the training data."""
 
-    __test__ = False  # no test class, whatever pytest thinks of its name
+    __test__ = False  # not a test class, although pytest would take it for one
 
     name: str
     ids: list[str]
@@ -110,13 +110,14 @@ class TestSet:
 
     @property
     def same_as(self) -> list[str]:
-        """Of each question, the id of the first that is the same (see :func:`normalise`): mostly its own."""
+        """For each question, the id of the first one that is the same (see :func:`normalise`): usually its own."""
         first: dict[str, str] = {}
         return [first.setdefault(normalise(text), id) for id, text in zip(self.ids, self.texts, strict=True)]
 
 
 def prepare(study: Study, block: Block, results: Path) -> Path:
-    """Read, split, tokenise and store the data of a block; what is already there for the same inputs stays."""
+    """Read, split, tokenise and store the data of a block. Return their folder. Data that were already prepared from
+    the same inputs are kept."""
     target = data_folder(results, study.name, block.id)
     if is_prepared(study, block, results):
         return target
@@ -134,7 +135,7 @@ def prepare(study: Study, block: Block, results: Path) -> Path:
 
 
 def is_prepared(study: Study, block: Block, results: Path) -> bool:
-    """Whether the data of a block are there, and are what the study asks for now."""
+    """Return whether the data of a block are there and are what the study asks for now."""
     try:
         return read_json(data_folder(results, study.name, block.id) / DONE)["key"] == _key(study, block)
     except (BrokenRecord, KeyError, TypeError):
@@ -142,15 +143,15 @@ def is_prepared(study: Study, block: Block, results: Path) -> bool:
 
 
 def require_known(study: Study) -> None:
-    """Refuse names of data sets that there are none of."""
+    """Raise :class:`DataError` if the study names a data set that does not exist."""
     for block in study.blocks:
         for name in (block.data.train, *study.tests_of(block)):
             get_dataset(name)
 
 
 def require_prepared(study: Study, block: Block, results: Path, file: str) -> None:
-    """Refuse data that are missing, or that were prepared from other settings; ``file`` is the study as commands name
-    it."""
+    """Raise :class:`DataError` if data are missing or were prepared from other settings.
+    ``file`` is the study as it is named in commands."""
     if not is_prepared(study, block, results):
         folder = data_folder(results, study.name, block.id).absolute()
         raise DataError(
@@ -183,7 +184,7 @@ def _open(directory: Path, path: Path) -> Dataset:
 
 
 def _key(study: Study, block: Block) -> str:
-    """Digest of everything that decides what :func:`prepare` writes."""
+    """Return a digest of everything that decides what :func:`prepare` writes."""
     names = [block.data.train, *study.tests_of(block)]
     inputs = {
         "layout": LAYOUT,
@@ -196,7 +197,7 @@ def _key(study: Study, block: Block) -> str:
 
 
 def _build(study: Study, block: Block, folder: Path) -> None:
-    """Write everything of a block into ``folder``, ``done.json`` last."""
+    """Write all data of a block into ``folder``, ``done.json`` last."""
     data = block.data
     rows = {f"{data.train}/train": load_rows(data.train, data.form, "train")}
     rows |= {f"{name}/test": load_rows(name, data.form, "test") for name in study.tests_of(block)}
@@ -236,7 +237,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         "digests": {place: digest(used) for place, used in rows.items()},
         "counts": {
             "published": len(rows[f"{data.train}/train"]),
-            "usable": len(usable),  # with steps in this form, and a number as answer
+            "usable": len(usable),  # with steps in this form, and with a number if the answer must be one
             **{split: len(corpus) for split, corpus in stored.items()},
             "too_long": len(train) + len(validation) - sum(map(len, stored.values())),
         },
@@ -248,7 +249,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
 
 
 def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int, path: Path) -> Corpus:
-    """Tokenise in batches and save, without questions of more than ``longest`` tokens."""
+    """Tokenise records in batches and save them, except for questions of more than ``longest`` tokens."""
 
     def tokenise(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         flat = _encode(tokenizer, [step for steps in batch["steps"] for step in steps])
@@ -283,6 +284,6 @@ def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: T
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    if not texts:  # as where no example of a batch has steps, which tokenizers cannot take
+    if not texts:  # e.g. no example of a batch has steps; tokenizers cannot encode an empty list
         return []
     return tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]

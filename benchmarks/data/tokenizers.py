@@ -17,14 +17,17 @@ from methods.base import ANSWER_MARKER, Vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-FOLDER = "MARCOS_BENCH_TOKENIZER"  # names a folder with the files of Qwen2.5's tokenizer
+FOLDER = "MARCOS_BENCH_TOKENIZER"  # environment variable: a folder with the files of Qwen2.5's tokenizer
 END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
 
 
 @dataclass(frozen=True)
 class Published:
-    """Where a tokenizer that studies know by name is, and how many tokens it has. ``folder``: the variable that names a
-    folder with its files. ``end``: its end-of-text, where the tokenizer itself names another token."""
+    """Where to find a tokenizer that studies know by name, and how many tokens it has.
+
+    ``folder``: the environment variable that names a folder with its files. ``end``: its end-of-text token, if the
+    tokenizer itself names another one.
+    """
 
     hub: str
     revision: str
@@ -40,20 +43,20 @@ PUBLISHED = {
 
 
 def make_tokenizer(spec: TokenizerSpec, records: Sequence[Record]) -> PreTrainedTokenizerFast:
-    """The tokenizer that a study names; ``records`` is what a trained one learns from."""
+    """Return the tokenizer that a study names. If it is a trained one, it learns from ``records``."""
     if spec.trained == "words":
         return word_level(texts(records))
     return train_bpe(texts(records), spec.trained) if spec.trained else published(cast(str, spec.pretrained))
 
 
 def texts(records: Iterable[Record]) -> Iterator[str]:
-    """Everything of a record that a model reads or writes, in one text."""
+    """Yield one text per record, with everything that a model reads or writes."""
     for record in records:
         yield "\n".join([record.question, *record.steps, f"{ANSWER_MARKER} {record.answer}", ""])
 
 
 def train_bpe(corpus: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE whose digits are single tokens. Small corpora may not fill ``size``."""
+    """Train a byte-level BPE tokenizer in which every digit is one token. Small corpora may not fill ``size``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -68,7 +71,8 @@ def train_bpe(corpus: Iterable[str], size: int) -> PreTrainedTokenizerFast:
 
 
 def word_level(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
-    """One token for each word that stands between blanks, and for each line end. Other words are all one token."""
+    """Build a tokenizer with one token for each word between blanks, and one for the newline.
+    Unknown words share one token."""
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Split(" ", "removed")]
@@ -79,7 +83,7 @@ def word_level(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def _wrapped(tokenizer: Tokenizer, **settings: str) -> PreTrainedTokenizerFast:
-    from transformers import PreTrainedTokenizerFast  # takes a second, for which no table of results need wait
+    from transformers import PreTrainedTokenizerFast  # slow to import, and not needed to render tables
 
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False, **settings
@@ -87,7 +91,7 @@ def _wrapped(tokenizer: Tokenizer, **settings: str) -> PreTrainedTokenizerFast:
 
 
 def published(name: str) -> PreTrainedTokenizerFast:
-    """A tokenizer by name, folder or hub id."""
+    """Load a tokenizer by name, folder or hub id."""
     from transformers import AutoTokenizer
 
     known = PUBLISHED.get(name, Published(name, "main"))
@@ -114,7 +118,8 @@ def published(name: str) -> PreTrainedTokenizerFast:
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-    """What methods build their layouts from; a text of theirs that it has no tokens for is a :class:`DataError`."""
+    """Return the vocabulary that methods build their layouts from. Its ``encode`` raises :class:`DataError` for a text
+    that the tokenizer has no tokens for."""
 
     def encode(text: str) -> list[int]:
         ids = tokenizer.encode(text, add_special_tokens=False)
@@ -129,7 +134,7 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The text of ids up to the first end-of-text, spaces as generated."""
+    """Return the text of ids up to the first end-of-text, with spaces as generated."""
     ids = list(ids)
     if tokenizer.eos_token_id in ids:
         ids = ids[: ids.index(tokenizer.eos_token_id)]

@@ -1,1 +1,1 @@
-"""How a trained run answers, and how right its answers are."""
+"""Evaluation: how a trained run answers, and how accurate its answers are."""

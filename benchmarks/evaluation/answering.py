@@ -1,7 +1,7 @@
-"""How a trained run answers: every question once under each decoding and seed.
+"""Answers of a trained run: every question once under each decoding and seed.
 
-A question that is in several test sets is answered once. Questions are answered in order of length, which must make no
-difference to a method: the conformance tests check that.
+A question that is in several test sets is answered once. Questions are answered in order of length. This must make no
+difference to a method, which the conformance tests check.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from methods.generation import Decoding, Generation, InterventionError
 
 @dataclass
 class Answers:
-    """Answers to distinct questions: their texts (a line for each step that is said) and tokens, end-of-text included;
-    and the backbone passes and mean latent steps of each question's batch."""
+    """Answers to distinct questions: their texts (one line for each step that is said), their numbers of tokens
+    (end-of-text included), and the backbone passes and mean latent steps of each question's batch."""
 
     texts: list[str]
     tokens: np.ndarray
@@ -56,16 +56,19 @@ def decoding_of(
 
 
 def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> Iterator[np.ndarray]:
-    """Indices of batches of about equal length, longest first, so that memory runs out at once if it does. No batch of
-    one is left over (unless all are of one): the control `exchanged` needs another question's latents."""
+    """Yield the indices of batches of about equal length, longest first, so that memory runs out at once if it does.
+
+    No batch of a single question is left over (unless ``batch_size`` is 1), because the control `exchanged` needs
+    another question's latents.
+    """
     order = np.argsort([-len(question) for question in questions], kind="stable")
     starts = [start for start in range(batch_size, len(order), batch_size) if len(order) - start > 1 or batch_size == 1]
     yield from np.split(order, starts)
 
 
 def answering_method(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
-    """A trained run's method, perhaps as a stage left it, on the device that answers, for answers alone: its weights
-    are cast once, and stay where they are, so that CUDA graphs of them do too."""
+    """Return a trained run's method, or the method as one stage left it, on the device that answers. It is prepared for
+    answering only: its weights are cast once and keep their addresses, so that CUDA graphs remain valid."""
     method = trained_method(spec, results, stage).to(pick_device())
     answer_for_good(method, spec.engine)
     return method
@@ -83,13 +86,14 @@ def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decod
 def generated(
     method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, spec: RunSpec
 ) -> Iterator[tuple[np.ndarray, Generation]]:
-    """Answers to all questions, batch by batch, each with the indices of its questions."""
+    """Yield the answers to all questions batch by batch, each batch with the indices of its questions."""
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
         yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
 
 
 def said_ids(generation: Generation) -> Tensor:
-    """(B, K, L) ids of all that is said, the answer last, on the CPU; K is 1 where that is the answer alone."""
+    """Return (B, K, L) ids of everything that is said, the answer last, on the CPU.
+    K is 1 if only the answer is said."""
     return (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()
 
 
@@ -101,7 +105,7 @@ def answer(
     spec: RunSpec,
     progress: Progress,
 ) -> Answers:
-    """Answer all questions, in their order."""
+    """Answer all questions. The results are in the order of the questions."""
     count, eos = len(questions), method.vocabulary.eos
     answers = Answers([""] * count, *(np.zeros(count, dtype) for dtype in (np.int64, np.int64, np.float64)))
     for indices, generation in generated(method, questions, decoding, spec):
@@ -109,7 +113,7 @@ def answer(
         for index, said in zip(indices, ids.tolist(), strict=True):
             answers.texts[index] = "\n".join(decode(tokenizer, part) for part in said)
         written = (ids != eos).sum(2)
-        answers.tokens[indices] = (written + (written < ids.shape[2])).sum(1).numpy()  # end-of-text is a token too
+        answers.tokens[indices] = (written + (written < ids.shape[2])).sum(1).numpy()  # end-of-text, if any, counts too
         answers.forward_passes[indices] = generation.cost.forward_passes
         answers.latent_steps[indices] = generation.cost.latent_steps
         progress.advance(len(indices))
@@ -124,8 +128,8 @@ def answer_tests(
     spec: RunSpec,
     note: str,
 ) -> pd.DataFrame:
-    """All tests answered under each of some decodings, which differ in their seed: a row per seed, test and question
-    (columns test, id, seed, text, tokens, forward_passes, latent_steps). ``note``: what is shown meanwhile."""
+    """Answer all tests under each of several decodings, which differ only in their seed. Return one row per seed, test
+    and question (columns test, id, seed, text, tokens, forward_passes, latent_steps). ``note`` labels the progress."""
     place, questions = distinct_questions(tests)
     frames = []
     with Progress(f"{spec.id} answers ({note})", len(decodings) * len(questions)) as progress:
@@ -149,7 +153,8 @@ def _rows(test: TestSet, said: Answers, place: np.ndarray, seed: int) -> pd.Data
 
 
 def distinct_questions(tests: Mapping[str, TestSet]) -> tuple[dict[str, np.ndarray], list[list[int]]]:
-    """All distinct questions, and for each test set the index of each of its questions among them."""
+    """Return, for each test set, the index of each of its questions among all distinct
+    questions; and these questions."""
     known: dict[str, int] = {}
     questions: list[list[int]] = []
     place = {}

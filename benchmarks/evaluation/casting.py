@@ -1,4 +1,4 @@
-"""A method made ready for answers alone: linear layers in the precision of the answers, layers compiled."""
+"""Prepares a method for answering: linear layers in the precision of the answers, layers compiled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from methods.base import Method
 
 @contextmanager
 def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
-    """Inside, linear layers are in bfloat16 if answers are. Autocast would cast their float32 weights for every batch,
-    and in a CUDA graph for every token. The numbers are the same. Layers that the engine compiles are so here too."""
+    """Keep linear layers in bfloat16 inside the block, if the engine computes in bfloat16, and restore them afterwards.
+
+    Autocast would cast their float32 weights for every batch, and in a CUDA graph for every token. The results are the
+    same. Layers that the engine compiles are compiled here too.
+    """
     kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _linears(method, engine)]
     try:
         answer_for_good(method, engine)
@@ -29,7 +32,7 @@ def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
 
 
 def answer_for_good(method: Method, engine: EngineSpec) -> None:
-    """The same for a method that only answers from now on."""
+    """Do the same as :func:`answering`, but permanently, for a method that only answers from now on."""
     for layer in _linears(method, engine):
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))
@@ -38,5 +41,5 @@ def answer_for_good(method: Method, engine: EngineSpec) -> None:
 
 
 def _linears(method: Method, engine: EngineSpec) -> list[nn.Linear]:
-    """Those that are cast."""
+    """Return the linear layers that are cast: all if the engine computes in bfloat16, else none."""
     return [module for module in method.modules() if type(module) is nn.Linear and engine.precision == "bfloat16"]

@@ -1,7 +1,8 @@
-"""The evaluate stage: all that a run answers under its decodings, scored, and kept with its text.
+"""The evaluate stage: answers all tests under a run's decodings, scores the answers, and stores them with their text.
 
-Answers are kept under a key of all that decides them. So an edit of a scorer, and one decoding more, do not ask a model
-again what it has answered. A training that keeps the weights of its stages is asked by these, too.
+Answers are stored under a key of everything that decides them. After an edit of a scorer, or with one more decoding, a
+model is therefore not asked again what it has already answered. If training has kept the weights of its stages, the
+stages are evaluated as well.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ ANSWER = ["test", "id", "seed", "text", "tokens", "forward_passes", "latent_step
 
 @dataclass(frozen=True)
 class Answered:
-    """What a run said under one decoding: rows as :func:`answer_tests` makes them, whether anything was drawn, and
-    where it was said."""
+    """The answers of a run under one decoding: rows as returned by :func:`answer_tests`, whether anything was drawn,
+    and the environment in which the run answered."""
 
     rows: pd.DataFrame
     stochastic: bool
@@ -49,8 +50,8 @@ class Answered:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores under one decoding, the SHA-256 of the predictions, and, where they were only scored anew, the environment
-    that they were answered in."""
+    """The scores under one decoding, the SHA-256 of the predictions, and the environment in which they were answered,
+    if they were only scored again."""
 
     scores: dict[str, Any]
     predictions: str
@@ -58,12 +59,12 @@ class Outcome:
 
 
 class Evaluation:
-    """One trained run, perhaps as a stage (by its number) left it, and its tests. Its method is loaded when something
-    is left to answer."""
+    """A trained run, or its state after one stage (given by its number), and its tests. The method is loaded only if
+    something is left to answer."""
 
     def __init__(self, spec: RunSpec, results: Path, made: dict[str, Any], number: int | None = None) -> None:
         self.spec, self.results, self.paths, self.number = spec, results, Paths(results, spec), number
-        self.made = made  # the environment that work began in
+        self.made = made  # the environment at the beginning of the work
         self.weights = trained_weights(self.paths, number)
         self.tests = {name: open_test(self.paths.data, name) for name in spec.evaluation.tests}
 
@@ -72,7 +73,8 @@ class Evaluation:
         return answering_method(self.spec, self.results, self.number)
 
     def trained(self) -> dict[str, Any]:
-        """The last stage that the weights were trained in, and the steps and epochs of the run until its end."""
+        """Return the name of the last stage that trained these weights, and the run's steps and
+        epochs up to its end."""
         stages = read_json(self.paths.record("train"))["stages"]
         done = stages if self.number is None else stages[: self.number + 1]
         totals = {name: sum(stage[name] for stage in done) for name in ("steps", "epochs")}
@@ -80,14 +82,14 @@ class Evaluation:
 
     @cached_property
     def stage(self) -> Stage | None:
-        """As which the method answers; None for that of its last stage."""
+        """The stage whose way of answering the method uses; None for that of its last stage."""
         if self.number is None:
             return None
         budget = budget_of(self.spec.training, open_corpus(self.paths.data, "train"))
         return self.method.stages(budget)[self.number]
 
     def key(self, decoding: str) -> str:
-        """A digest of all that decides what is said under a decoding."""
+        """Return a digest of everything that decides the answers under a decoding."""
         asked = self.spec.evaluation
         alone = asked.model_copy(update={"decodings": {decoding: asked.decodings[decoding]}})
         digests = read_json(self.paths.data / DONE)["digests"]
@@ -101,11 +103,12 @@ class Evaluation:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def name(self, decoding: str) -> str:
-        """What answers under a decoding are kept under."""
+        """Return the name that answers under a decoding are stored under."""
         return decoding if self.number is None else at_stage(self.number)
 
     def kept(self, decoding: str) -> Answered | None:
-        """What was answered under a decoding already, by the same weights and code."""
+        """Return the stored answers under a decoding, or None if there are none from the same
+        weights, settings and code."""
         path = self.paths.predictions(self.name(decoding))
         try:
             proof = read_json(path.with_suffix(".json"))
@@ -120,7 +123,7 @@ class Evaluation:
         return Answered(rows, proof["stochastic"], proof["environment"])
 
     def asked(self, decoding: str) -> Answered:
-        """What the method answers under a decoding."""
+        """Let the method answer all tests under a decoding."""
         settings, evaluation, stage = self.spec.evaluation.decodings[decoding], self.spec.evaluation, self.stage
         stochastic = self.method.stochastic(decoding_of(settings, evaluation, 0))
         seeds, answer_only = range(settings.seeds if stochastic else 1), not reads_steps(self.tests)
@@ -130,7 +133,8 @@ class Evaluation:
         return Answered(rows, stochastic, ended(self.made))
 
     def outcome(self, decoding: str) -> Outcome:
-        """What comes of a decoding. Predictions are written, with what proves where they are from."""
+        """Score the answers under a decoding. Write the predictions, and beside them the key
+        that proves their origin."""
         kept = self.kept(decoding)
         answered = kept or self.asked(decoding)
         frame, path = scored(answered.rows, self.tests), self.paths.predictions(self.name(decoding))
@@ -148,7 +152,7 @@ class Evaluation:
 
 
 def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Evaluate a trained run; returns its record."""
+    """Evaluate a trained run. Return its record."""
     torch.set_num_threads(spec.threads)
     clock, paths, made = time.perf_counter(), Paths(results, spec), environment(spec.method)
     with RunLock(paths.run):
@@ -170,14 +174,14 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
 
 
 def _outcomes(asked: Evaluation) -> dict[str, Outcome]:
-    """Of one state of a run, by name: the final one under every decoding, one that a stage left under the default. Its
-    method is in memory until then, and no longer."""
+    """Return the outcomes of one state of a run by name: under every decoding for the final weights, and under the
+    default one for the weights of a stage. Its method is freed from memory afterwards."""
     decodings = asked.spec.evaluation.decodings if asked.number is None else ("default",)
     return {asked.name(decoding): asked.outcome(decoding) for decoding in decodings}
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:
-    """Scores of one test set under one decoding, a number per seed, and mean costs per question."""
+    """Return the scores of one test set under one decoding (a number per seed) and the mean costs per question."""
     return {
         **means(frame),
         "forward_passes_per_question": frame["forward_passes"].mean().item(),
@@ -188,9 +192,12 @@ def summary(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def means(frame: pd.DataFrame) -> dict[str, Any]:
-    """What a summary says of one test set's predictions alone. ``n_distinct``: see :attr:`TestSet.same_as`, which older
-    predictions lack; ``deduplicated`` leaves out questions that are in the training data (not those that the test set
-    repeats)."""
+    """Return the part of a summary that one test set's predictions alone decide.
+
+    ``n_distinct``: the number of different questions by :attr:`TestSet.same_as`, or by id in older predictions, which
+    lack it. ``deduplicated``: the accuracy without the questions that are in the training data (repetitions within the
+    test set stay).
+    """
     new = frame.loc[~frame.overlap.astype(bool)]
     return {
         "n": int((frame.seed == 0).sum()),
@@ -204,5 +211,5 @@ def means(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def per_seed(rows: pd.DataFrame, column: pd.Series) -> list[float]:
-    """The mean of a column over some rows, for each decoding seed."""
+    """Return the mean of a column over the given rows, for each decoding seed."""
     return [float(value) for value in column.loc[rows.index].groupby(rows.seed).mean()]

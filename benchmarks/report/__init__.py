@@ -1,1 +1,1 @@
-"""The report: a results folder on one page."""
+"""The report: all results of a folder on one page."""

@@ -17,16 +17,16 @@ from benchmarks.files import BrokenRecord, sha256, write_text
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.tables.markup import MADE
 
-TEMPLATE = "page.html"  # the name of this module, so that the workflow sees an edit
-SENTENCE = 60  # characters of a table's cell, above which it is broken into lines
-REFERENCE = "reference"  # committed results, which are no part of a folder's own
+TEMPLATE = "page.html"  # named like this module, so that its edits change the digest that the workflow watches
+SENTENCE = 60  # characters of a table cell; a longer one is broken into lines
+REFERENCE = "reference"  # folder of committed results, which are not a study of this folder
 FACTS = ("commit", "python", "torch", "transformers", "device", "cpu")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table or figure: its anchor, title and content, and what made it, as HTML. ``short``: its title in the table of
-    contents, under the name of its study."""
+    """A table or figure: its anchor, its title, and as HTML its content and what made it. ``short``: its title in the
+    table of contents, below the name of its study."""
 
     anchor: str
     title: str
@@ -37,16 +37,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """What one study has."""
+    """The tables and figures of one study."""
 
     name: str
     tables: tuple[Part, ...]
     figures: tuple[Part, ...]
-    digest: str  # of the collected records
+    digest: str  # SHA-256 of the collected records
 
 
 def report(folder: Path) -> Path:
-    """Write ``report.html`` into a folder of studies' results, or into the folder of one study."""
+    """Write ``report.html`` into a folder of several studies' results, or into the folder
+    of one study. Return its path."""
     found = [section for study in _studies(folder) if (section := _section(study))]
     sections = sorted(found, key=lambda section: -len(section.tables))  # the study with most tables comes first
     if not sections:
@@ -75,7 +76,7 @@ def _section(study: Path) -> Section | None:
 
 
 def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iterator[str]:
-    """The names for which there is a file, in the order of the enumeration."""
+    """Return the names for which there is a file, in the order of the enumeration."""
     return (str(name) for name in names if (study / pattern.format(name)).is_file())
 
 
@@ -90,17 +91,18 @@ def _part(study: Path, path: Path) -> Part:
 
 
 def _plain(title: str) -> str:
-    """A Markdown title as text: HTML escapes it again."""
+    """Return a Markdown title as plain text, which the HTML template escapes again."""
     return re.sub(r"\\(.)", r"\1", title).replace("&lt;", "<")
 
 
 def _html(text: str, folder: Path) -> str:
-    """Markdown to HTML: headings below those of the report, images embedded, tables that scroll on their own."""
+    """Convert Markdown to HTML: headings rank below those of the report, images are
+    embedded, and tables scroll on their own."""
     reader = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = reader.parse(text)
     for cell, inside in itertools.pairwise(tokens):
         if cell.type == "td_open" and len(inside.content) > SENTENCE:
-            cell.attrSet("class", "sentence")  # numbers stand in one line, sentences would make lines of metres
+            cell.attrSet("class", "sentence")  # cells are not wrapped otherwise, which suits numbers but not sentences
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
@@ -112,7 +114,7 @@ def _html(text: str, folder: Path) -> str:
 
 
 def _inlined(path: Path) -> str:
-    """A PNG file as a data address."""
+    """Return a PNG file as a data URL."""
     if not path.is_file():
         raise BrokenRecord(f"{path} does not exist: draw the figure again (marcos-bench figure)")
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"

@@ -1,4 +1,4 @@
-"""How answers are scored: each data set's card names one of these scorers."""
+"""Scorers of answers: the card of each data set names one of them."""
 
 from benchmarks.scoring.base import Asked, Score, Scorer
 from benchmarks.scoring.copying import Copying

@@ -1,4 +1,4 @@
-"""What a scorer is, and how it reads an answer that says its steps."""
+"""The interface of scorers, and how they read an answer that includes its steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MARKED = f"right, and with {ANSWER_MARKER} before the answer and nowhere else"
 
 @dataclass(frozen=True)
 class Asked:
-    """What a scorer may know of a question. ``steps``: reasoning steps of its solution, where there is one."""
+    """The facts about a question that a scorer may use.
+    ``steps``: the number of reasoning steps in its solution, if it has one."""
 
     question: str
     answer: str
@@ -24,8 +25,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Score:
-    """``extracted``: the answer found, as text. ``strict``: correct, and in the form asked for. ``draws``: what was
-    left to chance, one name per step, None where a step is explained by no draw; empty where nothing is."""
+    """The score of one answer.
+
+    ``extracted``: the answer that was found, as text. ``strict``: correct, and in the requested form. ``draws``: the
+    random choice at each step, by name; None for a step that no draw explains; empty if the task leaves nothing to
+    chance.
+    """
 
     extracted: str | None
     correct: bool
@@ -34,8 +39,11 @@ class Score:
 
 
 class Scorer(ABC):
-    """``reads_steps``: whether it needs the steps as text, a line each, before the answer. ``strict_means``: what its
-    strict score asks for, for people."""
+    """The scorer of one kind of task.
+
+    ``reads_steps``: whether it needs the steps as text before the answer, one line each. ``strict_means``: what its
+    strict score requires, in words.
+    """
 
     name: ClassVar[str]
     reads_steps: ClassVar[bool]
@@ -43,22 +51,22 @@ class Scorer(ABC):
 
     @abstractmethod
     def score(self, text: str, asked: Asked) -> Score:
-        """Judge a generated text. What is missing or broken is wrong, never an error."""
+        """Judge a generated text. Missing or malformed parts make it wrong and never raise an error."""
 
     def choices(self, asked: Asked) -> tuple[int, ...]:
-        """How many draws each step has at most, in the order of :attr:`Score.draws`."""
+        """Return the maximum number of possible draws at each step, in the order of :attr:`Score.draws`."""
         return ()
 
 
 def said(text: str) -> tuple[list[str], bool]:
-    """The lines of a text, the last without its marker, and whether the marker stood there and nowhere else."""
+    """Return the lines of a text, the last one without its marker, and whether the marker is there and nowhere else."""
     lines = [line.strip() for line in text.rstrip().split("\n")]
     marked = lines[-1].startswith(ANSWER_MARKER) and text.count(ANSWER_MARKER) == 1
     return [*lines[:-1], lines[-1].removeprefix(ANSWER_MARKER).strip()], marked
 
 
 def integers(line: str) -> tuple[int, ...] | None:
-    """The integers that a line consists of, or None where it holds anything else or nothing."""
+    """Return the integers that a line consists of, or None if it is empty or contains anything else."""
     try:
         return tuple(map(int, line.split())) or None
     except ValueError:
@@ -66,6 +74,7 @@ def integers(line: str) -> tuple[int, ...] | None:
 
 
 def states(asked: Asked, lines: Sequence[str]) -> list[tuple[int, ...] | None]:
-    """The numbers of the question and of each step that was asked for; None where a step is missing or broken."""
+    """Return the numbers of the question and of each step that was asked for, with None for
+    a missing or malformed step."""
     found = [integers(line) for line in lines[: asked.steps]]
     return [integers(asked.question), *found, *[None] * ((asked.steps or 0) - len(found))]

@@ -1,4 +1,4 @@
-"""Which scorer a test set has, as its card names it, and what it says of answers."""
+"""Finds the scorer that a test set's card names, and scores answers with it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import pandas as pd
 from benchmarks.data import DataError, TestSet, get_dataset
 from benchmarks.scoring import SCORERS, Asked, Scorer
 
-KNOWN = ["question", "gold", "n_steps"]  # of a question, by its scorer
+KNOWN = ["question", "gold", "n_steps"]  # the facts about a question that a scorer may use
 SCORES = ["extracted", "correct", "strict", "draws", "choices"]
 
 
 def scorer_of(test: str) -> Scorer:
-    """What the answers to a test set are scored by."""
+    """Return the scorer of a test set."""
     return SCORERS[get_dataset(test).card.scorer]
 
 
 def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
-    """The scorers of test sets that are asked together: either all of them read the steps, or none does."""
+    """Return the scorers of test sets that are answered together.
+    Raise :class:`DataError` if only some of them read steps."""
     scorers = {name: scorer_of(name) for name in tests}
     if len({scorer.reads_steps for scorer in scorers.values()}) > 1:
         raise DataError(
@@ -30,27 +31,27 @@ def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
 
 
 def reads_steps(tests: Iterable[str]) -> bool:
-    """Whether the steps of an answer must be said so that test sets that are asked together can be scored."""
+    """Return whether answers must include their steps so that test sets that are answered together can be scored."""
     return any(scorer.reads_steps for scorer in scorers_of(tests).values())
 
 
 def scored(rows: pd.DataFrame, tests: Mapping[str, TestSet]) -> pd.DataFrame:
-    """Answers (columns test, id, text and whatever else) beside what is known of their questions and what their scorers
-    say."""
+    """Return answers (columns test, id, text and any others) together with the facts about
+    their questions and their scores."""
     known = pd.concat([_known(test) for test in tests.values()], ignore_index=True)
     frame = rows.merge(known, on=["test", "id"], how="left", validate="many_to_one")
     return pd.concat([frame.drop(columns="question"), scores(frame)], axis="columns")
 
 
 def _known(test: TestSet) -> pd.DataFrame:
-    """What a test set says of its questions."""
+    """Return the facts about the questions of a test set, one row each."""
     columns = {"test": test.name, "id": test.ids, "question": test.texts, "gold": test.answers, "overlap": test.overlap}
     columns |= {"same_as": test.same_as}
     return pd.DataFrame(columns | {"n_steps": pd.array(test.n_steps, dtype="Int64")})
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
-    """What scorers say of answers (columns test, text, question, gold, n_steps), a row each, with its index."""
+    """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index."""
     scorers = {test: scorer_of(test) for test in frame["test"].unique()}
     rows = []
     for test, said, *known in zip(*(frame[name] for name in ("test", "text", *KNOWN)), strict=True):

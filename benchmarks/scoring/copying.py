@@ -1,15 +1,16 @@
-"""The scorer of the long-range copy: the five numbers of the answer are those of one earlier step."""
+"""The scorer of the long-range copy task: the five numbers of the answer must be those of one earlier step."""
 
 from __future__ import annotations
 
 from benchmarks.scoring.base import MARKED, Asked, Score, Scorer, integers, said, states
 
 COUNT = 5
-WIDTH = 4  # steps of a bin in the paper's figure
+WIDTH = 4  # steps per bin in the paper's figure
 
 
 class Copying(Scorer):
-    """The draw is the step that was copied, counted from 1; the first one where steps are equal."""
+    """The draw is the number of the step that was copied, counted from 1;
+    if several steps are equal, the first of them."""
 
     name = "copy"
     reads_steps = True
@@ -29,12 +30,13 @@ class Copying(Scorer):
 
 
 def bins(choices: int) -> list[range]:
-    """Steps that are counted together: as many as in the paper where that fills four bins, else each step alone."""
+    """Return ranges of steps that are counted together: as wide as in the paper if that
+    fills four bins, else one step each."""
     width = WIDTH if choices + 1 >= 4 * WIDTH else 1
     return [range(first, min(first + width, choices + 1)) for first in range(1, choices + 1, width)]
 
 
 def repeats(text: str) -> float:
-    """The share of an answer's steps before the last that repeat an earlier one."""
+    """Return the share of an answer's steps (all lines but the last) that repeat an earlier one."""
     steps = said(text)[0][:-1]
     return 1 - len(set(steps)) / len(steps) if steps else 0.0

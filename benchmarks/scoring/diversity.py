@@ -1,4 +1,4 @@
-"""How varied the draws are that a model makes where a task leaves something to chance."""
+"""How varied a model's draws are, for tasks that leave something to chance."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel
 
-KINDS = 100  # with more choices than this, a record does not count each draw
-FEWEST_PAIRS = 30  # of draws for the same question: how often fewer agree says nothing
+KINDS = 100  # if there are more choices than this, a record does not count each draw
+FEWEST_PAIRS = 30  # pairs of draws for the same question; the agreement of fewer says nothing
 
 
 class DrawStatistics(BaseModel):
-    """Draws of one step over questions and decoding seeds.
+    """The draws of one step over questions and decoding seeds.
 
-    ``n``: draws that the task's rules explain; ``share``: of all answers. ``choices``: how many there are to choose
-    from. ``entropy``: of the draws, in bits; ``maximum``: the most it could be with that many choices and draws.
-    ``agreement``: how often two seeds draw the same for the same question, None where there are fewer than
-    :data:`FEWEST_PAIRS`, as with one seed. ``counts``: by draw, empty where there are more than :data:`KINDS` choices.
+    ``n``: how many draws the task's rules explain; ``share``: their share of all answers. ``choices``: how many draws
+    are possible. ``entropy``: the entropy of the draws in bits; ``maximum``: the highest entropy possible with that
+    many choices and draws. ``agreement``: how often two seeds draw the same for the same question; None if there are
+    fewer than :data:`FEWEST_PAIRS` pairs, as with one seed. ``counts``: how often each draw occurs; empty if there are
+    more than :data:`KINDS` choices.
     """
 
     n: int
@@ -33,7 +34,8 @@ class DrawStatistics(BaseModel):
 
 
 def draw_statistics(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Statistics of each step's draws, from predictions of one test set (columns id, seed, draws, choices)."""
+    """Return the statistics of each step's draws, from the predictions of one test set
+    (columns id, seed, draws, choices)."""
     choices = [int(value) for value in frame["choices"].iloc[0]] if len(frame) else []
     return [
         _statistics(frame.assign(draw=frame["draws"].str[i]), count).model_dump() for i, count in enumerate(choices)
@@ -55,14 +57,15 @@ def _statistics(frame: pd.DataFrame, choices: int) -> DrawStatistics:
 
 
 def entropy(counts: Iterable[int]) -> float:
-    """The entropy of what was counted, in bits; 0 where nothing was."""
+    """Return the entropy of counts in bits, which is 0 if nothing was counted."""
     present = [count for count in counts if count]
     total = sum(present)
     return math.fsum(count / total * math.log2(total / count) for count in present)
 
 
 def _agreement(groups: Iterable[Sequence[str]]) -> float | None:
-    """Share of the pairs within groups that are equal, if there are enough."""
+    """Return the share of pairs within groups that are equal, or None if there are fewer
+    than :data:`FEWEST_PAIRS` pairs."""
     equal = pairs = 0
     for group in groups:
         pairs += math.comb(len(group), 2)

@@ -1,4 +1,4 @@
-"""The one answer extractor that all methods are scored with on word problems: the answer is a number."""
+"""The answer extractor that scores all methods on word problems, whose answers are numbers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from benchmarks.scoring.base import Asked, Score, Scorer
 from methods.base import ANSWER_MARKER
 
 MARKER = re.compile(rf"{ANSWER_MARKER}|###|Answer:|The answer is:", re.IGNORECASE)
-MINUS = "-\N{MINUS SIGN}\N{EN DASH}"  # each is written for it
+MINUS = "-\N{MINUS SIGN}\N{EN DASH}"  # characters that models write as a minus sign
 NUMBER = re.compile(rf"[{MINUS}]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 PLAIN = str.maketrans(dict.fromkeys(MINUS, "-") | dict.fromkeys(",$"))
-TOLERANCE = 1e-4  # of gold answers that are no integers; relative where they are larger than 1
+TOLERANCE = 1e-4  # for gold answers that are not integers; relative if they are larger than 1
 
 
 class Number(Scorer):
-    """Correct: equal to the gold answer, within :data:`TOLERANCE` where that is no integer."""
+    """An answer is correct if it equals the gold answer, within :data:`TOLERANCE` if that is not an integer."""
 
     name = "number"
     reads_steps = False
@@ -25,7 +25,7 @@ class Number(Scorer):
     )
 
     def score(self, text: str, asked: Asked) -> Score:
-        """What is missing is wrong."""
+        """Judge a generated text. If it has no number, it is wrong."""
         extracted = extract(text)
         if extracted is None:
             return Score(None, correct=False, strict=False)
@@ -34,8 +34,8 @@ class Number(Scorer):
 
 
 def extract(text: str) -> str | None:
-    """The first number after the last marker, or the last number where there is no marker; no commas, no ``$``, and a
-    hyphen as its minus."""
+    """Return the first number after the last marker, or the last number if there is no marker. It has no commas and no
+    ``$``, and its minus sign is a hyphen."""
     tail = MARKER.split(text)
     found = NUMBER.findall(tail[-1])
     if not found:
@@ -45,7 +45,7 @@ def extract(text: str) -> str | None:
 
 
 def _equal(found: str, gold: str) -> bool:
-    """Whether a number is the gold one; no text but a finite number is."""
+    """Return whether a number equals the gold one. A gold text that is not a finite number equals none."""
     try:
         value, target = Decimal(found), Decimal(gold)
     except InvalidOperation:

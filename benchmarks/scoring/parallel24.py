@@ -1,6 +1,6 @@
-"""The scorer of Parallel 24: every equation of every path is true and uses numbers that are still there, and the last
-path uses all four once and ends in 24. Numbers are natural, as in all paths of the task's data: a path with a negative
-or fractional result is wrong."""
+"""The scorer of Parallel 24: every equation of every path must be true and use numbers that are still available, and
+the last path must use all four numbers once and end in 24. Numbers are natural, as in all paths of the task's data: a
+path with a negative or fractional result is wrong."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ GOAL = 24
 
 
 class Parallel24(Scorer):
-    """A draw is a path by the places of its operands: ``3-1`` takes the second number of the question from the fourth,
-    and results are counted on from 4."""
+    """A draw is a path, named by the positions of its operands: ``3-1`` subtracts the second number of the question
+    from the fourth. Results get the positions from 4 on."""
 
     name = "parallel24"
     reads_steps = True
@@ -34,14 +34,15 @@ class Parallel24(Scorer):
         return Score(lines[-1] or None, correct, correct and formed and marked, draws)
 
     def choices(self, asked: Asked) -> tuple[int, ...]:
-        """An upper bound: not every difference is natural, not every quotient whole."""
+        """Return an upper bound: not every difference is a natural number, and not every quotient is whole."""
         count = len(integers(asked.question) or ())
         kinds = [6 * math.comb(count - done, 2) for done in range(count - 1)]  # +, * and both orders of - and /
         return tuple(math.prod(kinds[: step + 1]) for step in range((asked.steps or 0) + 1))
 
 
 def walk(line: str, numbers: tuple[int, ...]) -> tuple[str, list[int]] | None:
-    """A path by the places of its operands, and the values that it leaves; None where it breaks a rule."""
+    """Return a path, named by the positions of its operands, and the values that it leaves;
+    None if it breaks a rule."""
     places, values = list(range(len(numbers))), list(numbers)
     moves = []
     for equation in filter(None, (part.strip() for part in line.split("."))):
@@ -57,7 +58,7 @@ def walk(line: str, numbers: tuple[int, ...]) -> tuple[str, list[int]] | None:
             return None
         operands = [places[first], places[later[0]]]
         if sign in "+*":
-            operands.sort()  # the order of a sum or a product makes no other path
+            operands.sort()  # swapping the operands of a sum or a product makes no other path
         moves.append(f"{operands[0]}{sign}{operands[1]}")
         kept = [i for i in range(len(values)) if i not in (first, later[0])]
         places = [*(places[i] for i in kept), len(numbers) + len(moves) - 1]

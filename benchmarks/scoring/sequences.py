@@ -16,14 +16,14 @@ ADDITION = re.compile(r"(-?\d+) ?\+ ?(-?\d+) ?= ?(-?\d+)")
 
 
 class Sequences(Scorer):
-    """Judges the steps of an answer, and the equation that it ends with."""
+    """Judges the steps of an answer and the equation at its end."""
 
     reads_steps = True
     strict_means = MARKED
 
     @abstractmethod
     def explain(self, before: Numbers, after: Numbers) -> str | None:
-        """The draw that makes one sequence of the other, or None where none does."""
+        """Return the draw that turns one sequence into the other, or None if there is none."""
 
     def score(self, text: str, asked: Asked) -> Score:
         lines, marked = said(text)
@@ -35,7 +35,7 @@ class Sequences(Scorer):
 
 
 def _adds(equation: str, numbers: Numbers | None) -> bool:
-    """Whether an equation is true and adds the first two numbers."""
+    """Return whether an equation is true and adds the first two numbers."""
     match = ADDITION.fullmatch(equation)
     if match is None or numbers is None:
         return False
@@ -44,7 +44,7 @@ def _adds(equation: str, numbers: Numbers | None) -> bool:
 
 
 class Summation(Sequences):
-    """A draw is the digit that was added."""
+    """The draw is the digit that was added to every number."""
 
     name = "summation"
 
@@ -58,8 +58,8 @@ class Summation(Sequences):
 
 
 class Pairing(Sequences):
-    """A draw is a partition of the positions into ordered pairs, as ``0,5 1,7 4,2 ...``: the first explanation, pairs
-    sorted, where equal numbers leave several."""
+    """The draw is a partition of the positions into ordered pairs, such as ``0,5 1,7 4,2 ...``, with the pairs sorted.
+    If equal numbers allow several partitions, it is the first one found."""
 
     name = "pairing"
 
@@ -75,7 +75,8 @@ class Pairing(Sequences):
 
 
 def _partitions(before: Numbers, after: Numbers, free: Numbers) -> Iterator[tuple[tuple[int, int], ...]]:
-    """All partitions of the free positions into ordered pairs that explain what stands there afterwards."""
+    """Yield all partitions of the free positions into ordered pairs that explain ``after``: a pair's first position
+    gets the sum of its numbers, the second their difference."""
     if not free:
         yield ()
         return

@@ -1,5 +1,5 @@
 rule analyse:
-    """Ask a trained run what its latents carry; several figures are drawn from the answer."""
+    """Analyse what the latents of a trained run carry; several figures are drawn from the result."""
     input:
         data=data_of_run,
         model="results/{study}/runs/{run}/train.json",

@@ -1,4 +1,4 @@
-# The studies of this workflow, and what the rules ask about them.
+# The studies of this workflow, and the functions by which rules query them.
 import functools
 import hashlib
 import os
@@ -32,7 +32,7 @@ def path_of(name):
 
 
 def study_file():
-    """The study file that the command line names: `--config study=NAME_OR_PATH` or `--configfile FILE`."""
+    """Return the study file that the command line names: `--config study=NAME_OR_PATH` or `--configfile FILE`."""
     files = workflow.overwrite_configfiles
     if not files:
         if unknown := set(config) - {"study"}:
@@ -47,7 +47,7 @@ SCHEMA = Path(workflow.basedir) / "workflows/schemas/study.schema.json"
 
 
 def read_study(path):
-    """The validated study. The JSON schema that Snakemake checks it against too is made from the same models."""
+    """Load and validate a study. Snakemake also checks it against a JSON schema, which is made from the same models."""
     try:
         study = load_study(str(path))
         require_known(study)
@@ -56,7 +56,7 @@ def read_study(path):
         raise WorkflowError(str(error)) from None
     try:
         validate(study_content(path), str(SCHEMA), set_default=False)
-    except WorkflowError:  # the models, which have taken it, are younger
+    except WorkflowError:  # the models accept it, so the schema is outdated
         raise WorkflowError(f"{SCHEMA} does not know all of {path}: write it anew with `make schema`") from None
     return study
 
@@ -66,7 +66,7 @@ STUDY = read_study(STUDY_FILE)
 GPUS = torch.cuda.device_count()  # on this machine
 if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: its GPUs cannot be counted here
     workflow.register_resource("gpu", max(GPUS, 1))
-# Where a table is taken from when no study is named
+# The study that a table is taken from if no study is named
 HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
 HOMES |= {"ablation": "ablation", "nar": "one_shot", "synthetic": "synthetic", "longrange": "long_range"}
 HOMES |= {"3b": "small_3b"}
@@ -74,21 +74,21 @@ HOMES |= {"3b": "small_3b"}
 
 @functools.cache
 def study(name):
-    """A study by its name: the one that the command line names, or a shipped one."""
+    """Return a study by its name: the one that the command line names, or a shipped one."""
     return STUDY if name == STUDY.name else read_study(path_of(name))
 
 
 def file_of(wildcards):
-    """A study as its commands are told it: the same, however the command line names it."""
+    """Return a study's name or path for its commands. It is the same however the command line names the study."""
     name = wildcards.study
     return name if name != STUDY.name or STUDY_FILE.resolve().parent == STUDIES else os.path.relpath(STUDY_FILE)
 
 
 def home(table):
-    """The study whose table is meant where a path names none."""
+    """Return the study whose table is meant if a path names no study."""
     if table in STUDY.tables:
         return STUDY.name
-    if config or table not in HOMES:  # a study that was named is the one that is meant
+    if config or table not in HOMES:  # a study named on the command line is the one that is meant
         own = ", ".join(f"table_{own}" for own in STUDY.tables) or "none"
         raise WorkflowError(
             f"study {STUDY.name} does not render table_{table} (its tables: {own}): ask for one of them, or name "
@@ -98,7 +98,8 @@ def home(table):
 
 
 def everything(wildcards):
-    """All tables and figures of the study that the command line names, or of all that are at home somewhere."""
+    """Return all tables and figures of the study that the command line names. If it names none: all tables of HOMES,
+    and the figures of their studies and of `sweeps`."""
     tables = STUDY.tables if config else HOMES
     studies = [STUDY] if config else [study(name) for name in dict.fromkeys([*HOMES.values(), "sweeps"])]
     drawn = [f"results/{one.name}/figures/{figure}.png" for one in studies for figure in one.figures]
@@ -106,7 +107,8 @@ def everything(wildcards):
 
 
 def beside(wildcards):
-    """What the table of claims reads besides a study's records: those of other studies, and the analyses of all."""
+    """List what the table of claims reads besides the study's records: the records of other studies, and the analyses
+    of all of these studies."""
     if wildcards.table != "claims":
         return []
     own = study(wildcards.study)
@@ -116,19 +118,19 @@ def beside(wildcards):
 
 
 def files_of_figure(wildcards):
-    """What a figure is drawn from besides the records."""
+    """Return the files that a figure is drawn from besides the records."""
     return needs_of(wildcards.figure, study(wildcards.study))
 
 
 def needs_of(figure, study):
-    from benchmarks.figures.render import DRAWINGS  # matplotlib takes its time
+    from benchmarks.figures.render import DRAWINGS  # matplotlib is slow to import
 
     return DRAWINGS[figure].needs(study, Path("results"))
 
 
 def tries(wildcards):
-    """The number of the next try to import into MLflow; while that is pending, it is another one each time."""
-    from benchmarks.tracking.importer import tries  # pandas takes its time
+    """Return the number of the next attempt to import into MLflow. While an import is pending, it changes each time."""
+    from benchmarks.tracking.importer import tries  # pandas is slow to import
 
     return tries(Path(f"results/{wildcards.study}/track.json"))
 
@@ -142,7 +144,7 @@ def block_of(wildcards):
 
 
 def records_of(stage):
-    """A function from a study to the records of one stage, of all runs that go through it."""
+    """Return a function from a study to the records of one stage, for all runs that go through it."""
     return lambda wildcards: [
         f"{Paths(Path('results'), source).run}/{stage}.json"
         for source in study(wildcards.study).sources.values()
@@ -151,7 +153,7 @@ def records_of(stage):
 
 
 def collected(wildcards):
-    """A study's gathered records."""
+    """Return the files of a study's gathered records."""
     return [f"results/{wildcards.study}/{name}" for name in ("collect.json", "frame.csv")]
 
 
@@ -164,13 +166,13 @@ def table_named_first(wildcards):
 
 
 def gone(*inputs):
-    """The files of input functions that are not there. As a parameter it has Snakemake make them anew though what was
-    made from them is there. It is kept as it was at first, so the call after that gathers and renders once more."""
+    """Return a function that lists missing files of input functions. As a parameter it makes Snakemake create them even
+    if the output exists. Snakemake keeps the value from before that, so the next call runs the rule once more."""
     return lambda wildcards: [str(file) for files in inputs for file in files(wildcards) if not Path(file).exists()]
 
 
 def data_of_study(wildcards):
-    """The prepared data of all blocks that a study's runs come from."""
+    """Return the prepared data of all blocks that a study's runs come from."""
     folders = {Paths(Path("results"), source).data for source in study(wildcards.study).sources.values()}
     return [f"{folder}/done.json" for folder in sorted(folders)]
 
@@ -180,37 +182,37 @@ def data_of_run(wildcards):
 
 
 def warm_start(wildcards):
-    """The run whose weights a run starts from, if any."""
+    """Return the training record of the run that a run starts from, if any."""
     start = run_of(wildcards).starts_at
     return [f"results/{start}/train.json"] if start else []
 
 
 def gpu(wildcards):
-    """Of a job. Where jobs are sent elsewhere, this machine need not have any."""
+    """Return the GPUs of a job: one, or none. If jobs are sent elsewhere, this machine need not have any."""
     return int(GPUS > 0 or not workflow.local_exec)
 
 
 def gpus(wildcards):
-    """How many a run trains on, over all its nodes."""
+    """Return the number of GPUs of a run, over all its nodes."""
     return gpu(wildcards) * run_of(wildcards).engine.ranks
 
 
 def threads_alone(wildcards):
-    """All cores of the machine, so that nothing runs beside it. On a cluster the job has its nodes to itself, and asks
-    for the cores that it uses."""
+    """Return all cores of the machine, so that nothing runs beside the job. On a cluster the job has its nodes to
+    itself, and asks for the cores that it uses."""
     run = run_of(wildcards)
     return workflow.cores if workflow.local_exec else run.timing_threads * run.engine.gpus
 
 
 def across_nodes(value):
-    """A resource of runs on several nodes only. Their job has a task for every rank, which SLURM's plugin calls MPI: it
-    then runs beside the ranks, and not in a step of one task that would hold all that they need."""
+    """Return a resource that only runs on several nodes have. Their job has one task per rank, which SLURM's plugin
+    calls MPI: it then runs beside the ranks, not in a step of one task that would hold the resources they need."""
     return lambda wildcards: value(run_of(wildcards)) if run_of(wildcards).engine.nodes > 1 else None
 
 
 ACROSS_NODES = {
     "mpi": across_nodes(lambda run: "srun"),
-    # The plugin refuses a single task per node: nodes of one GPU are asked for by the number of all tasks
+    # The plugin refuses a single task per node, so nodes of one GPU are requested by the number of all tasks
     "tasks_per_node": across_nodes(lambda run: run.engine.gpus if run.engine.gpus > 1 else None),
     "tasks": across_nodes(lambda run: run.engine.nodes if run.engine.gpus == 1 else None),
     "tasks_per_gpu": across_nodes(lambda run: 1 if run.engine.gpus == 1 else None),
@@ -218,62 +220,63 @@ ACROSS_NODES = {
 
 
 def memory_alone(wildcards):
-    """MB of one process, which holds the whole model while it is built: 12 GB of float32 at 3B, and 9 GB of MarCos at
-    0.5B, of which one process alone also copies AdamW's 19 GB of moments into a checkpoint."""
+    """Return the MB of one process. It holds the whole model while that is built: 12 GB in float32 at 3B, 9 GB for
+    MarCos at 0.5B. There, a process without other ranks also copies AdamW's 19 GB of moments into a checkpoint."""
     backbone = run_of(wildcards).backbone
     return 8000 if backbone.pretrained is None and backbone.name.endswith("-tiny") else 40000
 
 
 def memory(wildcards):
-    """MB of the ranks of one node: each builds the whole model before it is split."""
+    """Return the MB of the ranks of one node: each builds the whole model before it is split."""
     return memory_alone(wildcards) * run_of(wildcards).engine.gpus
 
 
 def later_rows_first(wildcards):
-    """First what others start from, then from the bottom of the table up: the cheap baselines stand at its top."""
+    """Return a priority: first the runs that others start from, then the table from the bottom up, as the cheap
+    baselines are at its top."""
     runs = study(wildcards.study).runs
     awaited = any(run.starts_from == wildcards.run for run in runs.values())
     return 1 + list(runs).index(wildcards.run) + awaited * len(runs)
 
 
 def run_digest(stage):
-    """A function from a run to the digest of the settings that this stage's result depends on."""
+    """Return a function from a run to the digest of the settings that this stage's result depends on."""
     return lambda wildcards: run_of(wildcards).digest(stage)
 
 
 def run_code(stage):
-    """A function from a run to the digest of its method's source and of the modules that decide this stage's result."""
+    """Return a function from a run to the digest of its method's source and of the modules that decide the result."""
     return lambda wildcards: code_digest(run_of(wildcards).method, *CODE[stage])
 
 
 def stage_code(stage):
-    """The digest of the modules that decide the result of a stage that is not a run's."""
+    """Return the digest of the modules that decide the result of a stage that does not belong to a run."""
     return source_digest(*CODE[stage])
 
 
 def study_settings(wildcards):
-    """What a study asks for, and how its tables name the methods, whose titles are no code."""
+    """Return a digest of a study's settings and its methods' titles: tables show these, code digests omit them."""
     asked = study(wildcards.study)
     return digest(asked.model_dump_json(), *(get_method(row.method).title for row in asked.rows))
 
 
 def digest(*texts):
-    """A digest that is short enough to be read where Snakemake gives a reason."""
+    """Return a digest that is short enough to read in the reasons that Snakemake gives."""
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def cards_digest(*names):
-    """A digest of what data sets are by their cards: source, version, checksums."""
+    """Return a digest of the cards of data sets: source, version, checksums."""
     return digest(*(get_dataset(name).card.model_dump_json() for name in names))
 
 
 def training_data(wildcards):
-    """The version of a run's training data: other data mean another training, and a further test set does not."""
+    """Return the version of a run's training data. A new one requires new training; another test set does not."""
     return cards_digest(run_of(wildcards).data.train)
 
 
 def block_settings(wildcards):
-    """What the data of a block are made from."""
+    """Return the settings that the data of a block are made from."""
     block = block_of(wildcards)
     settings = block.data, study(wildcards.study).tokenizer_of(block)
     return " ".join(part.model_dump_json() for part in settings)
@@ -292,7 +295,7 @@ wildcard_constraints:
     figure="|".join(Figure),
 
 
-# Commands are those of the environment that runs Snakemake, whatever the shell's PATH says, and print at once
+# Commands come from the environment that runs Snakemake, whatever the shell's PATH says, and print without buffering
 os.environ.update(
     PATH=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
     PYTHONUNBUFFERED="1",
@@ -307,4 +310,4 @@ if workflow.is_main_process and (rival := clear_stale_locks()):
 
 
 onstart:
-    LOCK.acquire()  # held until this process ends, by whatever cause
+    LOCK.acquire()  # held until this process ends, for whatever reason

@@ -21,7 +21,7 @@ rule figure:
 
 
 rule report:
-    """All tables and figures in one page that opens offline."""
+    """Write all tables and figures into one page that opens offline."""
     input:
         everything,
     output:

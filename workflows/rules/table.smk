@@ -25,11 +25,11 @@ rule collect:
 
 
 rule track:
-    """Import the records into MLflow. One writer, so parallel jobs never meet in its database."""
+    """Import the records into MLflow. There is one writer, so parallel jobs never conflict in its database."""
     input:
         "results/{study}/collect.json",
     output:
-        update("results/{study}/track.json"),  # not removed first: each try counts on from the one before
+        update("results/{study}/track.json"),  # not removed before the rule runs: each attempt counts on
     params:
         study=file_of,
         code=stage_code("track"),
@@ -50,7 +50,7 @@ rule table:
     """Render a table in four formats. The command also prints the Markdown, so the log keeps only its notes."""
     input:
         collected,
-        "results/{study}/track.json",  # for order: a late import takes in the tables that are there
+        "results/{study}/track.json",  # for order only: an import that catches up later attaches the tables that exist
         beside=beside,
     output:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
@@ -70,7 +70,7 @@ rule table:
 
 
 rule latest_table:
-    """A table of the study at hand, or of its home study. Studies never overwrite each other's tables."""
+    """Copy a table of the study at hand, or of its home study. Studies never overwrite each other's tables."""
     input:
         table_at_home,
     output:
@@ -90,7 +90,7 @@ rule latest_table:
 
 
 rule first_table:
-    """What `make table` prints for a study: the table that the study names first."""
+    """Copy the table that the study names first, which `make table` prints."""
     input:
         table_named_first,
     output:

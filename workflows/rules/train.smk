@@ -1,8 +1,8 @@
 rule train:
-    """Train one run; it goes on from its last checkpoint when it was interrupted."""
+    """Train one run, or resume it from its last checkpoint if it was interrupted."""
     input:
-        # Not ancient, though only `version` asks for new training: Snakemake would look at no other reason to train while
-        # data are prepared again. What is trained already ends at once
+        # Not ancient(), although only `version` requires new training: with it, Snakemake would ignore other reasons to
+        # train while data are prepared again. A run that is trained already ends at once
         data=data_of_run,
         start=warm_start,
     output:
@@ -25,6 +25,6 @@ rule train:
         cpus_per_task=across_nodes(lambda run: run.threads),
         attempt=lambda wildcards, attempt: attempt,
     priority: later_rows_first
-    retries: 3  # a run that is told to go (SIGTERM, Ctrl-C) saves itself and ends with code 75; the next try goes on
-    shell:  # a scheduler tells all processes of a job to go: this shell, too, waits for the one that saves
+    retries: 3  # a run that is told to stop (SIGTERM, Ctrl-C) saves a checkpoint and exits with 75; a retry resumes it
+    shell:  # a scheduler signals all processes of a job: this shell, too, must wait for the one that saves
         "trap : TERM INT; {params.script:q} {resources.attempt} {log} {params.study:q} {wildcards.run}"
