@@ -212,7 +212,7 @@ def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
     return examples
 
 
-@deterministic()  # as training is
+@deterministic()  # as in training
 def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
     """Train for the first steps of the first stage. Return the losses as the means of :data:`LOGGED` stretches of equal
     length."""

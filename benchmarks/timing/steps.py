@@ -39,7 +39,7 @@ def timing_of(spec: RunSpec) -> TimingSpec:
     return spec.timing
 
 
-@deterministic()  # as training is
+@deterministic()  # as in training
 def time_training(
     method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, warmup: int = WARMUP_STEPS, rows: int | None = None
 ) -> dict[str, Any]:
