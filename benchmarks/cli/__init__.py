@@ -1,4 +1,4 @@
-"""The command line: a thin layer over the functions of this package, each usable without Snakemake."""
+"""The command line: a thin layer over the functions of this package. Every command works without Snakemake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ for part in (catalogue, costs, stages, inspection):
 @app.callback()
 def _prepare() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a forked worker would warn about it
-    logging.getLogger("huggingface_hub").propagate = False  # it prints what it warns of by itself
+    logging.getLogger("huggingface_hub").propagate = False  # it prints its own warnings
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     watch_parent()
     look_for_garbage_less()

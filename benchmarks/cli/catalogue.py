@@ -1,4 +1,4 @@
-"""What there is to compare, and how to add to it."""
+"""Commands that list what can be compared, and add to it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def new_method(
 
 
 def described(options: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Name, type with default, and description of every option; those of a nested model follow it."""
+    """Yield name, type with default, and description of every option. The options of a nested model follow it."""
     for name, value in options:
         field = type(options).model_fields[name]
         nested = isinstance(value, BaseModel)
@@ -114,7 +114,7 @@ def described(options: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, 
 
 
 def spelled(annotation: Any) -> str:
-    """A type in short: the choices of ``Literal`` and of unions with ``|`` between them."""
+    """Return a type in short form, with ``|`` between the choices of ``Literal`` and of unions."""
     if get_origin(annotation) in (Literal, Union, UnionType):
         return " | ".join(spelled(choice) for choice in get_args(annotation))
     if annotation is NoneType:
@@ -123,5 +123,5 @@ def spelled(annotation: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as a study's YAML has it, a float to six digits."""
+    """Return a value as it stands in a study's YAML; a float has up to six significant digits."""
     return f"{value:g}" if isinstance(value, float) else to_json(value).decode().strip('"')

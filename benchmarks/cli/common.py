@@ -1,4 +1,4 @@
-"""What all commands share: their arguments, and how errors end."""
+"""What all commands share: arguments, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RESULTS = Path("results")
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Bad input ends in one message and exit code 2, not in a trace; ranks that failed in what they died of. A bug
-    keeps its trace."""
+    """Report bad input as one message with exit code 2, without a traceback, and failed ranks with the exit code of
+    their failure. A bug keeps its traceback."""
     try:
         yield
     except (InputError, RankFailure) as error:
@@ -34,8 +34,9 @@ def clear_errors() -> Iterator[None]:
 
 
 def ready_run(study: str, run: str, results: Path) -> RunSpec:
-    """The run of a study, or an error that lists them, or names the study that it is shared with, or says that its data
-    are not those that the study asks for."""
+    """Return a run of a study whose data are prepared. Raise an error that lists the study's runs if there is no such
+    run, names the study that it is shared with, or says that the prepared data are not those that the study asks
+    for."""
     loaded = load_study(study)
     if run not in loaded.runs:
         raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(loaded.runs)}")

@@ -1,4 +1,4 @@
-"""What a study costs: planned, or measured."""
+"""Commands that report what a study costs: planned, or measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 def _as_listed(name: str) -> str:
-    """A GPU's name as the list has it, however its letters are written."""
+    """Return a GPU's name as it is listed, ignoring case."""
     return next((gpu for gpu in GPUS if gpu.lower() == name.lower()), name)
 
 
@@ -39,7 +39,7 @@ def plan(
 
         from benchmarks.plan import costs, text
 
-        torch.set_num_threads(1)  # what is counted is small: threads would wait for each other
+        torch.set_num_threads(1)  # the models that are counted are small: threads would wait for each other
         device = get_gpu(gpu)
         with _quiet_transformers():
             plans = costs.plan(loaded, results)
@@ -52,7 +52,8 @@ def plan(
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Without its warnings: they are of small models that are only counted, and no user can follow them."""
+    """Silence the warnings of transformers: they are about small models that are only counted, and a user can do
+    nothing about them."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()
@@ -130,7 +131,7 @@ def measure(
         folder = output or results / "measured" / name
         asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
         engine = {setting: value for setting, value in asked.items() if value is not None}
-        engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as are asked, whatever their lengths
+        engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as requested, whatever their lengths
         records = measuring.measure(
             loaded,
             results,
@@ -144,5 +145,5 @@ def measure(
             stand_in=stand_in,
         )
         for _ in records:
-            files = render_measured(loaded, folder)  # each time, so that it has what was measured before an error
+            files = render_measured(loaded, folder)  # each time, so that it has all that was measured before an error
     typer.echo(files[0].read_text())

@@ -1,4 +1,5 @@
-"""Looking into results: two runs, one question, latents set by hand, records recomputed, the paper's claims."""
+"""Commands that inspect results: compare two runs, explain one question, set latents by hand, verify records, check the
+paper's claims."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def verify(
 
 @app.command()
 def claims() -> None:
-    """Check the paper's claims against its own numbers; `table STUDY --table claims` has our numbers beside them."""
+    """Check the paper's claims against its own numbers; `table STUDY --table claims` shows our numbers beside them."""
     from benchmarks.tables.claims import paper_alone
     from benchmarks.tables.markup import markdown
 

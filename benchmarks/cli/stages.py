@@ -1,4 +1,4 @@
-"""The stages of a study, and what is rendered of their records."""
+"""Commands that run the stages of a study and render their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine does for a stage: forward, backward, update; weights and optimizer states, in and out by name."""
+"""The interface of an engine for a stage: forward, backward and update; weights and optimizer states by name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
 from methods.errors import InputError
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides the number of its updates
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides its number of updates
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Where a stage lies in its phase, in optimizer steps: one learning rate schedule spans all stages of a phase."""
+    """Where a stage lies within its phase, in optimizer steps. One learning rate schedule spans all stages of a
+    phase."""
 
     before: int
     steps: int
@@ -32,27 +33,27 @@ class Phase:
 
 @dataclass(frozen=True)
 class Share:
-    """The micro-batches of one rank. The last ``idle`` are dummies: computed so that all ranks make equally many
-    passes, and left out of every sum."""
+    """The micro-batches of one rank. The last ``idle`` of them are dummies: they are computed so that all ranks make
+    the same number of passes, and left out of every sum."""
 
     rows: Sequence[np.ndarray]
     idle: int
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, bool]]:
-        """Each micro-batch, and whether it counts."""
+        """Iterate over the micro-batches, each with a flag for whether it counts."""
         own = len(self.rows) - self.idle
         return ((rows, number < own) for number, rows in enumerate(self.rows))
 
 
 class Engine(ABC):
-    """One stage's optimizer over the stage's trainable parameters: AdamW, gradient clipping, learning rate."""
+    """The optimizer of one stage over the stage's trainable parameters: AdamW, gradient clipping, learning rate."""
 
     def __init__(
         self, method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: Phase, ranks: Ranks
     ) -> None:
         self.method, self.training, self.spec, self.phase, self.ranks = method, training, spec, phase, ranks
-        self.rate = stage.learning_rate or training.learning_rate  # at its highest
-        self.updates = 0  # since the optimizer's states were zero
+        self.rate = stage.learning_rate or training.learning_rate  # the peak of the schedule
+        self.updates = 0  # of the optimizer since its states were zero
         for name, parameter in method.named_parameters():
             parameter.requires_grad_(stage.trains(name))
         self.trainable = {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
@@ -64,26 +65,28 @@ class Engine(ABC):
             checkpoint_activations(method)
         if spec.compile:
             compile_layers(method, method.caches_in_training)
-        # A rate of 0 until the first step, because DeepSpeed may make an empty update to begin with
+        # The rate is 0 until the first step, because DeepSpeed may start with an empty update
         self.optimizer = torch.optim.AdamW(
             self.trainable.values(), lr=0.0, betas=training.betas, weight_decay=training.weight_decay, fused=True
         )
 
     def cut(self, indices: np.ndarray, longest: int) -> list[np.ndarray]:
-        """The micro-batches of a global batch, whose longest example has so many tokens. Without a ``micro_batch`` in
-        the settings, there is one for each rank, or as many as ``micro_tokens`` makes of it; with one, they are the
-        same at any number of ranks."""
+        """Split a global batch, whose longest example has ``longest`` tokens, into micro-batches. If the settings have
+        a ``micro_batch``, they are the same at any number of ranks. Otherwise there is one per rank, or as many as
+        ``micro_tokens`` requires."""
         count = parts_of(len(indices), self.ranks.world, self.spec, longest)
         return [indices[start::count] for start in range(count)]
 
     def deal(self, parts: Sequence[np.ndarray]) -> Share:
-        """This rank's part of some micro-batches. Every rank gets equally many, since all make each pass together."""
+        """Return this rank's share of some micro-batches. Every rank gets the same number, since all ranks make each
+        pass together."""
         own = list(parts[self.ranks.rank :: self.ranks.world])
         idle = math.ceil(len(parts) / self.ranks.world) - len(own)
         return Share([*own, *[parts[0][:1]] * idle], idle)
 
     def learning_rate(self, step: int) -> float:
-        """At a ``step`` of the stage: linear warm-up, then constant or cosine, over the whole phase."""
+        """Return the learning rate at a ``step`` of the stage: linear warm-up, then constant or cosine, over the whole
+        phase."""
         training, step = self.training, self.phase.before + step
         if step < training.warmup_steps:
             return self.rate * (step + 1) / training.warmup_steps
@@ -94,37 +97,40 @@ class Engine(ABC):
         return self.rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
 
     def forward(self, batch: Batch, context: Context, counts: bool = True) -> Output:
-        """The method's loss sums of one micro-batch. Where that is this rank's part of a batch that is not cut further,
-        statistics are of the whole batch, of all parts that count."""
+        """Return the method's loss sums of one micro-batch. If batches are only split into one share per rank, the
+        method can compute statistics of the whole batch: ``context.over_ranks`` sums over all shares that count."""
         if self.ranks.world > 1 and not cuts(self.spec):
             context = replace(context, over_ranks=partial(self.ranks.total, counts=counts))
         return self.output(batch, context)
 
     @abstractmethod
     def output(self, batch: Batch, context: Context) -> Output:
-        """What the method's forward pass gives on this engine."""
+        """Return the output of the method's forward pass on this engine."""
 
     @abstractmethod
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add the gradient of a share of the loss; ``last``: this rank has no further micro-batch in this step."""
+        """Add the gradient of a micro-batch's share of the loss. ``last``: this is the rank's last micro-batch in the
+        step."""
 
     @abstractmethod
     def step(self, step: int) -> Tensor:
-        """Update the weights at a ``step`` of the stage; returns the gradient norm before clipping, on the device."""
+        """Update the weights at a ``step`` of the stage. Return the gradient norm before clipping, as a tensor on the
+        device."""
 
     @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter and persistent buffer whole, each shared tensor once, in the same order on all ranks. A
-        tensor may be freed when the next one is asked for."""
+        """Yield every parameter and persistent buffer whole, each shared tensor once, in the same order on all ranks. A
+        tensor may be freed when the next one is requested."""
 
     @abstractmethod
     def optimizer_states(self) -> Iterator[tuple[str, Tensor]]:
-        """``parameter.exp_avg`` and ``parameter.exp_avg_sq``, whole, in the way of :meth:`weights`."""
+        """Yield ``parameter.exp_avg`` and ``parameter.exp_avg_sq`` of every trained parameter, whole, under the same
+        rules as :meth:`weights`."""
 
     @abstractmethod
     def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
-        """Go on from states that :meth:`optimizer_states` of any engine gave after so many ``updates``."""
+        """Continue from states that :meth:`optimizer_states` of any engine yielded after ``updates`` updates."""
 
     def close(self) -> None:
-        """Leave the method whole on every rank, as the next engine expects it."""
+        """Leave the method whole on every rank and uncompiled, as the next engine expects it."""
         plain_layers(self.method)

@@ -1,4 +1,4 @@
-"""How the layers of a method's transformers are called: as they are, compiled, or again in the backward pass."""
+"""How the layers of a method's transformers are run: as they are, compiled, or recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from transformers import PreTrainedModel
 from methods.base import Method
 from methods.errors import InputError
 
-PROGRAMS = 64  # of all modules that are compiled in this process, at most
+PROGRAMS = 64  # at most, over all modules that are compiled in this process
 
 
 def checkpoint_activations(method: Method) -> None:
-    """Let every transformer of a method keep only the inputs of its layers, and compute the rest again."""
+    """Enable activation checkpointing: every transformer of a method keeps only the inputs of its layers and recomputes
+    the rest in the backward pass. Raise InputError if the method reads a KV cache while it trains."""
     if method.caches_in_training:
         raise InputError(
             f"{method.name} reads a cache while it trains, and layers that run again would add to it "
             "twice: leave activation_checkpointing out of its row's engine"
         )
     for trunk in trunks(method):
-        # The second is its name in the oldest transformers of the range, and a deprecated one in the newest
+        # The second name is the one in the oldest supported transformers, and is deprecated in the newest
         enable = getattr(trunk, "activation_checkpointing_enable", None) or trunk.gradient_checkpointing_enable
-        # Nothing in a layer draws random numbers, whose state would be kept and set again for each
+        # Nothing in a layer draws random numbers, so no generator state has to be saved and restored
         enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
 def compile_layers(method: Method, caches: bool) -> None:
-    """Have the layers of every transformer of a method compiled when they are first called, for any number of rows and
-    positions.
+    """Compile the layers of every transformer of a method on their first call, for any number of rows and positions.
 
-    Layers share one program, as they differ in weights alone. Where ``caches`` are read, each layer of a transformer
-    with a head would need a program of its own, for its place in the cache: attention then stays as it is, and what
-    surrounds it is compiled. A transformer without a head says nothing token by token, so it reads none.
+    Layers differ only in their weights, so they share one program. If KV ``caches`` are read, each layer of a
+    transformer with a head would need a program of its own, for its own index in the cache. Its attention is then left
+    uncompiled, and the modules around it are compiled. A transformer without a head generates no tokens, so it reads no
+    cache.
     """
     heads = [module for module in method.modules() if isinstance(module, PreTrainedModel) and not _is_trunk(module)]
     modules: list[nn.Module] = []
@@ -44,20 +45,20 @@ def compile_layers(method: Method, caches: bool) -> None:
             modules += [part for layer in layers for name, part in layer.named_children() if name != "self_attn"]
         else:
             modules += layers
-    # Beyond this number, modules are called as they are; programs are made for ranges and alignments of shapes
+    # Beyond this limit modules run uncompiled; different ranges and alignments of shapes need different programs
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
     for module in modules:
         module.compile(dynamic=True)
 
 
 def plain_layers(method: Method) -> None:
-    """Have all modules of a method called as they are, whether they were compiled or not."""
+    """Make all modules of a method run uncompiled, whether they were compiled or not."""
     for module in method.modules():
         vars(module).pop("_compiled_call_impl", None)
 
 
 def trunks(method: Method) -> list[PreTrainedModel]:
-    """The transformers of a method, without their heads."""
+    """Return the transformers of a method, without their heads."""
     return [module for module in method.modules() if isinstance(module, PreTrainedModel) and _is_trunk(module)]
 
 

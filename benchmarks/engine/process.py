@@ -14,7 +14,7 @@ from methods.base import Batch, Context, Output
 
 
 class ProcessEngine(Engine):
-    """Weights, gradients and optimizer states are whole."""
+    """An engine that keeps weights, gradients and optimizer states whole."""
 
     def output(self, batch: Batch, context: Context) -> Output:
         with autocast(self.method.device, self.spec.precision):
@@ -25,7 +25,7 @@ class ProcessEngine(Engine):
 
     def step(self, step: int) -> Tensor:
         parameters = self.trainable.values()
-        for parameter in parameters:  # also decay those that this batch does not reach, as engines with flat states do
+        for parameter in parameters:  # also decay those that this batch does not reach, like engines with flat states
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         norm = nn.utils.clip_grad_norm_(parameters, self.training.max_grad_norm or math.inf)
@@ -47,7 +47,7 @@ class ProcessEngine(Engine):
     def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
         self.updates = updates
         for name, parameter in self.trainable.items():
-            # Copies: what a file maps would keep that file, of a checkpoint that is soon removed
+            # Copy: a memory-mapped tensor would keep the file of a checkpoint that is soon removed
             moments = {key: tensors[f"{name}.{key}"].to(parameter.device, copy=True) for key in MOMENTS}
             count = torch.tensor(float(updates), device=parameter.device)
             self.optimizer.state[parameter] = {"step": count, **moments}
@@ -58,7 +58,7 @@ class ProcessEngine(Engine):
 
 
 def distinct_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and persistent buffers (no copies), each shared one once, under its first name."""
+    """Yield parameters and persistent buffers (not copies), each shared tensor once, under its first name."""
     seen: set[int] = set()
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
@@ -67,5 +67,5 @@ def distinct_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def whole_weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a module that is whole, detached."""
+    """Return an iterator over the weights of a module that is whole, detached."""
     return ((name, tensor.detach()) for name, tensor in distinct_tensors(module))

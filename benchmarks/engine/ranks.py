@@ -1,4 +1,4 @@
-"""The processes that train one run together, and what they tell each other. Only the first of them writes records."""
+"""The processes that train one run together, and their communication. Only the first of them writes records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """One process alone; :class:`ProcessGroup` has the same calls for more. All ranks make the same calls in the same
-    order."""
+    """A process on its own; :class:`ProcessGroup` has the same methods for several processes. All ranks make the same
+    calls in the same order."""
 
     rank, world = 0, 1
     local_rank, local_world, node = 0, 1, 0
@@ -34,30 +34,31 @@ class Ranks:
         return pick_device()
 
     def beat(self, where: str) -> None:
-        """Note that this rank has come so far. All ranks make the same beats in the same order."""
+        """Note that this rank has reached ``where``. All ranks make the same beats in the same order."""
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Sums over all ranks; all give the same names."""
+        """Return the sums over all ranks, which must all give the same names."""
         return dict(values)
 
     def total(self, own: Tensor, counts: bool = True) -> Tensor:
-        """The sum of a tensor over all ranks for which it ``counts``, on the device: nobody waits for numbers."""
+        """Return the sum of a tensor over all ranks for which it ``counts``. It stays on the device, so that no host
+        waits for it."""
         return own
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is up on any rank."""
+        """Return whether the flag is set on any rank."""
         return flag
 
     def from_first(self, value: T) -> T:
-        """The first rank's value, on every rank: plain Python, small."""
+        """Return the first rank's value on every rank. It must be a small, plain Python value."""
         return value
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, on every rank: plain Python, small."""
+        """Return every rank's value on every rank. These must be small, plain Python values."""
         return [value]
 
     def wait(self, where: str) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks have made this call."""
 
 
 class ProcessGroup(Ranks):
@@ -115,15 +116,16 @@ class ProcessGroup(Ranks):
 
 @contextmanager
 def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[ProcessGroup]:
-    """Join the group that the environment names (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` …) until the block ends.
+    """Join the process group that the environment describes (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` …) until the
+    block ends.
 
-    The launcher gives up after ``seconds`` without progress (:data:`STARTUP` until all have begun) and names the rank
-    that hangs. The group's own limit is somewhat longer: it ends ranks that wait for another, and those would be named
-    instead.
+    The launcher gives up after ``seconds`` without progress (at least :data:`STARTUP` until all ranks have begun) and
+    names the rank that hangs. The group's own timeout is somewhat longer: it ends the ranks that wait for another one,
+    and they would be named instead.
     """
     import deepspeed
 
-    # Else it compiles an operator for CPU ranks, or waits for the lock of a rank that died
+    # Otherwise DeepSpeed compiles an operator for CPU ranks, or waits for the lock of a rank that died
     setattr(deepspeed.ops, "__compatible_ops__", {})  # noqa: B010
     device = pick_device()
     if device.type == "cuda":
@@ -135,13 +137,13 @@ def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[Process
         auto_mpi_discovery=False,
         verbose=False,
     )
-    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # of calls that are DeepSpeed's
-    yield ProcessGroup(heartbeat)  # a rank that fails just ends: to leave the group, it would wait for the others
-    deepspeed.comm.destroy_process_group()  # PyTorch's own call would leave dead subgroups to whoever joins next
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # from DeepSpeed's own calls
+    yield ProcessGroup(heartbeat)  # a rank that fails just ends: leaving the group would mean waiting for others
+    deepspeed.comm.destroy_process_group()  # PyTorch's own call would leave dead subgroups behind for the next join
 
 
 def leave_nvml_out() -> None:
-    """Have DeepSpeed ask PyTorch how much memory is free. Where pynvml is installed it would ask that, and fail where
+    """Have DeepSpeed ask PyTorch how much memory is free. If pynvml is installed, DeepSpeed would ask that, and fail if
     ``CUDA_VISIBLE_DEVICES`` has UUIDs or parts of GPUs (MIG), because it takes all names for numbers."""
     from deepspeed.accelerator import cuda_accelerator, get_accelerator
 

@@ -1,14 +1,15 @@
-"""The engine of many ranks: DeepSpeed, with weights, gradients and optimizer states split as far as ZeRO's stage says.
+"""The engine of many ranks: DeepSpeed, with weights, gradients and optimizer states split according to the ZeRO stage.
 
-What keeps its mathematics those of one process:
+It computes the same as a single process:
 
 - DeepSpeed averages gradients over ranks; here they are summed, since each loss already is a share of the global one.
 - The optimizer is PyTorch's AdamW, so nothing has to be compiled, and no C++ compiler is needed.
 - Mixed precision is autocast over float32 weights, as in one process, and gradients are reduced in float32.
 
-With ZeRO 3 a parameter is whole only inside the forward and backward pass of the module that holds it. DeepSpeed finds
-by itself those that are used elsewhere (a tied head; a weight that another module reads), if all ranks call the same
-modules in the same order; a method's own parameters are registered here. So methods need not know.
+With ZeRO 3 a parameter is whole only during the forward and backward pass of the module that holds it. DeepSpeed itself
+finds parameters that are used elsewhere (a tied head; a weight that another module reads), provided that all ranks call
+the same modules in the same order. Parameters that belong to the method itself are registered here. Methods therefore
+need no code for ZeRO 3.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from methods.errors import InputError
 
 
 def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, parameters: int) -> dict[str, Any]:
-    """DeepSpeed's JSON for a model of so many ``parameters``. DeepSpeed is told at each micro-batch whether the step
-    ends with it, so its own count is one. With ZeRO 3, tensors of under a thousandth of the model (biases, norms) stay
-    whole."""
+    """Return DeepSpeed's JSON configuration for a model of that many ``parameters``. Gradient accumulation is 1,
+    because the engine tells DeepSpeed at each micro-batch whether it ends the step. With ZeRO 3, tensors smaller than a
+    thousandth of the model (biases, norms; at most 100,000 elements) stay whole."""
     zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": 50_000_000, "overlap_comm": True}
     if spec.zero_stage == 3:
         zero["stage3_param_persistence_threshold"] = min(100_000, parameters // 1000)
@@ -49,15 +50,16 @@ def deepspeed_settings(spec: EngineSpec, training: TrainingSpec, ranks: int, par
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": None,
-        "timers": {"throughput": {"enabled": False}},  # it waits for the device at every forward pass
+        "timers": {"throughput": {"enabled": False}},  # this timer waits for the device at every forward pass
     }
 
 
 def _parts(module: nn.Module) -> set[tuple[str, int | None]]:
-    """Names of a module's attributes, and its hooks by the attribute that holds them.
+    """Return the names of a module's attributes, and its hooks with the attribute that holds them.
 
-    Whatever appears after this snapshot is removed together with the engine, attributes and hooks alike: transformers
-    marks its hooks as installed in an attribute, and would install them twice if only the mark were removed.
+    Everything that appears after this snapshot is removed together with the engine, attributes and hooks alike:
+    transformers marks its hooks as installed in an attribute, and would install them twice if only the mark were
+    removed.
     """
     holders = (
         (name, held) for name, held in vars(module).items() if name.endswith("_hooks") and isinstance(held, dict)
@@ -67,7 +69,7 @@ def _parts(module: nn.Module) -> set[tuple[str, int | None]]:
 
 
 class Losses(nn.Module):
-    """A method as DeepSpeed sees it: losses come out, and the statistics are put aside."""
+    """Wraps a method for DeepSpeed: returns the losses, and keeps the statistics in an attribute."""
 
     def __init__(self, method: Method, precision: str) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ class Losses(nn.Module):
 
 
 class DeepSpeedEngine(Engine):
-    """One stage's DeepSpeed engine; :meth:`close` gives the method back as it was found."""
+    """One stage's DeepSpeed engine. :meth:`close` removes everything that DeepSpeed added to the method."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -162,13 +164,13 @@ class DeepSpeedEngine(Engine):
                     self._tools.safe_set_full_optimizer_state(parameter, value, moment)
 
     def _own_part(self, parameter: Any, value: Tensor) -> Tensor:
-        """This rank's part of a tensor that is split into parts of one size, the last of them padded."""
+        """Return this rank's part of a tensor that is split into parts of equal size, the last of them padded."""
         size = parameter.ds_tensor.ds_numel
         flat = nn.functional.pad(value.flatten(), (0, size * self.ranks.world - value.numel()))
         return flat.narrow(0, size * self.ranks.rank, size)
 
     def _reset_optimizer(self, updates: int = 0) -> None:
-        """States as after so many ``updates``, all moments zero."""
+        """Set all moments to zero and the number of updates to ``updates``."""
         sharded: Any = self.engine.optimizer
         groups = [group["params"] for group in self.optimizer.param_groups]
         if self.spec.zero_stage == 3:
@@ -176,7 +178,7 @@ class DeepSpeedEngine(Engine):
         for parameter in (parameter for group in groups for parameter in group):
             state = self.optimizer.state[parameter]
             state["step"] = torch.tensor(float(updates), device=parameter.device)
-            for moment in MOMENTS:  # in place: parameters are linked to parts of these
+            for moment in MOMENTS:  # in place, because parameters are linked to slices of these
                 state.setdefault(moment, torch.zeros_like(parameter)).zero_()
         if self.spec.zero_stage in (1, 2):
             sharded._lazy_init_hp_params_optimizer_state()  # links the states to the parameters they belong to
@@ -187,17 +189,19 @@ class DeepSpeedEngine(Engine):
         self._give_back()
         self._forget()
         del self.engine, self.optimizer, self.losses, self.trainable
-        gc.collect()  # what DeepSpeed builds refers to itself, and the next stage needs its memory
+        gc.collect()  # DeepSpeed's objects form reference cycles, and the next stage needs their memory
 
     def _forget(self) -> None:
-        """Empty DeepSpeed's list of the modules that a forward pass is in. At stage 3 one of every engine stays there,
-        whose hooks hold that engine, and so do layers that are computed again, which stop before they are taken off."""
+        """Empty DeepSpeed's list of the modules that are in a forward pass. At stage 3 one module of every engine stays
+        there, and its hooks keep that engine alive. So do recomputed layers, whose forward pass stops before they are
+        removed."""
         from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
 
         FWD_MODULE_STACK.clear()
 
     def _give_back(self) -> None:
-        """Put PyTorch's own whole parameters in the place of DeepSpeed's, and remove all that it left behind."""
+        """Replace DeepSpeed's parameters with whole PyTorch parameters, and remove everything else that it left
+        behind."""
         whole: dict[int, nn.Parameter] = {}
         for parameter in self.method.parameters():
             self.ranks.beat("gathering the weights of a stage")

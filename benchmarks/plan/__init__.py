@@ -1,1 +1,1 @@
-"""What a study will take, worked out before anything runs."""
+"""Estimates of what a study will take, made before anything runs."""

@@ -1,11 +1,11 @@
-"""What a study will take, before anything runs: parameters, tokens, FLOPs, memory, hours and disk of every run.
+"""Estimates of what every run of a study will take: parameters, tokens, FLOPs, memory, hours and disk.
 
 FLOPs are 2 per weight of a linear layer and row, and 4 per pair of positions and dimension of attention, padding
-included; the backward pass takes twice as many as the forward pass for the former, 2.5 times as many for the latter.
-Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), over the GPUs as far as they have examples to compute
-(:attr:`RunPlan.occupancy`); the utilisation is given, since nothing here can know it. Or, where that is more, what the
-host needs to launch the layers, :data:`LAUNCH` for each: it is as long for few tokens as for many, whatever the GPU.
-Memory: see :mod:`benchmarks.plan.memory`.
+included. The backward pass takes twice as many as the forward pass for linear layers, and 2.5 times as many for
+attention. Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), where GPUs count only as far as they have
+examples to compute (:attr:`RunPlan.occupancy`). The utilisation is an input, since nothing here can know it. If the
+host takes longer to launch the layers, hours are that time instead: :data:`LAUNCH` per layer, for few tokens as for
+many, whatever the GPU. For memory, see :mod:`benchmarks.plan.memory`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from methods.backbone import Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.registry import get_method
 
-USABLE = 0.92  # of a GPU's memory: the rest is its context and what lies between tensors
-ROWS = 16  # of a counted batch
-SIZES = 100  # lengths that batches are taken to have
-BATCHES = 10  # counted per phase
+USABLE = 0.92  # share of a GPU's memory: the rest is its context and gaps between tensors
+ROWS = 16  # rows of a batch that is counted
+SIZES = 100  # number of lengths that batches are assumed to have
+BATCHES = 10  # batches that are counted per phase
 LAUNCH = 0.004  # seconds for a layer, forward and backward: Coconut's and CODI's layers took 4.2 and 5.6 ms on an H200
-MEMORY_ERROR = 0.2  # at most, of what a training process on a CPU takes: the tests hold it to that
+MEMORY_ERROR = 0.2  # at most, relative to what training takes on a CPU; the tests check this
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What one run takes. ``layers``: those that one micro-batch of each step goes through, one after the other, over
-    all steps. ``disk``: bytes at once while it trains; ``left``: those of the weights that stay; ``row``: bytes that
-    one of the longest rows takes in a pass; ``basis``: where the lengths come from; ``lengths``: of examples as they
-    are, in tokens; ``even_passes``: see :attr:`Method.even_passes`."""
+    """What one run takes. ``layers``: the number of layers that one micro-batch of each step goes through in sequence,
+    summed over all steps. ``disk``: peak bytes while it trains; ``left``: bytes of the weights that stay. ``row``:
+    bytes that one of the longest rows takes in a pass. ``basis``: where the lengths come from; ``lengths``: a sample of
+    example lengths, in tokens. ``even_passes``: see :attr:`Method.even_passes`."""
 
     run: RunSpec
     parameters: int
@@ -72,36 +72,37 @@ class RunPlan:
 
     @property
     def needed(self) -> float:
-        """Bytes on each GPU, as the study asks for it."""
+        """Bytes on each GPU, with the study's own settings."""
         return self.needed_at(self.run.engine.zero_stage)
 
     def needed_at(self, stage: int) -> float:
-        """Bytes on each GPU at a stage of ZeRO. From the study's own stage on, what it offloads lies elsewhere; a lower
-        one may not be able to offload it."""
+        """Return the bytes on each GPU at a ZeRO stage. From the study's own stage on, what the study offloads is not
+        counted; a lower stage may not be able to offload it."""
         engine = self.run.engine
         return self.memory.on(self.ranks, stage, engine.offload if stage >= engine.zero_stage else "none")
 
     @property
     def parts(self) -> float:
-        """Micro-batches of a step, which :meth:`Engine.deal` deals to the ranks; the mean over batches of the
+        """Micro-batches of a step, which :meth:`Engine.deal` deals to the ranks: the mean over batches of the sampled
         ``lengths``."""
         return fmean(self._parts)
 
     @property
     def passes(self) -> float:
-        """Micro-batches of a step on the rank that has most, on average."""
+        """Micro-batches of a step on the rank that has most of them: the mean over batches of the sampled
+        ``lengths``."""
         return fmean(math.ceil(parts / self.ranks) for parts in self._parts)
 
     @property
     def _parts(self) -> list[int]:
-        """Micro-batches of a step over examples of each length."""
+        """Micro-batches of a step, for a batch of each of the sampled ``lengths``."""
         run = self.run
         return [parts_of(run.training.batch_size, self.ranks, run.engine, length) for length in self.lengths]
 
     @property
     def occupancy(self) -> float:
-        """Share of the ranks' time that is work: a rank that has fewer examples of a step than the first, which has
-        most, waits for it."""
+        """Share of the ranks' time in which they work. The first rank has most examples of a step, and ranks with fewer
+        wait for it."""
         batch = self.run.training.batch_size
         most = fmean(
             sum(math.ceil((batch - part) / parts) for part in range(0, parts, self.ranks)) for parts in self._parts
@@ -115,19 +116,19 @@ class RunPlan:
         return self._launching() > self._computing(gpu, utilisation)
 
     def _computing(self, gpu: GPU, utilisation: float) -> float:
-        """Seconds of the GPUs."""
+        """Return the seconds that the GPUs take to compute."""
         busy = self.ranks * self.occupancy
         return self.flops / (busy * gpu.peak(self.run.engine.precision) * utilisation)
 
     def _launching(self) -> float:
-        """Seconds of the busiest rank's host."""
+        """Return the seconds that the host of the busiest rank takes to launch the layers."""
         return self.layers * self.passes * LAUNCH
 
     def fits(self, gpu: GPU) -> bool:
         return self.needed <= USABLE * gpu.memory
 
     def advice(self, gpu: GPU) -> str:
-        """What to change so that it fits."""
+        """Return what to change so that the run fits."""
         room = USABLE * gpu.memory
         own = self.run.engine.zero_stage
         stages = ZERO if self.even_passes else ZERO[:-1]
@@ -146,8 +147,8 @@ class RunPlan:
         return f"zero_stage to {stage}{uncompiled}"
 
     def _micro_batch_of(self, rows: int) -> str:
-        """Advice to set a micro-batch of ``rows`` at most: the largest that leaves no rank idle, if there is one, cut
-        to what as many micro-batches of one size have."""
+        """Return the advice to set a micro-batch of at most ``rows``. It is the largest that leaves no rank idle, if
+        there is one, reduced until all micro-batches of a batch are about equally large."""
         batch = self.run.training.batch_size
         size = next((size for size in range(rows, 0, -1) if math.ceil(batch / size) % self.ranks == 0), rows)
         terms = get_method(self.run.method).batch_terms
@@ -156,7 +157,7 @@ class RunPlan:
 
 
 def plan(study: Study, results: Path) -> list[RunPlan]:
-    """A plan of every run that the study trains itself."""
+    """Return a plan of every run that the study trains itself."""
     require_known(study)
     require_reference(study)
     own = [run for id, run in study.runs.items() if study.sources[id] is run]
@@ -189,9 +190,9 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     weights, copy, gradients = FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
     row = kept[0] / passes[0][0]
-    # The final weights, and those that stages end with
+    # The final weights, and weights that stages end with and that are kept
     left = memory.weights * (1 + sum(stage.answers for stage in stages[:-1]) * run.training.keep_stages)
-    # Besides, checkpoints that are kept and the one being written, and the weights selected until each of them
+    # Also the kept checkpoints and the one being written, each of which may need selected weights of its own
     selected = min(KEPT + 1, run.training.validations) if any(stage.select_on for stage in stages) else 0
     disk = left + (KEPT + 1) * (memory.weights + memory.moments) + selected * memory.weights
     disk += FLOAT32 * features * lengths.rows
@@ -214,8 +215,8 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
 
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
-    """The backbone by its configuration alone. A checkpoint that is in no folder here is not fetched: the configuration
-    that the study names stands for it."""
+    """Return the backbone from its configuration alone. A checkpoint that is not in a local folder is not downloaded:
+    the configuration that the study names stands in for it."""
     spec = run.backbone
     folder = spec.pretrained if spec.pretrained and Path(spec.pretrained).is_dir() else None
     return load_backbone(spec.name, vocabulary, folder, None, spec.overrides)
@@ -228,8 +229,8 @@ def _trained(method: nn.Module, stage: Stage) -> int:
 def _costs(
     run: RunSpec, stages: Sequence[Stage], per_epoch: int, lengths: Lengths, whole: nn.Module, dimensions: Dimensions
 ) -> tuple[float, float, float]:
-    """FLOPs of all stages, the layers of :class:`RunPlan` (as much as a third of one to run forward again), and the
-    most numbers of features per example that a stage stores."""
+    """Return the FLOPs of all stages, the ``layers`` of :class:`RunPlan`, and the largest number of feature values per
+    example that a stage stores. Recomputing a layer's forward pass counts as a third of a layer."""
     small = sized_method(run, length=lengths.length)
     by_length = lengths.by_length
     flops = layers = most = 0.0
@@ -247,8 +248,9 @@ def _costs(
 
 
 def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Example]]]:
-    """The passes of which one takes most memory: number of rows, and examples like them. These are the longest; and,
-    where those have to be fewer (``micro_tokens``), the longest that need not."""
+    """Return the candidates for the pass that takes the most memory: the number of rows of each, and examples like
+    those rows. The first has the longest examples. If ``micro_tokens`` allows fewer rows of these, the second has the
+    longest examples that fit in full number."""
     engine, batch = run.engine, run.training.batch_size
     most = min(batch, rows_per_pass(batch, engine.ranks, engine.micro_batch))
     longest = sorted(lengths.longest, key=total_length)[-min(most, ROWS) :]
@@ -263,25 +265,25 @@ def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Exam
 def _activations(
     run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, dimensions: Dimensions, examples: Sequence[Example]
 ) -> float:
-    """Bytes that a training pass over such examples takes per row: what is kept, and twice the widest output in
-    float32. That is the logits, and either their gradient, which is there while they still are, or their logarithms of
-    softmax."""
+    """Return the bytes per row of a training pass over such examples: activations that are kept, and twice the widest
+    output in float32. That output is the logits; the second copy is either their gradient, which exists while they
+    still do, or their log-softmax."""
     kept = kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.length)
     passed, *_ = passed_in_stage(sized_method(run, length=lengths.length), stage, [examples])
     return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
 
 
 def _extremes(stages: Sequence[Stage]) -> list[Stage]:
-    """The first and the last that read examples: curricula go from one to the other."""
+    """Return the first and the last stage that read examples: curricula go from one extreme to the other."""
     reading = [stage for stage in stages if not stage.cached]
     return list({stage.name: stage for stage in (reading[0], reading[-1])}.values())
 
 
-# -- whether it can run
+# -- whether the study can run
 
 
 def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
-    """Why the study cannot run as it is, with the mends; nothing where it can."""
+    """Return the reasons why the study cannot run as it is, with fixes. The list is empty if it can."""
     found = []
     if large := [made.run.id for made in plans if not made.fits(gpu)]:
         found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table names the mends")
@@ -295,12 +297,13 @@ def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
 
 
 def disk_needed(plans: Sequence[RunPlan], together: int = 1) -> float:
-    """Bytes that all runs take, so many at a time: what each leaves, and what the largest take more in training."""
+    """Return the bytes that all runs take if ``together`` of them train at a time: what each run leaves, and what the
+    largest ones need in addition while they train."""
     training = sorted((made.disk - made.left for made in plans), reverse=True)[:together]
     return sum(training) + sum(made.left for made in plans)
 
 
 def disk_free(results: Path) -> int:
-    """Bytes that are free where the folder is, or will be."""
+    """Return the bytes that are free at the folder's place, even if the folder does not exist yet."""
     folder = next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
     return shutil.disk_usage(folder).free

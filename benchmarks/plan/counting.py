@@ -1,8 +1,8 @@
-"""What training steps of a method compute and keep at the size of its backbone, found without running that size.
+"""Count what training steps of a method compute and keep at the size of its backbone, without running at that size.
 
-How many rows go through which layer, and how many pairs attend, depends on data, layout and curriculum alone. So the
-method runs with a backbone of a few dozen dimensions; the numbers are then those of its own layers. What is kept for
-the backward pass is counted at the backbone's own width, with tensors that have shapes and no numbers.
+How many rows go through which layer, and how many pairs of positions attend, depends on data, layout and curriculum
+alone. So the method runs with a backbone of a few dozen dimensions, and its counts are applied to the full-size layers.
+What is kept for the backward pass is counted at the backbone's own width, with tensors that have shapes but no data.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from methods.errors import InputError
 from methods.registry import build
 
 # FLOPs of the backward pass per FLOP of the forward pass
-BACKWARD_LINEAR = 2.0  # gradients of inputs, and of weights
+BACKWARD_LINEAR = 2.0  # gradients of inputs and of weights
 BACKWARD_ATTENTION = 2.5  # the fused kernels compute scores once more
-IN_STACK = re.compile(r"\blayers\.\d+\.")  # in the name of a layer's parts
+IN_STACK = re.compile(r"\blayers\.\d+\.")  # in the module names of a stack's layers
 TOKEN = 1  # any id: only lengths matter
-TokenCounter = Callable[[str], int]  # how many tokens a text has
+TokenCounter = Callable[[str], int]  # returns the number of tokens of a text
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """The sizes of a backbone that its cost depends on; ``heads * head`` is the width of attention."""
+    """The sizes that determine the cost of a backbone. ``heads * head`` is the width of attention."""
 
     hidden: int
     intermediate: int
@@ -62,7 +62,7 @@ class Dimensions:
         return cls(*sizes, heads, config.num_key_value_heads, head, config.vocab_size)
 
     def fields(self) -> dict[str, int]:
-        """The same by the names that a configuration has for them."""
+        """Return the sizes under their names in a Hugging Face configuration."""
         names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
         values = (self.hidden, self.intermediate, self.layers, self.heads, self.key_heads)
         return {**dict(zip(names, values, strict=True)), "head_dim": self.head, "vocab_size": self.vocabulary}
@@ -72,14 +72,17 @@ SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
 
 
 class AsksForNumbers(InputError):
-    """A forward pass needs to know a number to go on."""
+    """A forward pass needs the value of a tensor to go on."""
 
 
 @dataclass
 class Passed:
-    """What went through the layers of a small method, over ``examples``. ``rows``: inputs of each linear layer by name,
-    where the layers of a stack share the first one's. ``pairs``: (query, key) pairs over all attention calls of one
-    layer, of which there were ``calls``, in ``batches``."""
+    """What went through the layers of a small method, over ``examples``.
+
+    ``rows``: the number of input rows of each linear layer by name; the layers of a stack share the name of the first.
+    ``pairs``: the number of (query, key) pairs over all attention calls of one layer. There were ``calls`` such calls,
+    in ``batches``.
+    """
 
     examples: int = 0
     rows: Counter[str] = field(default_factory=Counter)
@@ -89,12 +92,12 @@ class Passed:
 
     @property
     def depth(self) -> float:
-        """Passes through a stack of layers, one after the other, that a batch takes."""
+        """Mean number of sequential passes through a stack of layers that a batch takes."""
         return self.calls / self.batches
 
     def flops(self, module: nn.Module, dimensions: Dimensions, backward: bool, again: bool = False) -> float:
-        """FLOPs per example of ``module``, which may be on the meta device; ``again``: the backward pass runs the
-        layers of stacks forward once more."""
+        """Return the FLOPs per example of ``module``, which may be on the meta device. With ``again``, the backward
+        pass recomputes the forward pass of the layers of stacks."""
         linear = {name: 2.0 * self._rows(name) * layer.weight.numel() for name, layer in _linears(module)}
         attention = 4.0 * self.pairs * dimensions.heads * dimensions.head * dimensions.layers
         total = sum(linear.values()) + attention
@@ -105,7 +108,7 @@ class Passed:
         return total / self.examples
 
     def widest(self, module: nn.Module) -> float:
-        """The most numbers that one linear layer gave out, over all its calls."""
+        """Return the largest number of values that one linear layer puts out, over all its calls."""
         return max(self._rows(name) * layer.out_features for name, layer in _linears(module))
 
     def _rows(self, name: str) -> int:
@@ -117,7 +120,7 @@ def _linears(module: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 class _Pairs(TorchFunctionMode):
-    """Counts the pairs of positions in calls of attention."""
+    """Counts attention calls and the pairs of positions in them."""
 
     def __init__(self, passed: Passed) -> None:
         super().__init__()
@@ -133,7 +136,7 @@ class _Pairs(TorchFunctionMode):
 
 @contextmanager
 def watching(method: Method, passed: Passed) -> Iterator[None]:
-    """Adds to ``passed`` what passes through a method of one layer per stack in the meantime."""
+    """Add to ``passed`` what goes through a method with one layer per stack, inside the block."""
 
     def note(name: str) -> Any:
         def hook(layer: nn.Linear, inputs: tuple[Tensor, ...]) -> None:
@@ -149,38 +152,38 @@ def watching(method: Method, passed: Passed) -> Iterator[None]:
 
 
 def usual_length(text: str) -> int:
-    """About as many tokens as published tokenizers make of a text."""
+    """Estimate the number of tokens of a text in published tokenizers."""
     return 1 + len(text) // 4
 
 
 def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, length: TokenCounter = usual_length) -> Method:
-    """The run's method with a backbone of these dimensions and the same architecture; ``length`` counts the tokens of a
-    text."""
+    """Build the run's method with a backbone of these dimensions and the same architecture. ``length`` counts the
+    tokens of a text."""
     overrides = {**run.backbone.overrides, **dimensions.fields()}
     backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
     return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, length)), seed=0)
 
 
 def whole_method(run: RunSpec, backbone: Backbone, length: TokenCounter) -> Method:
-    """The run's method as it will be, without memory for its weights."""
+    """Build the run's method at full size on the meta device, without memory for its weights."""
     with torch.device("meta"):
         setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, length))
         return build(run.method, run.options, setup, seed=0)
 
 
 def stand_in(size: int, length: TokenCounter) -> Vocabulary:
-    """A vocabulary of one token, of which each text has as many as it should have."""
+    """Return a vocabulary that encodes every text as one and the same token, repeated to the text's proper length."""
     return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * length(text))
 
 
 def example(number: int, question: int, steps: Sequence[int], answer: int) -> Example:
-    """An example of these lengths."""
+    """Return an example of these lengths."""
     return Example(str(number), [TOKEN] * question, [[TOKEN] * step for step in steps], [TOKEN] * answer)
 
 
 def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Example]]) -> tuple[Passed, Passed, float]:
-    """What passes through a small method in training steps of a stage; and, if the stage is cached, what passes when
-    its features are computed, and how many numbers these are per example."""
+    """Run training steps of a stage with a small method. Return what went through its layers; what went through them to
+    compute features, if the stage is cached; and the number of feature values per example."""
     steps, features, size = Passed(), Passed(), 0.0
     with torch.no_grad():
         for number, examples in enumerate(batches):
@@ -207,14 +210,16 @@ def kept_bytes(
     precision: str,
     length: TokenCounter = usual_length,
 ) -> int:
-    """Bytes that one forward pass over ``examples`` keeps for the backward pass at those dimensions, weights apart.
+    """Return the bytes, without weights, that one forward pass over ``examples`` keeps for the backward pass at these
+    dimensions.
 
-    With activation checkpointing: what layers keep of their inputs, and all that one layer of every stack keeps, which
-    the backward pass brings back one layer at a time.
+    With activation checkpointing these are the inputs that layers keep, and everything that one layer of every stack
+    keeps, since the backward pass recomputes one layer at a time.
     """
 
     def counted(again: bool) -> tuple[int, int]:
-        """With one layer per stack, and for each further one: layers are alike, and many take seconds to count."""
+        """Return the bytes with one layer per stack, and of each further layer. Layers are alike, and counting many
+        takes seconds."""
         sizes = []
         for layers in (1, 2):
             with FakeTensorMode():
@@ -232,13 +237,13 @@ def kept_bytes(
 
 
 def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:
-    """Bytes that a method's forward pass keeps, each tensor once, without weights and their copies in bfloat16. A
-    method without numbers raises :class:`AsksForNumbers` where it needs one."""
+    """Return the bytes that a method's forward pass keeps, each tensor once, without weights and their bfloat16 copies.
+    A method with fake tensors raises :class:`AsksForNumbers` where it needs the value of a tensor."""
     weights = {StorageWeakRef(parameter.untyped_storage()) for parameter in method.parameters()}
     shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
     kept: dict[StorageWeakRef, torch.UntypedStorage] = {}
 
-    def keep(tensor: Tensor) -> None:  # in the tensor's place the graph keeps nothing: no backward pass follows
+    def keep(tensor: Tensor) -> None:  # returns None for the graph to keep: no backward pass follows
         copied = tensor.dtype == torch.bfloat16 and {tuple(tensor.shape), tuple(tensor.shape[::-1])} & shapes
         storage = tensor.untyped_storage()
         place = StorageWeakRef(storage)
@@ -252,7 +257,7 @@ def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision
 
 
 def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> None:
-    """One training pass, of a method with numbers or without."""
+    """Make one training pass, with real or fake tensors."""
     context = Context(stage, 0, 0, seed=0)
     batch, weight = method.collate(examples, context), next(method.parameters())
     if not isinstance(weight, FakeTensor):
@@ -269,6 +274,6 @@ def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> 
 
 
 def without_numbers(batch: Batch, mode: FakeTensorMode) -> Batch:
-    """A batch of the same shapes."""
+    """Return a batch of fake tensors with the same shapes."""
     tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in batch.tensors.items()}
     return replace(batch, tensors=tensors, keys=None if batch.keys is None else mode.from_tensor(batch.keys))

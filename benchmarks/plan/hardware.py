@@ -1,4 +1,4 @@
-"""GPUs that a plan can be made for, as their data sheets give them."""
+"""GPUs that a plan can be made for, with the numbers of their data sheets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from methods.errors import InputError
 
 @dataclass(frozen=True)
 class GPU:
-    """``memory`` in bytes; ``bfloat16`` and ``float32`` in FLOP/s at most: dense, with sums in float32, no TF32."""
+    """A GPU. ``memory`` is in bytes. ``bfloat16`` and ``float32`` are peak FLOP/s: dense, with float32 accumulation,
+    and without TF32."""
 
     name: str
     memory: float
@@ -33,19 +34,20 @@ GPUS = {
 }
 
 
-# Words in the name of a device that is less than the GPU: a part of one, or another model with a lower peak
+# Words in the name of a device that is less than the full GPU: a part of one, or another model with a lower peak
 LESSER = ({"MIG"}, {"Laptop"}, {"NVL"}, {"4090", "D"}, {"H100", "PCIe"})
 
 
 def get_gpu(name: str) -> GPU:
-    """A GPU by its name, or an error that lists them."""
+    """Return a GPU by its name. Raise InputError, which lists the known names, if there is none."""
     if name not in GPUS:
         raise InputError(f"no GPU is named {name!r}; known: {', '.join(GPUS)}")
     return GPUS[name]
 
 
 def gpu_of(device: str) -> GPU | None:
-    """The GPU by the name that PyTorch has for it ("NVIDIA A100-SXM4-80GB" is A100-80); None if its peak is unknown."""
+    """Return the GPU for the name that PyTorch gives a device ("NVIDIA A100-SXM4-80GB" is A100-80), or None if its peak
+    is unknown."""
     words = set(re.split(r"[\s-]+", device))
     if any(lesser <= words for lesser in LESSER):
         return None

@@ -28,17 +28,17 @@ from methods.base import Example
 
 log = logging.getLogger(__name__)
 
-SAMPLE = 2_000  # examples that lengths are taken from
+SAMPLE = 2_000  # examples whose lengths are used
 STAND_IN = TokenizerSpec(trained=2048)  # its digits are single tokens, as in the published tokenizers
-# In tokens of Qwen2.5: mean and deviation of questions, the same of chains with their line ends, how the two correlate,
-# steps, tokens of the answer. From GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split, whose questions
-# are taken to be as short (text)
+# In tokens of Qwen2.5: mean and standard deviation of question length, the same of chain length with line ends, their
+# correlation, mean number of steps, tokens of the answer. From GSM8K-Aug's first 3,000 rows (equation), and GSM8K's
+# training split, whose questions are assumed to be as short (text)
 ASSUMED: dict[str, tuple[float, float, float, float, float, float, int]] = {
     "equation": (46.2, 13.9, 30.6, 16.2, 0.52, 2.6, 3),
     "text": (46.2, 13.9, 88.1, 41.7, 0.52, 3.6, 3),
 }
-LONGEST = 32  # examples that memory is planned for
-# Tokens of the question, of the steps, and of the answer, of the longest rows of GSM8K's training split
+LONGEST = 32  # number of examples that memory is planned for
+# The longest rows of GSM8K's training split: tokens of the question, of each step, and of the answer
 ASSUMED_LONGEST: dict[str, tuple[int, list[int], int]] = {
     "equation": (194, [22] * 5, 2),
     "text": (129, [31] * 10, 1),
@@ -47,9 +47,12 @@ ASSUMED_LONGEST: dict[str, tuple[int, list[int], int]] = {
 
 @dataclass(frozen=True)
 class Lengths:
-    """``examples``: some with the lengths of the ``rows``, over their whole range; ``longest``: as long as the longest
-    rows. ``tokens``: of question, steps and answer, over all rows. ``basis``: in words, where the lengths come from.
-    ``vocabulary``: how many tokens there are; ``length``: how many a text has."""
+    """The lengths of a block's training examples.
+
+    ``examples`` sample the whole range of the ``rows``' lengths; ``longest`` are as long as the longest rows.
+    ``tokens`` counts question, steps and answer over all rows. ``basis`` says where the lengths come from.
+    ``vocabulary`` is the number of tokens in the vocabulary; ``length`` counts the tokens of a text.
+    """
 
     examples: list[Example]
     longest: list[Example]
@@ -61,25 +64,26 @@ class Lengths:
 
     @cached_property
     def by_length(self) -> list[Example]:
-        """The examples, the shortest first."""
+        """The examples, shortest first."""
         return sorted(self.examples, key=total_length)
 
     @property
     def chains(self) -> list[int]:
-        """Tokens of each example's steps, line ends included."""
+        """The tokens of each example's steps, line ends included."""
         return [sum(len(step) + 1 for step in example.steps) for example in self.examples]
 
 
 def lengths_of(study: Study, block: Block, results: Path) -> Lengths:
-    """Lengths from the best that is at hand; nothing is downloaded."""
+    """Return lengths from the best source that is available. Nothing is downloaded."""
     folder = data_folder(results, study.name, block.id)
-    if store.is_prepared(study, block, results):  # not those of what the study asked for before
+    if store.is_prepared(study, block, results):  # not from earlier settings of the study
         return _prepared(folder)
     return expected_lengths(block.data, study.tokenizer_of(block))
 
 
 def expected_lengths(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
-    """Lengths of data that are not prepared yet: of published rows in reach, else by assumption."""
+    """Return lengths of data that are not prepared yet: from published rows if they are in reach, otherwise by
+    assumption."""
     dataset = dataset_with(data.train, data.form, "train")
     if isinstance(dataset, Generated) or dataset.in_folder("train"):
         try:
@@ -173,7 +177,7 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
 
 
 def rows_by_card(data: DataSpec) -> int:
-    """How many rows a block trains on, as its data set's card counts them."""
+    """Return how many rows a block trains on, according to its data set's card."""
     published = get_dataset(data.train).card.counts["train"]
     if data.validation >= published:
         raise DataError(
@@ -183,7 +187,8 @@ def rows_by_card(data: DataSpec) -> int:
 
 
 def _size(spec: TokenizerSpec) -> int:
-    """A tokenizer's size where it is known without having it, else 0: a published checkpoint brings its own along."""
+    """Return a tokenizer's size if it is known without loading it, otherwise 0, for which a backbone keeps its own
+    vocabulary size."""
     if isinstance(spec.trained, int):
         return spec.trained
     return PUBLISHED[spec.pretrained].size if spec.pretrained in PUBLISHED else 0
@@ -194,5 +199,5 @@ def _mean(examples: Sequence[Example]) -> float:
 
 
 def total_length(example: Example) -> int:
-    """Tokens of question, steps and answer."""
+    """Return the tokens of question, steps and answer."""
     return len(example.question) + sum(map(len, example.steps)) + len(example.answer)

@@ -1,4 +1,4 @@
-"""A plan as text: what every run takes, as a Markdown table, with what it assumes and where ranks would wait."""
+"""A plan as text: a Markdown table of what every run takes, the assumptions behind it, and warnings of idle ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import ZERO
 from benchmarks.studies.study import Study
 
-MACHINE = 8  # GPUs of one machine, as the paper had
-TOLD = 0.05  # share of idle ranks, or of further passes, that is worth a word
+MACHINE = 8  # GPUs of one machine, as in the paper
+TOLD = 0.05  # share of idle ranks, or of additional passes, that is worth a note
 
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
-    """The plan as a Markdown table, with what it assumes."""
+    """Render the plan as a Markdown table, followed by its assumptions."""
     header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
     header += ["Hours", "GPU-hours", "Disk", ""]
     lines = [_line(made, gpu, utilisation) for made in plans]
@@ -44,8 +44,8 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
 
 
 def _disk(plans: Sequence[RunPlan], results: Path) -> list[str]:
-    """What all runs take on the disk, and a warning where there is no room for those that the workflow trains at a
-    time."""
+    """Return a line about the disk space that all runs take, with a warning if there is too little for the runs that
+    the workflow trains at the same time."""
     together = min(len(plans), max(1, MACHINE // min((made.ranks for made in plans), default=1)))
     alone, several, free = disk_needed(plans), disk_needed(plans, together), disk_free(results)
     at_a_time = f"{together} at a time, as {MACHINE} GPUs train them"
@@ -59,7 +59,7 @@ def _disk(plans: Sequence[RunPlan], results: Path) -> list[str]:
 
 
 def _idle(plans: Sequence[RunPlan]) -> list[str]:
-    """Warnings of ranks that wait for others, one for all runs whose batches are dealt alike."""
+    """Return warnings of ranks that wait for others, one for all runs whose batches are dealt alike."""
     waiting: dict[tuple[int, float, int], list[RunPlan]] = {}
     for made in plans:
         if made.occupancy < 1 - TOLD:
@@ -73,7 +73,7 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
 
 
 def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]:
-    """A note on the runs whose hours are their hosts'."""
+    """Return a note on the runs whose training time is set by the host rather than the GPU."""
     waiting = [made for made in plans if made.waits_for_host(gpu, utilisation)]
     if not waiting:
         return []

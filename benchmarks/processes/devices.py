@@ -1,4 +1,4 @@
-"""GPUs of this machine, each used by one process of the suite (or by the ranks of one) at a time."""
+"""GPUs of this machine, each used by one process of the suite (or by the ranks of one run) at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from methods.errors import InputError
 
 log = logging.getLogger(__name__)
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-NONE = ("", "-1", "NoDevFiles")  # names of no GPU
+NONE = ("", "-1", "NoDevFiles")  # names that stand for no GPU
 POLL = 1.0  # seconds
-_held: list[FileLock] = []  # until this process ends
+_held: list[FileLock] = []  # locks held until this process ends
 
 
 class TooFewDevices(InputError):
@@ -29,7 +29,8 @@ class TooFewDevices(InputError):
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use, without touching any. As in CUDA, a name of no GPU hides those after it."""
+    """Return the GPUs that this process may use, without initialising any. As in CUDA, a name that stands for no GPU
+    hides all names after it."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         return list(takewhile(lambda name: name not in NONE, (name.strip() for name in named.split(","))))
@@ -37,16 +38,20 @@ def visible() -> list[str]:
 
 
 def pin_for(engine: EngineSpec) -> None:
-    """:func:`pin` as many GPUs as an engine has. With several nodes nothing is locked, and whoever gives nodes to runs
-    (as SLURM does) gives each to one: the locks are this machine's, which need not be one of the nodes, and
-    DeepSpeed's runner takes the first GPUs of each host, whichever are pinned here."""
+    """Call :func:`pin` for as many GPUs as an engine has on one node. With several nodes nothing is locked.
+
+    Whatever assigns nodes to runs then has to give each node to one run only, as SLURM does: the locks belong to this
+    machine, which need not be one of the nodes, and DeepSpeed's runner takes the first GPUs of each host, whichever are
+    pinned here.
+    """
     if engine.nodes == 1:
         pin(engine.gpus)
 
 
 def pin(count: int, folder: Path | None = None) -> list[str]:
-    """Wait for ``count`` GPUs that no other process holds, and show this process no others. To be called before CUDA is
-    used; where there is no GPU nothing happens. The locks go with the process, however it ends."""
+    """Wait for ``count`` GPUs that no other process holds, hide all others from this process, and return their names.
+    Call this before CUDA is used. Without GPUs it does nothing; raise :class:`TooFewDevices` if there are fewer than
+    ``count``. The locks are released when the process ends, however it ends."""
     names = visible()
     if not names:
         return []
@@ -59,7 +64,7 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
     own: dict[str, FileLock] = {}
     reported: set[Path] = set()
-    with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one at a time, or two might wait for each other
+    with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one process at a time, or two might deadlock
         while len(own) < count:
             for name in names:
                 lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
@@ -73,7 +78,8 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
 
 
 def _try_take(lock: FileLock, reported: set[Path]) -> bool:
-    """Take a lock if it is free. Who holds it is logged, unless the lock is ``reported`` already."""
+    """Take a lock if it is free, and return whether it was. Otherwise log who holds it, unless the lock is already in
+    ``reported``."""
     try:
         lock.acquire()
     except Locked as error:
@@ -86,7 +92,7 @@ def _try_take(lock: FileLock, reported: set[Path]) -> bool:
 
 @contextmanager
 def _take(lock: FileLock) -> Iterator[None]:
-    """Hold a lock as soon as it is free."""
+    """Wait until a lock is free, and hold it inside the block."""
     reported: set[Path] = set()
     while not _try_take(lock, reported):
         time.sleep(POLL)

@@ -1,7 +1,7 @@
-"""How far each rank has come, in a file per rank that its parent reads, so that a rank that hangs can be named.
+"""Heartbeats: one file per rank that says how far the rank has come. The parent reads them to name a rank that hangs.
 
-When one rank hangs, all others soon wait for it. They have come further than it has, and the counts tell. Where they
-do not, because all hang in the same place, a rank whose file is no longer written is one that does not even run.
+When one rank hangs, all others soon wait for it. They have come further than it has, and the counts show that. If all
+hang in the same place, the counts are equal; a rank whose file is no longer written then does not even run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ENVIRONMENT = "environment.json"  # in the ranks' folder too: variables that they share with their parent
+ENVIRONMENT = "environment.json"  # also in the ranks' folder: variables that they share with their parent
 PERIOD = 0.5  # seconds between writes
 STARTUP = 600.0  # seconds that ranks have to start
 DONE = "done"
 
 
 class RankFailure(RuntimeError):
-    """A rank died or hangs; all others are stopped. ``code`` is the exit code that says so."""
+    """A rank died or hangs, and all others are stopped. ``code`` is the exit code that reports it."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -33,9 +33,12 @@ class RankFailure(RuntimeError):
 
 @dataclass(frozen=True)
 class Beat:
-    """What one rank last said. ``count``: steps of progress so far; ``where``: the last of them; ``written``: how often
-    this file was written; ``failed``: time of an error (seconds since the epoch), 0 if there was none; ``code``: the
-    exit code that it leads to."""
+    """The last message of one rank.
+
+    ``count`` is the number of steps of progress so far, and ``where`` the last of them. ``written`` counts how often
+    the file was written. ``failed`` is the time of an error (seconds since the epoch), or 0 if there was none, and
+    ``code`` the exit code that the error leads to.
+    """
 
     rank: int
     host: str
@@ -55,7 +58,7 @@ def beat_file(folder: Path, rank: int) -> Path:
 
 
 def read_beat(folder: Path, rank: int) -> Beat | None:
-    """None while a rank has said nothing, or is saying it."""
+    """Return the last beat of a rank, or None if it has not written one or is just writing it."""
     try:
         return Beat(**json.loads(beat_file(folder, rank).read_text()))
     except (OSError, json.JSONDecodeError):
@@ -63,7 +66,7 @@ def read_beat(folder: Path, rank: int) -> Beat | None:
 
 
 def tell_to_go(folder: Path) -> None:
-    """Have every rank send itself SIGTERM, on whatever machine it is, even one that has yet to begin."""
+    """Have every rank send itself SIGTERM, whatever machine it is on, even a rank that has yet to begin."""
     (folder / "told-to-go").touch()
 
 
@@ -72,16 +75,17 @@ def told_to_go(folder: Path) -> bool:
 
 
 def stop(folder: Path) -> None:
-    """Have every rank that is left end at once, even where no signal reaches it. On a full disk this does nothing."""
+    """Have all remaining ranks end at once, even if no signal reaches them. On a full disk this does nothing."""
     with suppress(OSError):
         (folder / "stopped").touch()
 
 
 class Heartbeat:
-    """Written by a thread, so that a beat costs a step nothing and a rank that waits still shows that it is alive.
+    """Writes a rank's beats from a thread, so that a beat does not slow down a training step, and a rank that waits
+    still shows that it is alive.
 
-    The thread ends the rank when its parent has given it up: has said so, or has made a new folder for another try, in
-    which this rank must not be taken for the new one of its number.
+    The thread ends the rank when its parent has given it up: either the parent has said so, or it has made a new folder
+    for another attempt, in which this rank must not be mistaken for the new rank of the same number.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -122,11 +126,12 @@ class Heartbeat:
             return self.path.parent.stat().st_ino != self.inode or "stopped" in os.listdir(self.path.parent)
         except FileNotFoundError:
             return True
-        except OSError:  # a moment's failure of a shared file system
+        except OSError:  # a temporary failure of a shared file system
             return False
 
     def _write(self) -> None:
-        """A beat that cannot be written, as on a full disk, is left out: the work may well go on without it."""
+        """Write the current beat to its file. A beat that cannot be written, as on a full disk, is skipped: the work
+        itself can go on without it."""
         with self.one_at_a_time, suppress(OSError):
             self.written += 1
             beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed, self.code)
@@ -136,14 +141,15 @@ class Heartbeat:
 
 
 def first_to_go(gone: list[Beat]) -> Beat:
-    """Of ranks that have ended, or have said that an error ends them, the one that was first: when one is killed, its
-    neighbours fail with lost connections, and may be gone too by the time that the launcher looks."""
+    """Return the first of some ranks that have ended or have reported a fatal error. When one is killed, its neighbours
+    fail with lost connections, and may be gone too by the time the launcher looks. A killed rank has reported no error,
+    so its ``failed`` of 0 comes first."""
     return min(gone, key=lambda beat: beat.failed)
 
 
 def laggards(beats: list[Beat], still: set[int]) -> list[Beat]:
-    """Of ranks that make no progress, those that the others wait for; ``still``: ranks whose files are no longer
-    written."""
+    """Return the ranks that the others wait for, out of ranks that make no progress. ``still`` contains the ranks whose
+    files are no longer written."""
     behind = min(beat.count for beat in beats)
     if any(beat.count > behind for beat in beats):
         return [beat for beat in beats if beat.count == behind]

@@ -1,4 +1,5 @@
-"""Being told to go: by SIGTERM, which a scheduler sends some seconds before it kills, or by Ctrl-C (SIGINT)."""
+"""Preemption: requests to stop, by SIGTERM, which a scheduler sends some seconds before it kills, or by Ctrl-C
+(SIGINT)."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class Preempted(SystemExit):
 
 @contextmanager
 def noting(told: Callable[[], None]) -> Iterator[None]:
-    """Inside, ``told`` is called instead of obeying SIGTERM or Ctrl-C. A second Ctrl-C is obeyed; one that this process
-    was started to ignore (as in the background of a shell) still is."""
+    """Inside the block, call ``told`` instead of obeying SIGTERM or Ctrl-C. A second Ctrl-C is obeyed. A signal that
+    this process was started to ignore (as in the background of a shell) is still ignored."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
@@ -46,7 +47,8 @@ def noting(told: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Processes that are started inside do not get SIGTERM, and their children do not, until they :func:`unshield`."""
+    """Shield processes that are started inside the block, and their children, from SIGTERM until they call
+    :func:`unshield`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -55,12 +57,13 @@ def shielded() -> Iterator[None]:
 
 
 def unshield() -> None:
-    """Get SIGTERM again in a process that was started shielded from it."""
+    """Receive SIGTERM again in a process that was started :func:`shielded` from it."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 class Notice:
-    """Of being told to go, for whoever looks at ``given`` between two steps: :func:`noting` calls :meth:`note`."""
+    """A flag that records a request to stop: :func:`noting` calls :meth:`note`, and the work checks ``given`` between
+    two steps."""
 
     def __init__(self) -> None:
         self.given = self._at_once = False
@@ -72,7 +75,8 @@ class Notice:
 
     @contextmanager
     def obeyed(self) -> Iterator[None]:
-        """For long work that would be done again in any case: inside, it ends the process at once."""
+        """Inside the block, a request to stop ends the process at once. This is for long work that would have to be
+        repeated in any case."""
         self._at_once = True
         try:
             if self.given:

@@ -1,1 +1,1 @@
-"""What a study says: its settings, the runs they make, and where these keep their files."""
+"""Studies: their settings, the runs that follow from them, and where runs keep their files."""

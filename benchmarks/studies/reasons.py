@@ -1,4 +1,4 @@
-"""What is wrong with the settings of a study, in the words of the one who writes it: where, what, and the mend."""
+"""What is wrong with a study's settings, in the terms of the person who writes them: where, what, and how to fix it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from methods.nearest import suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
 POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-NEEDED = {  # by pydantic's type of error: what a value must be
+NEEDED = {  # what a value must be, by pydantic's type of error
     "float_type": "a number",
     "int_type": "a whole number",
     "bool_type": "true or false",
@@ -33,21 +33,21 @@ NEEDED = {  # by pydantic's type of error: what a value must be
 }
 COUNTS = {"too_short": "must have {min_length} or more entries", "too_long": "must have {max_length} entries at most"}
 OF_KEYS = {"missing", "extra_forbidden"}
-SHOWN = 60  # letters of a wrong value
+SHOWN = 60  # characters of a wrong value that a message quotes
 
 
 class SettingsError(InputError):
-    """Settings that cannot be used: a line for each reason."""
+    """Settings that cannot be used. The message has one line per reason."""
 
 
 def checked(model: type[Settings], content: Any, place: str = "") -> Settings:
-    """Settings as they are written, or :class:`SettingsError`, whose lines begin with ``place``. As in the JSON schema,
-    nothing is converted: what YAML reads as text is no number."""
+    """Validate settings and return them as a ``model``. Raise :class:`SettingsError`, whose lines begin with ``place``,
+    if they are wrong. As in the JSON schema, nothing is converted: what YAML reads as text is not a number."""
     if content is None:
         raise SettingsError("the file is empty")
     try:
         text = json.dumps(content, default=_refuse)
-    except TypeError as error:  # of a key
+    except TypeError as error:  # caused by a key
         raise SettingsError(str(error)) from error
     try:
         return model.model_validate_json(text, strict=True)
@@ -60,8 +60,8 @@ def _refuse(value: Any) -> Any:
 
 
 class StudyLoader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as YAML 1.2 does, and refuses a key that is there twice, of which YAML's readers take the
-    last without a word."""
+    """Reads 1e-3 as a number, as YAML 1.2 does, and refuses duplicate keys, of which YAML loaders silently keep the
+    last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -77,8 +77,8 @@ StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.012
 
 @dataclass
 class Reason:
-    """What is wrong at one place with one value: mends, of which one is enough, or what it must be, this or that (each
-    part of a union has an error of its own)."""
+    """What is wrong with one value at one place: either complete messages (``mends``), of which one is enough, or what
+    the value must be (``needs``), as alternatives: each part of a union has an error of its own."""
 
     place: str
     value: Any
@@ -95,7 +95,7 @@ def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place
     for problem in error.errors(include_url=False):
         kind, loc, value = problem["type"], problem["loc"], problem["input"]
         if kind == "too_short" and len(value) >= problem.get("ctx", {})["min_length"]:
-            continue  # only once its faulty entries are left out, which have lines of their own
+            continue  # too short only without its faulty entries, which have lines of their own
         words, annotation = _where(model, content, loc[:-1] if kind in OF_KEYS else loc)
         where = ", ".join([place, *words] if place else words)
         reason = found.setdefault((where, loc if kind in OF_KEYS else None), Reason(where, value))
@@ -107,8 +107,8 @@ def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place
 
 
 def _where(model: type[BaseModel], content: Any, loc: Sequence[int | str]) -> tuple[list[str], Any]:
-    """The place in words, and its annotation. An entry of a list goes by its id; a name that the content has not is
-    pydantic's for a part of a union."""
+    """Return the place in words, and its annotation. A list entry is named by its id. A part of ``loc`` that is not in
+    the content is pydantic's name for a member of a union, and is skipped."""
     words: list[str] = []
     annotation: Any = model
     dotted = False
@@ -130,7 +130,7 @@ def _where(model: type[BaseModel], content: Any, loc: Sequence[int | str]) -> tu
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The parts of a union, or the annotation alone; without what is annotated to it."""
+    """Return the members of a union, or the annotation alone, without the metadata of ``Annotated``."""
     if get_origin(annotation) is Annotated:
         return _choices(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -143,7 +143,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _inside(annotation: Any, part: int | str) -> Any:
-    """The annotation of a part of what is annotated; None where there is none."""
+    """Return the annotation of a part of an annotated value, or None if it has none."""
     for model in _models(annotation):
         if part in model.model_fields:
             return model.model_fields[str(part)].annotation
@@ -152,7 +152,7 @@ def _inside(annotation: Any, part: int | str) -> Any:
 
 
 def _mend(problem: ErrorDetails, annotation: Any) -> str | None:
-    """What is wrong, in full, where more can be said than what the value must be."""
+    """Return a complete message if there is more to say than what the value must be, otherwise None."""
     kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "missing":
         key = problem["loc"][-1]
@@ -171,7 +171,7 @@ def _mend(problem: ErrorDetails, annotation: Any) -> str | None:
 
 
 def _need(problem: ErrorDetails, annotation: Any) -> str:
-    """What the value must be."""
+    """Return what the value must be."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "string_pattern_mismatch" and context["pattern"] == NAME:
         return "letters, digits, `_`, `-` and `.`, the first a letter or a digit"
@@ -183,14 +183,14 @@ def _need(problem: ErrorDetails, annotation: Any) -> str:
 
 
 def _unknown(key: str, models: Sequence[type[BaseModel]]) -> str:
-    """Of a key that is in none of the models' fields (there is one, or none to tell of)."""
+    """Return the message for a key that is not a field of ``models``, which has one model, or none that is known."""
     fields = [field for model in models for field in model.model_fields]
     kind = "option" if any(issubclass(model, MethodOptions) for model in models) else "key"
     return f"no {kind} `{key}`" + (suggestion(key, fields) or f"; known: {', '.join(fields) or 'none'}")
 
 
 def _unquoted(text: str) -> str | None:
-    """The mend where text holds a number."""
+    """Return the fix if the text holds a number, otherwise None."""
     try:
         float(text)
     except ValueError:
@@ -199,7 +199,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def _example(annotation: Any, value: Any) -> str:
-    """Of a list, in the place of a single value: that one in brackets, or numbers."""
+    """Return an example of the list that should replace a single value: that value in brackets, or numbers."""
     if isinstance(value, str):
         return f": [{value}]"
     inner = _inside(annotation, 0)

@@ -1,4 +1,4 @@
-"""What can be rendered of a study, by name."""
+"""The names of the tables and figures that can be rendered from a study."""
 
 from enum import StrEnum
 
@@ -9,14 +9,14 @@ class Table(StrEnum):
     main = "main"  # accuracy and costs
     decoding = "decoding"  # accuracy by decoding
     controls = "controls"  # do the latents carry anything?
-    stages = "stages"  # what is lost and won at each stage of a curriculum
+    stages = "stages"  # accuracy lost and won at each stage of a curriculum
     ablation = "ablation"  # MarCos with other settings, against its own
     nar = "nar"  # speaking without autoregression
     scale = "3b"  # baselines on a larger backbone
     pretrained = "pretrained"  # methods that start from published checkpoints
     synthetic = "synthetic"  # tasks that leave something to chance
     longrange = "longrange"  # copying from an earlier step
-    claims = "claims"  # what the paper says of its numbers
+    claims = "claims"  # what the paper claims about its numbers
 
 
 class Figure(StrEnum):

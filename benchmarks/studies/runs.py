@@ -1,4 +1,5 @@
-"""Runs: one method, trained on one data set, with one seed. How they are named, and what their results depend on."""
+"""Runs: one method, trained on one data set, with one seed. Their names, and the settings that their results depend
+on."""
 
 from __future__ import annotations
 
@@ -34,18 +35,18 @@ ASKED = {
 
 
 def run_id(block: str, row: str, seed: int) -> str:
-    """The id of a run, which is also its folder below ``runs``."""
+    """Return the id of a run, which is also its folder below ``runs``."""
     return f"{block}/{row}/s{seed}"
 
 
 def row_of(run: str) -> str:
-    """The row that a run's id names."""
+    """Return the row that a run's id names."""
     _, row, _ = run.split("/")
     return row
 
 
 class RunSpec(Strict):
-    """Everything that decides the result of one run."""
+    """Everything that determines the result of one run."""
 
     id: str
     study: str
@@ -65,17 +66,16 @@ class RunSpec(Strict):
     timing_threads: int
     analysis: AnalysisSpec = AnalysisSpec()
     starts_from: str | None
-    starts_at: str | None = None  # the folder of the run that it starts from, which may be another study's
+    starts_at: str | None = None  # the folder of the run that it starts from, possibly in another study
 
     @property
     def folder(self) -> str:
-        """Where the run's files are, below all results."""
+        """The folder of the run's files, relative to the results folder."""
         return f"{self.study}/runs/{self.id}"
 
     @property
     def rows_at_once(self) -> int:
-        """Examples per forward pass where features are computed: the micro-batch, or a whole batch where none is
-        set."""
+        """Examples per forward pass when features are computed: the micro-batch, or a whole batch if none is set."""
         return min(self.training.batch_size, self.engine.micro_batch or self.training.batch_size)
 
     @property
@@ -84,13 +84,13 @@ class RunSpec(Strict):
         return STAGES if self.timing else STAGES[:-1]
 
     def trains_as(self, asked: RunSpec) -> bool:
-        """Whether this run, perhaps of another study, is trained as the ``asked`` run is: names may differ."""
+        """Return whether this run, possibly of another study, is trained like the ``asked`` run. Names may differ."""
         named = {"id", "study", "row", "starts_from"}
         own, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
         return own == theirs
 
     def serves(self, asked: RunSpec) -> bool:
-        """Whether this run gives all that the ``asked`` run would, once it is trained as that is."""
+        """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""
         held, wanted = self.evaluation, asked.evaluation
         same = held.model_copy(update={"tests": (), "decodings": {}}) == wanted.model_copy(
             update={"tests": (), "decodings": {}}
@@ -103,13 +103,13 @@ class RunSpec(Strict):
         )
 
     def digest(self, stage: StageName | Literal["analyse"]) -> str:
-        """A digest of the fields that the stage's result depends on, and of no others."""
+        """Return a digest of exactly the fields that the stage's result depends on."""
         return settings_digest(self.model_dump(mode="json"), stage)
 
 
 def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"]) -> str:
-    """:meth:`RunSpec.digest` of a run's settings as they were recorded, whatever fields a RunSpec has today."""
-    left_out = {"starts_at", *MEASURED} - {*ASKED[stage]}  # a place is no setting: what lies there has a digest
+    """Return :meth:`RunSpec.digest` of a run's settings as they were recorded, whatever fields a RunSpec has today."""
+    left_out = {"starts_at", *MEASURED} - {*ASKED[stage]}  # a path is not a setting: the weights have a digest
     kept = {key: value for key, value in run.items() if key not in left_out}
     if stage == "time":  # only the default decoding is timed
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
@@ -120,7 +120,8 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
 
 
 def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:
-    """What decides the examples of a micro-batch, where a batch is cut and a loss term is a statistic of its parts."""
+    """Return the settings that decide which examples share a micro-batch. They count only if batches are cut and a loss
+    term is a statistic of a micro-batch; otherwise the result is empty."""
     engine, batch = run["engine"], run["training"]["batch_size"]
     if not (engine.get("micro_batch") or engine.get("micro_tokens")):
         return {}
@@ -128,7 +129,7 @@ def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:
         return {}
     ranks = engine.get("gpus", 1) * engine.get("nodes", 1)
     tokens = {"micro_tokens": engine["micro_tokens"]} if engine.get("micro_tokens") else {}
-    if not engine.get("micro_batch"):  # the number of parts is then a multiple of that of ranks
+    if not engine.get("micro_batch"):  # the number of parts is then a multiple of the number of ranks
         return tokens | ({"ranks": ranks} if ranks > 1 else {})
     rows = rows_per_pass(batch, ranks, engine["micro_batch"])
     return {"micro_batch": rows, **tokens} if rows < batch else tokens

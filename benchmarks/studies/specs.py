@@ -1,4 +1,4 @@
-"""What a study file may say: models that refuse unknown keys."""
+"""The contents of a study file, as models that refuse unknown keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Form = Literal["equation", "text", "lines"]
 
 
 def _several(names: Any) -> Any:
-    """One name stands for a list of it, and null for none."""
+    """Turn a single name into a tuple of it, and null into an empty tuple."""
     if names is None or isinstance(names, str):
         return (names,) if names else ()
     return tuple(names) if isinstance(names, list) else names
@@ -24,7 +24,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_t
 
 
 class Strict(BaseModel):
-    """Frozen, and unknown keys are errors."""
+    """A frozen model that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +49,7 @@ class BackboneSpec(Strict):
 
 
 class TokenizerSpec(Strict):
-    """The tokenizer that a study names, whatever a machine has at hand: exactly one of the two."""
+    """The tokenizer of a study, independent of what a machine has available. Exactly one of the two is given."""
 
     trained: Annotated[int, Field(ge=300)] | Literal["words"] | None = Field(
         default=None,
@@ -110,7 +110,7 @@ class TrainingSpec(Strict):
 
 
 class DecodingSpec(Strict):
-    """One way of decoding that is evaluated; ``seeds`` beyond the first count only where the method draws."""
+    """One way of decoding that is evaluated. ``seeds`` beyond the first count only if the method samples."""
 
     tokens: Literal["greedy", "sample"] = "greedy"
     latents: Literal["default", "sample", "mean"] = "default"
@@ -159,7 +159,7 @@ class EvaluationSpec(Strict):
 
 
 class TimingSpec(Strict):
-    """The timing stage runs alone on the machine."""
+    """Settings of the timing stage, which runs alone on the machine."""
 
     batch_size: int = Field(default=64, ge=1)
     repeats: int = Field(default=5, ge=1, description="timed passes over each test set")
@@ -172,7 +172,7 @@ class TimingSpec(Strict):
 
 
 class AnalysisSpec(Strict):
-    """How latents that can be set by hand are analysed; the defaults are the paper's, where it gives any."""
+    """How latents that can be set by hand are analysed. The defaults are the paper's where it states them."""
 
     questions: int = Field(
         default=200, ge=1, description="questions of each test set that are asked, spread evenly over it"
@@ -197,9 +197,9 @@ class AnalysisSpec(Strict):
 
 
 class EngineSpec(Strict):
-    """What the steps of a run are computed on. Of all this only ``precision`` affects the results (and with a method
-    that has ``batch_terms``, ``micro_batch``, or ``micro_tokens`` and the number of GPUs): a run that was started on
-    one number of GPUs may be resumed on another."""
+    """What computes the steps of a run. Only ``precision`` affects the results (and, for a method that has
+    ``batch_terms``, ``micro_batch``, or ``micro_tokens`` and the number of GPUs), so a run that was started on one
+    number of GPUs may be resumed on another."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"

@@ -1,7 +1,7 @@
-"""Studies. A study is a grid of runs: its rows are methods with options, its blocks are training data.
+"""A study is a grid of runs: its rows are methods with options, its blocks are training data.
 
-A study is a YAML file (``workflows/config``). Everything that affects a result is in it; nothing is taken from what
-happens to be at hand on a machine.
+A study is a YAML file (``workflows/config``). It contains everything that affects a result; nothing depends on what
+happens to be available on a machine.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from methods.errors import InputError
 from methods.nearest import suggestion
 from methods.registry import get_method
 
-BUDGETS = {"epochs", "tokens"}  # settings of a training, which has one of them
+BUDGETS = {"epochs", "tokens"}  # settings of which a training has exactly one
 STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
 
 
 class StudyError(InputError):
-    """A study that cannot be used: the message names the place and the mend."""
+    """A study that cannot be used. The message names the place and the fix."""
 
 
 class Study(Strict):
@@ -115,11 +115,11 @@ class Study(Strict):
         return block.tokenizer or self.tokenizer
 
     def tests_of(self, block: Block) -> tuple[str, ...]:
-        """The tests that the runs of a block are evaluated on, in the study's order."""
+        """Return the tests that the runs of a block are evaluated on, in the study's order."""
         return tuple(test for test in self.evaluation.tests if block.tests is None or test in block.tests)
 
     def options_of(self, block: Block, row: Row) -> Any:
-        """The validated options of a row's method in a block."""
+        """Return the validated options of a row's method in a block."""
         options = row.options | block.options.get(row.method, {})
         return checked(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
 
@@ -127,12 +127,12 @@ class Study(Strict):
         return row.title or get_method(row.method).title
 
     def rows_of(self, block: Block) -> tuple[Row, ...]:
-        """The rows that a block has in the tables, in the study's order."""
+        """Return the rows that a block has in the tables, in the study's order."""
         return tuple(row for row in self.rows if row.blocks is None or block.id in row.blocks)
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
-        """All runs by id, warm starts before what starts from them. Skipped settings have no run."""
+        """All runs by id; a warm start comes before the runs that start from it. Skipped settings have no run."""
         found: dict[str, RunSpec] = {}
         for block in self.blocks:
             for row, seed in product(self.rows_of(block), self.seeds):
@@ -145,14 +145,14 @@ class Study(Strict):
         return found
 
     def _chain(self, block: Block, row: Row) -> list[Row]:
-        """The rows that a row starts from, one after the other, and the row itself; nothing where it is skipped."""
+        """Return the rows that a row starts from, in order, and the row itself; an empty list if it is skipped."""
         if self.skipped(block, row):
             return []
         start = self._start_row(block, row)
         return [*(self._chain(block, start) if start else ()), row]
 
     def _spec(self, block: Block, row: Row, seed: int, start: RunSpec | None) -> RunSpec:
-        """One run, which starts from the weights of ``start``."""
+        """Return the specification of one run, which starts from the weights of ``start``."""
         place = f"{block.id}/{row.id}"
         engine = self.engine.model_dump(exclude_unset=True) | row.engine
         return RunSpec(
@@ -178,8 +178,8 @@ class Study(Strict):
         )
 
     def _training_of(self, block: Block, row: Row) -> dict[str, Any]:
-        """Training settings: the study's, then the row's, then the block's. A budget takes the place of an earlier
-        one, whichever of the two it is."""
+        """Return the training settings: the study's, overridden by the row's, then by the block's. A budget replaces an
+        earlier one, whether in epochs or in tokens."""
         training = self.training.model_dump(exclude_unset=True)
         for override in (row.training, block.training):
             if BUDGETS & override.keys():
@@ -189,12 +189,12 @@ class Study(Strict):
 
     @cached_property
     def sources(self) -> dict[str, RunSpec]:
-        """The run that each run's records come from: itself, or one of a study that this one shares runs with."""
+        """The run that each run's records come from: itself, or one of a study that this study shares runs with."""
         return {id: self._source(own) for id, own in self.runs.items()}
 
     @property
     def shared(self) -> dict[str, list[str]]:
-        """By other study, the runs of this one that come from there."""
+        """The ids of the runs that come from other studies, by the name of the other study."""
         others = dict.fromkeys(source.study for source in self.sources.values() if source.study != self.name)
         return {other: [id for id, source in self.sources.items() if source.study == other] for other in others}
 
@@ -209,13 +209,13 @@ class Study(Strict):
             raise StudyError(f"`shares`: {error}") from error
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
-        """What a method is told of a setting when it is asked whether to ``skip`` it."""
+        """Return the description of a setting that a method's ``skip`` is given."""
         backbone = self.backbone_of(block, row)
         pretrained = backbone.pretrained is not None
         return {"form": block.data.form, "pretrained": pretrained, "backbone": backbone.name}
 
     def skipped(self, block: Block, row: Row) -> str | None:
-        """Why a row has no run in a block, or None. One that starts from a row without a run has none either."""
+        """Return why a row has no run in a block, or None. A row that starts from a row without a run has none."""
         if reason := get_method(row.method).skip(self.options_of(block, row), self.setting(block, row)):
             return reason
         start = self._start_row(block, row)
@@ -223,8 +223,8 @@ class Study(Strict):
         return f"it starts from {start.id}, which is left out: {reason}" if start and reason else None
 
     def _start_row(self, block: Block, child: Row) -> Row | None:
-        """The row that ``child`` starts from, if any: that of another method, with default options and the same
-        backbone. Where the study has none, it is a row that no table shows."""
+        """Return the row that ``child`` starts from, if any: a row of another method, with default options and the same
+        backbone. If the study has no such row, make one that no table shows."""
         method = get_method(child.method).starts_from(self.options_of(block, child))
         if method is None:
             return None
@@ -240,8 +240,8 @@ class Study(Strict):
         return Row(id=method, method=method, backbone=backbone)
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
-        """The tests of a block, and the decodings that are for a row. Controls of latents are left out for a
-        method that has none."""
+        """Return the tests of a block and the decodings of a row. Controls of latents are left out for a method without
+        latents."""
         own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or row.method in v.only}
         if not get_method(row.method).has_latents:
             own = {k: v for k, v in own.items() if v.thoughts == "own"}
@@ -250,7 +250,7 @@ class Study(Strict):
 
 
 def study_path(name: str) -> Path:
-    """The YAML file of a study, given its name or a path."""
+    """Return the YAML file of a study, given its name or a path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"
     if not path.is_file():
         near, known = suggestion(path.stem, shipped()), ", ".join(shipped())
@@ -259,7 +259,7 @@ def study_path(name: str) -> Path:
 
 
 def shipped() -> list[str]:
-    """Names of the studies that come with the suite."""
+    """Return the names of the studies that come with the suite."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
@@ -272,7 +272,7 @@ def load_study(name: str) -> Study:
 
 
 def study_content(path: Path) -> Any:
-    """What a study's file says, not yet validated."""
+    """Return the content of a study's file, not yet validated."""
     try:
         return yaml.load(path.read_text(), StudyLoader)
     except yaml.YAMLError as error:
@@ -280,8 +280,7 @@ def study_content(path: Path) -> Any:
 
 
 def _require_own_name(name: str, path: Path) -> None:
-    """A study is found by its name, and its results lie under it: two files of one name would be taken for each
-    other."""
+    """Raise StudyError if a study's results, which lie under its name, could be taken for another's."""
     if path.resolve().parent == STUDIES and name != path.stem:
         raise StudyError(f"{path} has `name: {name}`: write `name: {path.stem}`, or name the file {name}.yaml")
     if path.resolve().parent != STUDIES and name in shipped():
@@ -292,7 +291,7 @@ def _require_own_name(name: str, path: Path) -> None:
 
 
 def parse_study(content: Any, place: str) -> Study:
-    """Validate the content of a study file, with errors that name place, key and mend."""
+    """Validate the content of a study file, with errors that name place, key and fix."""
     try:
         study = checked(Study, content)
         _ = study.sources  # resolves methods and their options

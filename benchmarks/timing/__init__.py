@@ -1,1 +1,1 @@
-"""What training and answers cost: seconds, FLOPs and memory, measured alone on the machine."""
+"""What training and answering cost: seconds, FLOPs and memory, measured while nothing else runs on the machine."""

@@ -1,7 +1,8 @@
-"""FLOPs, by PyTorch's counter, with formulas for attention in all fused kernels.
+"""Count FLOPs with PyTorch's counter, extended by formulas for attention in all fused kernels.
 
-PyTorch's own (2.13) has none for the kernel for CPUs, and those of 2.11 fail where keys have fewer heads than queries.
-The convention is PyTorch's for GPUs: causal attention counts in full, and backward passes compute scores once more.
+PyTorch's own counter has no formula for the CPU kernel (in 2.13), and those in 2.11 fail if keys have fewer heads than
+queries. The convention is PyTorch's for GPUs: causal attention counts in full, and backward passes compute the scores
+once more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ KERNELS = (
 
 
 def flop_counter() -> FlopCounterMode:
-    """A context manager that counts the FLOPs of matrix products and attention inside."""
+    """Return a context manager that counts the FLOPs of matrix products and attention inside it."""
     formulas: dict[Any, Any] = {}
     for name in KERNELS:
         formulas[getattr(torch.ops.aten, name)] = _forward
@@ -33,8 +34,8 @@ def flop_counter() -> FlopCounterMode:
 
 
 class Everywhere:
-    """In the place of PyTorch's tracker, by which modules are told apart: its hooks keep activations that are computed
-    again alive, step after step. What is counted here is the whole alone."""
+    """Replaces PyTorch's tracker, which tells modules apart: its hooks keep recomputed activations alive, step after
+    step. Only the total is counted here."""
 
     parents = frozenset({"Global"})
 
@@ -45,19 +46,20 @@ class Everywhere:
 
 
 def _forward(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
-    """FLOPs of a forward pass by shapes: queries (B, H, L, D), keys (B, G, M, D) and values (B, G, M, E), where each
-    of G heads serves H / G heads of queries."""
+    """Return the FLOPs of a forward pass with these shapes: queries (B, H, L, D), keys (B, G, M, D) and values (B, G,
+    M, E), where each of the G heads serves H / G heads of queries."""
     return sdpa_flop_count(query, _repeated(key, query), _repeated(value, query))
 
 
 def _backward(
     gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
 ) -> int:
-    """FLOPs of the backward pass, by the shape of the output's gradient (B, H, L, E) and those of the forward pass."""
+    """Return the FLOPs of the backward pass, given the shape of the output's gradient (B, H, L, E) and the shapes of
+    the forward pass."""
     return sdpa_backward_flop_count(gradient, query, _repeated(key, query), _repeated(value, query))
 
 
 def _repeated(shape: Sequence[int], query: Sequence[int]) -> tuple[int, ...]:
-    """The shape of keys or values when there is a head for each head of queries."""
+    """Return the shape of keys or values once they are repeated for each head of queries."""
     batch, _, *rest = shape
     return (batch, query[1], *rest)

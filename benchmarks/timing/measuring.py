@@ -1,8 +1,8 @@
-"""What a study's methods cost on the machine at hand, before anything is trained: rates, memory, epochs, test times.
+"""What a study's methods cost on this machine, before anything is trained: rates, memory, epochs, test times.
 
-Weights are untrained. Training steps cost the same whatever the weights say; answers are forced to the lengths of the
-gold ones, since untrained weights do not stop by themselves. What is not measured but follows from a measured rate is
-called extrapolated.
+Weights are untrained. Training steps cost the same whatever the weights are; answers are forced to the lengths of the
+gold answers, since untrained weights do not stop by themselves. Values that are not measured but follow from a measured
+rate are called extrapolated.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from benchmarks.training.steps import StageData, Steps, batches_of, optimizer_st
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed
-SAMPLE = 2_000  # training examples whose steps stand in for those that a test set does not have
-LOGGED = 20  # losses that are kept of a run that learns
+SAMPLE = 2_000  # training examples whose steps stand in where a test set has none
+LOGGED = 20  # mean losses recorded for a row that learns
 
 
 def measure(
@@ -57,14 +57,16 @@ def measure(
     repeats: int | None = None,
     stand_in: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Measure the study's own runs of its first seed and what they start from, or, where ``rows`` names some, those of
-    ``rows`` and ``learn``.
+    """Measure the study's own runs of its first seed and the runs that they start from or, if ``rows`` names some,
+    those of ``rows`` and ``learn``.
 
-    ``timed`` steps of each phase are timed, and ``repeats`` passes over each test set (default: the study's); rows in
-    ``learn`` also train for ``steps`` steps. A row's record is given out, and is in ``folder``, after each of its parts
-    (a test set, its losses, its training steps), so that what ends the rest takes none of them along. ``engine``:
-    settings in the place of the study's, which are meant for its own number of GPUs. ``stand_in``: a data set that
-    stands for training data that is not at hand; an epoch has as many rows as the study's own all the same.
+    ``timed`` steps of each phase are timed, and ``repeats`` passes over each test set (default: the study's). Rows in
+    ``learn`` also train for ``steps`` steps. A row's record is yielded, and written to ``folder``, after each of its
+    parts (a test set, its losses, its training steps), so that a later failure loses none of them. ``engine`` overrides
+    the study's engine settings, which are meant for its own number of GPUs. ``stand_in`` is a data set that stands in
+    for training data that is not available; an epoch still has as many rows as the study's own data.
+
+    Raise StudyError if a row is unknown, or if the study trains none of the rows itself.
     """
     if unknown := {*rows, *learn} - {row.id for row in study.rows}:
         raise StudyError(
@@ -72,7 +74,7 @@ def measure(
             f"{', '.join(row.id for row in study.rows)}"
         )
     if stand_in:
-        results = results / "stand_in" / stand_in  # not where the study has its own data
+        results = results / "stand_in" / stand_in  # kept apart from the study's own data
     runs = [run for run in _own_and_starts(study) if not rows or run.row in {*rows, *learn}]
     if not runs:
         asked = {*rows, *learn} or {row.id for row in study.rows}
@@ -97,14 +99,14 @@ def measure(
 
 
 def _keep(record: dict[str, Any], path: Path) -> None:
-    """Write a row's record, which takes the place of a whole one when it is whole itself."""
+    """Write a row's record. An incomplete record does not replace a complete one."""
     if record["train"] or not path.exists() or not read_json(path)["train"]:
         write_json(path, record)
 
 
 def _own_and_starts(study: Study) -> list[RunSpec]:
-    """The runs of the first seed that are trained in this study, and all that they start from: it is in their epochs.
-    What others start from comes first."""
+    """Return the runs of the first seed that are trained in this study, and all runs that they start from, which count
+    in their epochs. A run comes after the one that it starts from."""
     runs = [run for run in study.runs.values() if run.seed == study.seeds[0]]
     chosen = {run.id for run in runs if study.sources[run.id] is run}
     for run in reversed(runs):
@@ -114,7 +116,8 @@ def _own_and_starts(study: Study) -> list[RunSpec]:
 
 
 def on_one_gpu(engine: EngineSpec, settings: Mapping[str, Any]) -> EngineSpec:
-    """A study's engine on one GPU, with other ``settings``. Without DeepSpeed, nothing is split or kept elsewhere."""
+    """Return a study's engine on one GPU, with some ``settings`` replaced. Without DeepSpeed, nothing is split or
+    offloaded."""
     own = engine.model_dump() | {"gpus": 1, "nodes": 1}
     if settings.get("kind") == "process":
         own |= {"zero_stage": 0, "offload": "none"}
@@ -123,7 +126,7 @@ def on_one_gpu(engine: EngineSpec, settings: Mapping[str, Any]) -> EngineSpec:
 
 @contextmanager
 def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
-    """This process as the only rank of an engine."""
+    """Make this process the only rank of an engine, inside the block."""
     if engine.kind == "process":
         yield Ranks()
         return
@@ -136,10 +139,10 @@ def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
 def _measure_run(
     spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, rows: int | None, steps: int
 ) -> Iterator[dict[str, Any]]:
-    """The row's record after each part of it."""
+    """Yield the row's record after each of its parts."""
     torch.set_num_threads(spec.timing_threads)
     made, paths = environment(spec.method), Paths(results, spec)
-    with ranks.device:  # where weights are drawn fast; which ones they are is all the same
+    with ranks.device:  # weights are drawn fast there, and any will do
         method = build_method(spec, paths.data).to(ranks.device).eval()
     record = _described(method, spec, timing, open_corpus(paths.data, "train"), rows)
     with (
@@ -158,14 +161,14 @@ def _measure_run(
     record["train"] = time_training(method, spec, paths, ranks, WARMUP, rows)
     yield record | {"environment": ended(made)}
     del method
-    torch.compiler.reset()  # the next one's programs are others
-    gc.collect()  # modules refer to each other; the next method needs their memory
+    torch.compiler.reset()  # the next method has other programs
+    gc.collect()  # modules form reference cycles, and the next method needs their memory
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus, rows: int | None) -> dict[str, Any]:
-    """A row's record before anything is measured."""
+    """Return a row's record before anything is measured."""
     return {
         "study": spec.study,
         "block": spec.block,
@@ -190,8 +193,8 @@ def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus
 
 
 def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
-    """A test set's problems as examples. Where the source has no steps, those of the training example whose question
-    has the nearest length stand in: only lengths matter."""
+    """Return a test set's problems as examples. If a problem has no steps, it gets those of a training example with a
+    question of about the same length: only lengths matter."""
     tokenizer, corpus = load_tokenizer(paths.data), open_corpus(paths.data, "train")
 
     def encode(texts: Iterable[str]) -> list[list[int]]:
@@ -209,9 +212,10 @@ def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
     return examples
 
 
-@deterministic()  # as training is
+@deterministic()  # as in training
 def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
-    """The loss over the first steps of the first stage: means of :data:`LOGGED` stretches of equal length."""
+    """Train for the first steps of the first stage. Return the losses as the means of :data:`LOGGED` stretches of equal
+    length."""
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus)
     stages = method.stages(budget)

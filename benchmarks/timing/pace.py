@@ -1,6 +1,6 @@
-"""How fast a machine is between measurements, by a fixed piece of work.
+"""The speed of a machine between measurements, found by timing a fixed piece of work.
 
-What slows a virtual machine down from outside, or a processor's clock, is in no count of CPU time.
+Slowdowns of a virtual machine from outside and changes of a processor's clock rate show in no count of CPU time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 
 from methods.backbone import load_backbone
 
-SLOWER = 1.25  # times: more than the pace of a quiet machine varies
+SLOWER = 1.25  # factor: more than the pace varies on a quiet machine
 
 
 class Pace:
-    """The work is that of answers at small size: passes of a tiny transformer over a batch, on the CPU. It slows down
-    as much as they do, where products of matrices alone hardly do."""
+    """Times a fixed piece of work: forward passes of a tiny transformer over a batch on the CPU, as in answers at small
+    size. It slows down as much as they do, whereas plain matrix products hardly do."""
 
     def __init__(self) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -26,7 +26,7 @@ class Pace:
 
     @torch.no_grad()
     def take(self) -> None:
-        """Do the work, of about a tenth of a second, once more."""
+        """Do the work once more and time it; it takes about a tenth of a second."""
         ids = torch.ones(64, 8, dtype=torch.long)
         began = time.perf_counter()
         for _ in range(25):
@@ -34,5 +34,5 @@ class Pace:
         self._seconds.append(time.perf_counter() - began)
 
     def seconds(self) -> float:
-        """The median time of the work that was done."""
+        """Return the median time that the work has taken."""
         return median(self._seconds)

@@ -1,7 +1,7 @@
-"""How much batches and a cache speed up the answers of every method, and its training step beside the naive one.
+"""Measure how much batching and a KV cache speed up every method's answers, and its training step over the naive one.
 
-Weights are untrained, so answers are forced to the lengths of the gold ones: both ways do the same work and give the
-same answers.
+Weights are untrained, so answers are forced to the lengths of the gold answers. Both ways then do the same work and
+give the same answers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from methods.generation import CachePolicy, Decoding
 from methods.registry import available, build
 
 BATCH = 64
-STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # of the training step
+STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # size of the training step
 
 
 def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> dict[str, Any]:
-    """Rates of all registered methods with the study's backbone and tokenizer, on its block with the most runs, over
-    the first ``questions`` of its training set, or all where there are fewer."""
+    """Measure all registered methods with the study's backbone and tokenizer, on its block with the most runs. The
+    questions are the first ``questions`` of its training set, or all if there are fewer."""
     torch.set_num_threads(study.timing_threads)
     made, runs = environment(), list(study.runs.values())
     block = max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
@@ -66,13 +66,15 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
 
 
 def options_in(study: Study, block: Block, method: str) -> dict[str, Any]:
-    """A method's options in a block: those of its first row there that is no control, else its own defaults."""
+    """Return a method's options in a block: those of its first row there that is not a control, or else its own
+    defaults."""
     rows = [row for row in study.rows_of(block) if row.method == method and not row.control]
     return study.options_of(block, rows[0]).model_dump() if rows else {}
 
 
 def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
-    """With weights moved a little: markers that start out alike have equal logits, and which comes first is chance."""
+    """Build a method and perturb its weights slightly. Markers that start out identical would have equal logits, and
+    which of them comes first would be chance."""
     method, generator = build(name, options, setup, seed=0), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in method.parameters():
@@ -82,8 +84,8 @@ def _built(name: str, options: dict[str, Any], setup: Setup) -> Method:
 
 @torch.no_grad()
 def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> dict[str, Any]:
-    """Questions per second: with a cache, in batches formed as in evaluation; and without, one by one. Medians of
-    repeats."""
+    """Return the questions per second with a cache, in batches formed as in evaluation, and without one, question by
+    question. Each is computed from the median time of the repeats."""
     batches = [[examples[i] for i in rows] for rows in batches_by_length([e.question for e in examples], BATCH)]
     singles = [[example] for batch in batches for example in batch]
 
@@ -102,8 +104,8 @@ def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> d
 
 
 def time_step(name: str, setup: Setup, repeats: int) -> dict[str, Any] | None:
-    """Seconds of forward and backward over one batch of the last stage, batched and naive, where a method has a naive
-    way."""
+    """Return the seconds of forward and backward over one batch of the last stage, batched and naive, or None if the
+    method has no naive forward pass."""
     method = _built(name, {}, setup)
     context = Context(method.stages(Budget(1.0, 100))[-1], epoch=0, step=0, seed=0)
     shortest = method.collate([_example(1)], context).tokens
@@ -117,7 +119,7 @@ def time_step(name: str, setup: Setup, repeats: int) -> dict[str, Any] | None:
         method.zero_grad()
         torch.stack(list(forward(batch, context).losses.values())).sum().backward()
 
-    step(method)  # warms up
+    step(method)  # warm-up
     ours, naive = (_seconds(method, lambda f=f: step(f), repeats) for f in (method, method.naive_forward))
     return {
         "title": method.title,
@@ -133,7 +135,7 @@ def _example(question: int) -> Example:
 
 
 def _seconds(method: Method, work: Callable[[], Any], repeats: int) -> float:
-    """The median time of some repeats."""
+    """Return the median time of ``repeats`` calls."""
     seconds = []
     for _ in range(repeats):
         synchronize(method.device)
@@ -145,7 +147,7 @@ def _seconds(method: Method, work: Callable[[], Any], repeats: int) -> float:
 
 
 def render_speed(record: dict[str, Any]) -> str:
-    """The record as two tables in Markdown."""
+    """Render the record as two tables in Markdown."""
     made, step = record["environment"], record["training_step"]
     answers = [[a["title"], a["batched"], a["single"], a["ratio"]] for a in record["answers"].values()]
     headers = ["Method", f"cached, batch {BATCH} (questions/s)", "uncached, one by one (questions/s)", "ratio"]

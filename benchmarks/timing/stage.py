@@ -1,7 +1,7 @@
 """The time stage: test and training times, measured alone on the machine, the same way for all methods.
 
-Questions are tokenised before and answers decoded after the clock runs; one whole pass comes first, as a warm-up; the
-device is waited for at both ends; passes are repeated.
+Questions are tokenised before the clock runs, and answers decoded after it stops. At least one whole pass comes first,
+as a warm-up. The clock is read when the device has finished, at both ends. Passes are repeated.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from methods.base import Method
 from methods.generation import Length
 
 log = logging.getLogger(__name__)
-TRAINING = "time/timed.json"  # what the ranks of a run measured
+TRAINING = "time/timed.json"  # the training times that a run's ranks measured
 
 
 def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Time a trained run; returns its record."""
+    """Time a trained run, write its record and return it."""
     timing = timing_of(spec)
     torch.set_num_threads(spec.timing_threads)
     made, paths, device = environment(spec.method), Paths(results, spec), pick_device()
@@ -85,7 +85,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
 
 
 def time_as(ranks: Ranks, spec: RunSpec, results: Path) -> None:
-    """Time training as one of the ranks that train the run; the first writes what :func:`time_run` reads."""
+    """Time training as one of the ranks that train the run. The first rank writes what :func:`time_run` reads."""
     torch.set_num_threads(spec.timing_threads)
     paths = Paths(results, spec)
     measured = time_training(trained_method(spec, results).to(ranks.device), spec, paths, ranks)
@@ -101,8 +101,8 @@ def time_test(
     answer_only: bool,
     lengths: Sequence[Length] | None = None,
 ) -> dict[str, Any]:
-    """Seconds to answer a test set in batches, each repeat with its own decoding seed; ``lengths``, one per question,
-    are forced on the answers."""
+    """Return the seconds that a method takes to answer a test set in batches, once per repeat, each with its own
+    decoding seed; also tokens per second and peak memory. ``lengths``, one per question, are forced on the answers."""
     timing, device = timing_of(spec), method.device
     by_length = sorted(range(len(questions)), key=lambda i: len(questions[i]))
     timed = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
@@ -110,7 +110,7 @@ def time_test(
     batches = [[timed[i] for i in part] for part in parts]
 
     def answer_all(seed: int) -> int:
-        """Tokens of all answers."""
+        """Answer all questions and return the number of tokens emitted."""
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed, answer_only)
         tokens = 0
         for batch in batches:
@@ -118,8 +118,8 @@ def time_test(
             tokens += generate(method, [questions[i] for i in batch], how, spec.engine.precision).cost.tokens
         return tokens
 
-    # On a GPU every shape of batch has a CUDA graph, which is captured here; answers that are drawn have lengths of
-    # their own under each seed, where none are forced
+    # Warm-up. On a GPU every batch shape has a CUDA graph, which is captured here; unless lengths are forced, sampled
+    # answers have different lengths under each seed
     for seed in range(timing.repeats if device.type == "cuda" and lengths is None else 1):
         answer_all(seed)
     if device.type == "cuda":

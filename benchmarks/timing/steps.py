@@ -1,4 +1,4 @@
-"""Optimizer steps of all stages of a training, timed and their FLOPs counted: what an epoch takes."""
+"""Time the optimizer steps of all stages of a training and count their FLOPs, to find what an epoch takes."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ from methods.base import Method, Stage
 
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
-COUNTED_STEPS = 3  # of the warm-up, whose FLOPs are counted
-FEATURED = 10  # batches whose features are computed, for the rate
+COUNTED_STEPS = 3  # warm-up steps whose FLOPs are counted
+FEATURED = 10  # batches whose features are computed to find the rate
 
 
 def timing_of(spec: RunSpec) -> TimingSpec:
-    """What is to be timed, or an error if the study times nothing."""
+    """Return a run's timing settings. Raise StudyError if its study times nothing."""
     if spec.timing is None:
         raise StudyError(f"study {spec.study} times nothing: give its file a `timing`")
     return spec.timing
 
 
-@deterministic()  # as training is
+@deterministic()  # as in training
 def time_training(
     method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, warmup: int = WARMUP_STEPS, rows: int | None = None
 ) -> dict[str, Any]:
-    """Seconds and FLOPs of one epoch of each phase: steps per epoch times the median step, measured here, alone.
+    """Return the seconds of one epoch of each phase, and the FLOPs of the whole training.
 
-    A phase of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass
-    that computes the features. A stage warms up with at most as many steps as are timed. Each of several ranks calls
-    this; FLOPs are the sum over all, memory is that of the rank that takes most. ``rows`` of an epoch, where those at
-    hand stand in for more.
+    An epoch takes its number of steps times the median step, which is measured here, with nothing else running. A phase
+    of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass that computes
+    the features. A stage warms up with at most as many steps as are timed. With several ranks, each of them calls this;
+    FLOPs are summed over all ranks, and memory is that of the rank that takes most. ``rows`` is the number of rows of
+    an epoch, if the data at hand stand in for a larger set.
     """
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus, rows)
@@ -83,7 +84,7 @@ def time_training(
 
 @dataclass(frozen=True)
 class StepTimer:
-    """Times steps of a run's stages on its training data, an epoch of which has ``steps_per_epoch``."""
+    """Times steps of a run's stages on its training data. An epoch has ``steps_per_epoch`` steps."""
 
     method: Method
     spec: RunSpec
@@ -93,8 +94,8 @@ class StepTimer:
     ranks: Ranks
 
     def time(self, stage: Stage, steps: int, warmup: int) -> dict[str, float]:
-        """Median seconds and mean FLOPs of so many optimizer steps, over batches of all lengths, after so many of
-        warm-up, and the cost of what is done once."""
+        """Return the median seconds of ``steps`` optimizer steps over batches of all lengths, after ``warmup`` steps of
+        warm-up; their mean FLOPs, counted over some of the warm-up batches; and the cost of what is done once."""
         method, spec, device = self.method, self.spec, self.method.device
         data = StageData(method, self.corpus, stage, spec.seed, None)
         batches = self._batches(steps)
@@ -106,11 +107,11 @@ class StepTimer:
         engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), self.ranks)  # may split weights
         method.train()
         warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
-        counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # of all lengths
-        # layers that are called while FLOPs are counted would never be compiled
+        counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # batches of all lengths
+        # without force_eager, layers first called under the FLOP counter would never be compiled
         with torch.compiler.set_stance("force_eager"), flop_counter() as counter:
             take(engine, data, counted)
-        take(engine, data, warm)  # as the steps that are timed: layers are compiled here
+        take(engine, data, warm)  # like the timed steps: layers are compiled here
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         seconds, tokens = take(engine, data, chosen)
@@ -127,18 +128,19 @@ class StepTimer:
         }
 
     def _batches(self, steps: int) -> list[np.ndarray]:
-        """The batches of as many epochs as have so many steps, by mean length."""
+        """Return the batches of as many epochs as it takes for that many steps, sorted by mean length."""
         lengths, size = self.corpus.lengths, self.spec.training.batch_size
         epochs = range(math.ceil(steps / math.ceil(len(lengths) / size)))
         batches = [batch for epoch in epochs for batch in epoch_batches(lengths, size, self.spec.seed, epoch)]
         return sorted(batches, key=lambda indices: float(lengths[indices].mean()))
 
     def _cached(self, data: StageData, chosen: list[np.ndarray]) -> tuple[StageData, dict[str, float]]:
-        """Features of the chosen batches, and what a pass over all batches of an epoch costs at their rate."""
+        """Compute the features of the chosen batches. Return them with the cost of a pass over all batches of an epoch
+        at the same rate."""
         method, precision = self.method, self.spec.engine.precision
         rows, size, context = np.concatenate(chosen), self.spec.rows_at_once, data.context(0, 0)
         store = FeatureStore(self.paths.checkpoints / "features-timing", "features", self.ranks)
-        with flop_counter() as counter:  # warms up too; counting slows down, so it is not timed
+        with flop_counter() as counter:  # also a warm-up; counting slows it down, so it is not timed
             store.fill(method, precision, data.corpus, rows, context, size)
         synchronize(method.device)
         began = time.perf_counter()
@@ -150,13 +152,13 @@ class StepTimer:
         return StageData(method, data.corpus, data.stage, data.seed, store), once
 
     def _total(self, counted: int) -> float:
-        """FLOPs that were counted on all ranks together."""
+        """Return the FLOPs that were counted, summed over all ranks."""
         return self.ranks.sum({"flops": counted})["flops"]
 
 
 def take(engine: Engine, data: StageData, batches: Sequence[np.ndarray]) -> tuple[list[float], int]:
-    """The seconds of an optimizer step on each batch, and the tokens of all. As in training, a step collates the batch
-    of the next one while the device works."""
+    """Make an optimizer step on each batch. Return the seconds of each step, and the tokens of all steps. As in
+    training, a step collates the next batch while the device works."""
     steps = Steps(engine, data, ((indices, data.context(0, number)) for number, indices in enumerate(batches)))
     seconds, tokens, device = [], 0, data.method.device
     for number in range(len(batches)):

@@ -1,1 +1,1 @@
-"""From settings to weights: one loop for all methods, and its steps."""
+"""Training, from settings to weights: one loop for all methods, and its optimizer steps."""

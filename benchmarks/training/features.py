@@ -1,4 +1,4 @@
-"""What a cached stage trains on: the frozen model's features, computed once and mapped from disk."""
+"""The features of a frozen model that a cached stage trains on: computed once and memory-mapped from disk."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from methods.base import Batch, Context, Method
 
 
 class FeatureStore:
-    """Rows of :meth:`Method.features` for a whole corpus, in memory-mapped files, in the precision that they have.
+    """Rows of :meth:`Method.features` for a corpus, in memory-mapped files, with the dtype in which they were computed.
 
-    The ranks of a node fill one store together, a batch each; every node has a store of its own.
+    The ranks of a node fill one store together, taking turns batch by batch; every node has a store of its own.
     """
 
     def __init__(self, folder: Path, label: str, ranks: Ranks | None = None) -> None:
@@ -33,7 +33,8 @@ class FeatureStore:
     def fill(
         self, method: Method, precision: str, corpus: Corpus, rows: np.ndarray, context: Context, batch_size: int
     ) -> None:
-        """One pass over some rows of the corpus, sorted by length; row i of the store is ``rows[i]``."""
+        """Compute the features of some rows of the corpus in one pass, sorted by length. Row i of the store is
+        ``rows[i]``."""
         self.remove()
         self.ranks.wait("features begin")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ class FeatureStore:
                     self._column(name, len(rows), values)[torch.from_numpy(places)] = values.cpu()
                 progress.advance()
         for _ in range(len(starts), math.ceil(len(all_starts) / self.ranks.local_world)):
-            self.ranks.beat("features done")  # a rank that has one batch fewer than others is not behind them
+            self.ranks.beat("features done")  # a rank with one batch fewer must not look as if it lagged behind
         self.ranks.wait("features of all ranks")
 
     def _column(self, name: str, length: int, rows: Tensor) -> Tensor:
@@ -66,7 +67,8 @@ class FeatureStore:
         return self.rows[name]
 
     def batch(self, method: Method, indices: np.ndarray) -> Batch:
-        """Some rows, on the method's device, in float32: made so there, when half as much has been moved."""
+        """Return some rows on the method's device, in float32. They are transferred first and converted there, because
+        bfloat16 is half as much to move."""
         chosen = torch.from_numpy(indices)
         stored = Batch({name: column[chosen] for name, column in self.rows.items()}, {}, tokens=0).to(method.device)
         return method.collate_features({name: tensor.float() for name, tensor in stored.tensors.items()})

@@ -1,4 +1,4 @@
-"""One training: one loop for all methods, resumable at any moment with the same result (on a GPU, up to rounding).
+"""The training loop of all methods, resumable at any moment with the same result (on a GPU, up to rounding).
 
 Everything that happens at a step is a function of the specification and the step's number: the batch, the learning
 rate, every random draw. A checkpoint therefore needs weights, optimizer and counters only.
@@ -52,7 +52,8 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One run, from its specification to its final weights. Every rank has a trainer; only the first writes records."""
+    """Train one run, from its specification to its final weights. Every rank has a trainer; only the first rank writes
+    records."""
 
     def __init__(self, spec: RunSpec, results: Path, ranks: Ranks | None = None) -> None:
         self.spec, self.paths, self.ranks = spec, Paths(results, spec), ranks or Ranks()
@@ -66,19 +67,20 @@ class Trainer:
         self.parent = read_weights(self.paths.start) if self.paths.start else None
         self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
         self.log = RunLog(self.paths.run / "log.jsonl", silent=not self.ranks.first)
-        self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one goes on with them
+        self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one continues with them
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
 
     def _key(self) -> str:
-        """What a checkpoint must have been made from to be resumed."""
+        """Return a digest of everything that training depends on. A checkpoint is resumed only if its key is the
+        same."""
         parent = checkpoints.digest(self.parent) if self.parent else None
         data = read_json(self.paths.data / DONE)["digests"][f"{self.spec.data.train}/train"]
         parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> dict[str, Any]:
-        """Train to the end, from the last checkpoint if there is one; returns the record of the run."""
+        """Train to the end, from the last checkpoint if there is one, and return the record of the run."""
         made = environment(self.spec.method)
         if self.ranks.first:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
@@ -143,7 +145,7 @@ class Trainer:
         context, precision = plain.context(0, 0), self.spec.engine.precision
         with self.notice.obeyed():
             store.fill(self.method, precision, corpus, rows, context, self.spec.rows_at_once)
-        if self.position.stage_step == 0:  # a resumed stage computes them again; their time counts once
+        if self.position.stage_step == 0:  # a resumed stage computes features again; their time counts once
             self.position.seconds += time.perf_counter() - began
         return StageData(self.method, corpus, stage, self.spec.seed, store)
 
@@ -182,7 +184,7 @@ class Trainer:
         self._log("validation", {**terms, **observed, **selected})
 
     def _selected(self, step: int) -> Path:
-        """The weights of a step of this stage, if they were selected."""
+        """Return the path for the weights of a step of this stage, should they be selected."""
         return checkpoints.best(self.paths.checkpoints, self.position.stage, step)
 
     def _end_stage(self) -> None:
@@ -201,7 +203,8 @@ class Trainer:
             self._checkpoint(None)
 
     def _agreed_to_save(self) -> bool:
-        """Whether it is time to save, or a rank was told to stop; all ranks ask together and hear the same."""
+        """Return whether to save now, because it is time or because a rank was told to stop. All ranks ask together and
+        get the same answer."""
         due = self.ranks.first and time.monotonic() - self.saved >= self.training.checkpoint_seconds
         told = self.ranks.sum({"stop": self.notice.given, "save": due})
         self.stopping = told["stop"] > 0
@@ -222,7 +225,7 @@ class Trainer:
             raise Preempted
 
     def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:
-        """Write one file of all weights; returns their digest, on the first rank."""
+        """Write all weights to one file. Return their digest on the first rank, and an empty string on the others."""
         kept = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors if self.ranks.first}
         digest = checkpoints.save_weights(path, kept) if self.ranks.first else ""
         self.ranks.wait(f"{path.name} on disk")
@@ -234,7 +237,7 @@ class Trainer:
         self.log.add({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
 
     def _tidy(self) -> None:
-        """Remove what earlier tries left: half-written files, and weights of stages that are no longer kept."""
+        """Remove what earlier attempts left: half-written files, and weights of stages that are no longer kept."""
         stages = enumerate(self.position.stages)
         kept = {self.paths.stage_weights(number) for number, stage in stages if stage["weights_sha256"]}
         for path in {*self.paths.model.glob(".*.*"), *self.paths.kept.glob("*")} - kept:

@@ -1,4 +1,4 @@
-"""Where a run stands: all that a checkpoint holds besides weights and optimizer states."""
+"""How far a run has come: everything that a checkpoint holds besides weights and optimizer states."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from methods.base import Stage
 
 @dataclass
 class Position:
-    """Counters of the run and of its stage, and what is known of the weights so far."""
+    """Counters of the run and of its current stage, and what is known about the weights so far."""
 
     stage: int = 0
     stage_step: int = 0
     step: int = 0
-    updates: int = 0  # since the optimizer's states were zero
+    updates: int = 0  # of the optimizer since its states were zero
     examples: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -23,13 +23,13 @@ class Position:
     best_step: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    validation: dict[str, float] = field(default_factory=dict)  # of the weights that the stage ends with, so far
-    standing: list[str] = field(default_factory=list)  # warnings, of these weights
-    terms: dict[str, float] = field(default_factory=dict)  # of the last step's loss
+    validation: dict[str, float] = field(default_factory=dict)  # loss terms of the weights selected so far in the stage
+    standing: list[str] = field(default_factory=list)  # warnings about these weights
+    terms: dict[str, float] = field(default_factory=dict)  # loss terms of the last step
 
     def end_stage(self, stage: Stage, trainable: int, kept: str | None) -> dict[str, Any]:
-        """The record of the stage at hand, which is the last of ``stages`` from now on. ``trainable``: parameters;
-        ``kept``: the digest of its weights, if these are kept."""
+        """Append the record of the current stage to ``stages``, and return it. ``trainable`` is the number of trainable
+        parameters; ``kept`` is the digest of the stage's weights, if they are kept."""
         earlier = self.stages[-1] if self.stages else {"end_seconds": 0.0, "end_tokens": 0}
         record = {
             "name": stage.name,

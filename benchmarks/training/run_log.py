@@ -1,4 +1,4 @@
-"""What a run says of itself while it trains: ``log.jsonl``, a line of JSON for each event."""
+"""The log of a training run: ``log.jsonl``, one line of JSON per event."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from benchmarks.files import space_in, sync, write_text
 
 
 class RunLog:
-    """Lines wait in memory until :meth:`flush`. A ``silent`` log, that of any rank but the first, keeps none."""
+    """Collect events in memory and append them to the log file on :meth:`flush`. A ``silent`` log, which every rank but
+    the first has, keeps none."""
 
     def __init__(self, path: Path, silent: bool = False) -> None:
         self.path, self.silent = path, silent
         self.waiting: list[dict[str, Any]] = []
 
     def add(self, line: dict[str, Any]) -> None:
-        """``line`` says at which ``step`` it was written."""
+        """Add an event. ``line`` contains the ``step`` at which it was written."""
         if not self.silent:
             self.waiting.append(line)
 
     def flush(self) -> None:
-        """Append the waiting lines to the file, down to the disk. To be called before every checkpoint, so that the log
-        never lacks what happened before one."""
+        """Append the waiting lines to the file and sync it to disk. Call this before every checkpoint, so that the log
+        never lacks anything that happened before one."""
         if self.silent:
             return
         with space_in(self.path.parent), self.path.open("a", encoding="utf-8") as file:
@@ -33,7 +34,7 @@ class RunLog:
         self.waiting.clear()
 
     def truncate(self, step: int) -> None:
-        """Drop lines of later steps, which a resumed run will write again, and one that was cut off."""
+        """Drop the lines of later steps, which a resumed run will write again, and any line that was cut off."""
         if self.silent or not self.path.exists():
             return
         lines = self.path.read_text(encoding="utf-8").splitlines()
@@ -42,7 +43,7 @@ class RunLog:
 
 
 def _step_of(line: str) -> int | None:
-    """None if the line was cut off when its run was killed."""
+    """Return the step of a line, or None if the line was cut off when its run was killed."""
     try:
         return json.loads(line)["step"]
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The train stage: a run is trained unless it is trained already, and what is finished is never lost."""
+"""The train stage: train a run unless it is trained already, and never lose a finished one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 @deterministic()
 def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Train a run unless it is trained already, as one of some ranks. The caller holds the run's lock."""
+    """Train a run unless it is trained already, as one of its ranks, and return its record. The caller holds the run's
+    lock."""
     torch.set_num_threads(spec.threads)
     paths = Paths(results, spec)
     with memory_for_training(spec):
@@ -43,10 +44,10 @@ def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
 
 
 def finished(paths: Paths, key: str) -> dict[str, Any] | None:
-    """The record of a training under this key whose weights are whole.
+    """Return the record of a finished training with this key if all of its weights are intact, otherwise None.
 
-    Snakemake removes ``train.json`` of a job that fails, even right at its end, and of one that it is about to run. So
-    what proves that a run has ended lies beside its weights.
+    Snakemake removes ``train.json`` of a job that fails, even at its very end, and of one that it is about to run. The
+    proof that a run has ended therefore lies beside its weights.
     """
     try:
         record = read_json(paths.ended)

@@ -1,4 +1,4 @@
-"""Trains a run in this process, or on the ranks of its engine."""
+"""Train a run in this process, or on the ranks of its engine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.studies.runs import RunSpec
 
 
 def train(spec: RunSpec, results: Path) -> dict[str, Any]:
-    """Train a run unless it is trained already; returns its record."""
+    """Train a run unless it is trained already, and return its record."""
     paths = Paths(results, spec)
     with RunLock(paths.run):
         if spec.engine.kind == "process":
-            from benchmarks.engine import Ranks  # slow to import, and needed only where a model is built
+            from benchmarks.engine import Ranks  # slow to import, and needed only in a process that builds a model
             from benchmarks.training.stage import train_as
 
             return train_as(Ranks(), spec, results)

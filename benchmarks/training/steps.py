@@ -1,4 +1,4 @@
-"""One optimizer step of any method, and which batches a run's steps take."""
+"""One optimizer step of any method, and the batches that the steps of a run train on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NonFiniteLoss(InputError):
 
 
 class StageData:
-    """Micro-batches of one stage: examples collated for the method, or rows of its cached features."""
+    """The micro-batches of one stage: examples collated for the method, or rows of its cached features."""
 
     def __init__(self, method: Method, corpus: Corpus, stage: Stage, seed: int, features: FeatureStore | None) -> None:
         self.method, self.corpus, self.stage, self.seed, self.features = method, corpus, stage, seed, features
@@ -36,11 +36,12 @@ class StageData:
         return Context(self.stage, epoch, step, self.seed, training)
 
     def longest(self, indices: np.ndarray) -> int:
-        """Tokens of the longest example (question, steps and answer). Features are of one length."""
+        """Return the tokens of the longest example (question, steps and answer), or 1 for cached features, which are
+        all of one length."""
         return 1 if self.features is not None else int(self.corpus.lengths[indices].max())
 
     def batch(self, indices: np.ndarray, context: Context) -> Batch:
-        """On the method's device."""
+        """Return these rows as a micro-batch on the method's device."""
         if self.features is not None:
             return self.features.batch(self.method, indices)
         return self.method.collate(self.corpus.examples(indices), context).to(self.method.device)
@@ -48,24 +49,24 @@ class StageData:
 
 @dataclass(frozen=True)
 class Step:
-    """What one rank works on in an optimizer step: the micro-batches of its share of a global batch, on the device, and
-    whether each of them counts."""
+    """The work of one rank in an optimizer step: the micro-batches of its share of a global batch, on the device, each
+    with a flag for whether it counts."""
 
-    indices: np.ndarray  # of the global batch
+    indices: np.ndarray  # rows of the global batch
     context: Context
     batches: Sequence[tuple[Batch, bool]]
 
 
 class Steps(Iterator[Step]):
-    """A stage's steps, one after the other, collated when they are asked for or, by :meth:`prepare`, one ahead: on a
-    GPU the host has time for that while the device works on the step before."""
+    """Iterate over the steps of a stage. A step is collated when it is requested or, by :meth:`prepare`, one step
+    ahead: on a GPU the host has time for that while the device computes the previous step."""
 
     def __init__(self, engine: Engine, data: StageData, batches: Iterable[tuple[np.ndarray, Context]]) -> None:
         self.engine, self.data, self.batches = engine, data, iter(batches)
         self.ready: Step | None = None
 
     def prepare(self) -> None:
-        """Collate the next step, if there is one and it is not collated yet."""
+        """Collate the next step, unless there is none or it is collated already."""
         if self.ready is None and (found := next(self.batches, None)):
             indices, context = found
             share = self.engine.deal(self.engine.cut(indices, self.data.longest(indices)))
@@ -79,19 +80,19 @@ class Steps(Iterator[Step]):
         return step
 
     def ids(self, step: Step) -> list[str]:
-        """Of the examples of a global batch."""
+        """Return the ids of the examples in a step's global batch."""
         return [example.id for example in self.data.corpus.examples(step.indices)]
 
 
 @dataclass
 class Sums:
-    """Loss sums, denominators and statistics of some micro-batches, as numbers. What is added stays on the device until
-    :meth:`fetch`: reading each number there would keep the device waiting for the next micro-batch."""
+    """Loss sums, denominators and statistics of several micro-batches, as Python numbers. Added tensors stay on the
+    device until :meth:`fetch`: reading each number at once would keep the device waiting for the next micro-batch."""
 
     losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     denominators: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     statistics: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    norms: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # alike on all ranks
+    norms: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # the same on all ranks
     tokens: int = 0
     examples: int = 0
     waiting: dict[tuple[str, str], Tensor] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Sums:
                 self.waiting[kind, name] = self.waiting[kind, name] + own if (kind, name) in self.waiting else own
 
     def fetch(self) -> None:
-        """Take over what was added, in one transfer."""
+        """Transfer all added tensors from the device at once, and add them to the sums."""
         if self.waiting:
             for (kind, name), value in zip(self.waiting, torch.stack([*self.waiting.values()]).tolist(), strict=True):
                 getattr(self, kind)[name] += value
@@ -119,11 +120,12 @@ class Sums:
 
 
 def optimizer_step(steps: Steps, number: int) -> Sums:
-    """The next update, from one global batch; ``number`` counts within the stage.
+    """Perform the next update, from one global batch. ``number`` counts the steps of the stage.
 
-    Sums are divided by the denominators of the *global* batch, so that neither ranks nor accumulation change them. The
-    device is waited for once, when it has all work of this step and the host has the batch of the next. So a loss that
-    is not a finite number is noticed after the update, which no checkpoint gets to see.
+    Loss sums are divided by the denominators of the *global* batch, so neither the number of ranks nor gradient
+    accumulation changes them. The host waits for the device only once, after it has queued all work of this step and
+    collated the next batch. A loss that is not finite is therefore noticed after the update, but before any checkpoint:
+    :class:`NonFiniteLoss` is raised.
     """
     step, engine = next(steps), steps.engine
     sums = Sums(examples=len(step.indices))
@@ -164,7 +166,7 @@ def _not_finite(values: Mapping[str, float]) -> list[str]:
 
 
 def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: str) -> NonFiniteLoss:
-    """What stops a run before weights that are no numbers get into a checkpoint."""
+    """Return the error that stops a run before weights that are not finite get into a checkpoint."""
     return NonFiniteLoss(
         f"step {context.step} ({context.stage.name}): {', '.join(names)} is not finite{place}; loss terms "
         f"{sums.terms()}{rows}. The last checkpoint is kept, and lies before this step; lower the learning rate, or "
@@ -174,12 +176,12 @@ def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: 
 
 @torch.no_grad()
 def validation_sums(engine: Engine, data: StageData, context: Context, batch_size: int) -> Sums:
-    """Losses and statistics over the validation rows, in batches that are cut as those of training are, or
-    :class:`NonFiniteLoss`."""
+    """Return losses and statistics over the validation rows, in batches that are cut like those of training. Raise
+    :class:`NonFiniteLoss` if a loss term is not finite."""
     order = np.argsort(data.corpus.lengths, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     parts = [engine.cut(batch, data.longest(batch)) for batch in batches]
-    if cuts(engine.spec):  # dealt together, so that fewer ranks are idle; else each pass is over one batch alone
+    if cuts(engine.spec):  # deal them together, so that fewer ranks are idle; otherwise a pass stays within one batch
         parts = [[part for own in parts for part in own]]
     sums = Sums()
     for rows, counts in chain.from_iterable(map(engine.deal, parts)):
@@ -196,7 +198,7 @@ def validation_sums(engine: Engine, data: StageData, context: Context, batch_siz
 def batches_of(
     data: StageData, training: TrainingSpec, steps_per_epoch: int, steps: range
 ) -> Iterator[tuple[np.ndarray, Context]]:
-    """The global batches of some steps of a run, and where each stands. Epochs are counted on through all stages."""
+    """Yield the global batch of each of some steps of a run, with its context. Epochs are counted across all stages."""
     batches: list[np.ndarray] = []
     for step in steps:
         epoch, position = divmod(step, steps_per_epoch)
@@ -206,6 +208,6 @@ def batches_of(
 
 
 def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> Phase:
-    """Where the stage at ``index`` lies in its phase."""
+    """Return where the stage at ``index`` lies within its phase."""
     steps = [steps_of(stage, steps_per_epoch) * (stage.phase == stages[index].phase) for stage in stages]
     return Phase(before=sum(steps[:index]), steps=sum(steps))
