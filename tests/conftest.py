@@ -44,7 +44,7 @@ LONG = (
 
 def pytest_configure(config: pytest.Config) -> None:
     look_for_garbage_less()
-    if config.pluginmanager.hasplugin("xdist"):  # which would start the files with the most tests first
+    if config.pluginmanager.hasplugin("xdist"):  # by default, it would start the files with the most tests first
         config.option.loadscopereorder = False
 
 
@@ -87,7 +87,7 @@ def tokenizer_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
-    """One token per ASCII character; end-of-text is 0."""
+    """A vocabulary with one token per ASCII character. End-of-text is 0."""
     return Vocabulary(size=128, eos=0, encode=lambda text: list(text.encode("ascii")))
 
 

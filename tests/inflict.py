@@ -20,7 +20,7 @@ from small import MARCOS, small_study
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
 STEPS = 20  # of each run; the last 10 of MarCos's are its second phase
 
-# Runs that are to die do so in processes of their own, forked from one that has imported everything and used nothing
+# Runs that will be killed use processes of their own, forked from a server that has imported everything and run nothing
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["benchmarks.training.loop", "methods.registry"])
 

@@ -1,9 +1,9 @@
-"""Some optimizer steps of any method on any engine, as one process or as one of the ranks of a group:
+"""Some optimizer steps of any method on any engine, as a single process or as one of the ranks of a group.
 
 RANK=0 WORLD_SIZE=2 … python tests/rank_cases.py FOLDER
 
-runs all cases in one process group, and leaves a file of numbers for each in FOLDER, and what each rank says of a loss
-that is no number on one of them.
+runs all cases in one process group. It writes to FOLDER a file of numbers for each case, and what each rank reports if
+the loss is not a number on one of them.
 """
 
 from __future__ import annotations

@@ -26,10 +26,7 @@ def coconut(options: dict[str, Any] | None = None, **overrides: int) -> Coconut:
 
 
 def written(method: Coconut, stage: int, row: int) -> str:
-    """Return what a model reads of an example, with
-
-    before the first predicted token.
-    """
+    """Return what a model reads of an example, with || before the first predicted token."""
     batch = method.collate([examples()[row]], context(stage=stage))
     final = batch["labels"][0, -1:].tolist()
     sequence = [*batch["prompt"][0].tolist(), *batch["text"][0].tolist(), *final]

@@ -75,9 +75,9 @@ def test_compiled_layers_give_the_same_gradient(
     for name, gradient in gradients[0].items():
         if precision == "float32":
             torch.testing.assert_close(gradients[1][name], gradient, msg=name, rtol=1e-4, atol=1e-5)
-        else:  # fused, some numbers are rounded to 8 bits at another place: by 2 ** -9 at most, each
+        else:  # fused kernels round some numbers to 8 bits at other places, each by 2 ** -9 at most
             assert torch.linalg.vector_norm(gradients[1][name] - gradient) < 0.02 * torch.linalg.vector_norm(gradient)
-    assert graphs[0] == 0 < graphs[1] <= 8  # not one for each of the layers
+    assert graphs[0] == 0 < graphs[1] <= 8  # not one per layer
 
 
 def compiled_parts(method: nn.Module) -> set[str]:
@@ -89,7 +89,7 @@ def compiled_parts(method: nn.Module) -> set[str]:
     }
 
 
-LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # what attention does not do
+LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # the parts besides attention
 
 
 @pytest.mark.parametrize(

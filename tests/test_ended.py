@@ -213,7 +213,7 @@ def step(*arguments, **settings):
 
 torch.optim.AdamW.step = step
 """
-# In a process group of its own, which obeys Ctrl-C wherever these tests run: the background of a shell does not
+# In a process group of its own, which obeys Ctrl-C wherever these tests run (background jobs of a shell ignore it)
 IN_A_TERMINAL = """
 import os, signal, sys
 from snakemake.cli import main

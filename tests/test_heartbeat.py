@@ -1,4 +1,4 @@
-"""What ranks report about themselves, and which one is named when a rank dies or hangs."""
+"""The reports of ranks about themselves, and the rank that is named when one dies or hangs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_lines_are_in_the_file_once_they_are_flushed(tmp_path: Path) -> None:
 
 
 def test_what_a_resumed_run_will_write_again_is_dropped(tmp_path: Path) -> None:
-    """So is a line that was cut off when the run was killed, even if it looks complete."""
+    """A line that was cut off when the run was killed is dropped too, even if it looks complete."""
     log = RunLog(tmp_path / "log.jsonl")
     log.truncate(0)  # there is no log yet
     for step in (1, 2, 3):

@@ -323,7 +323,7 @@ def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path:
 
 
 def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
-    """Here the first of two runs fails, one after the other."""
+    """Two runs follow each other here, and the first one fails."""
     folder = copy_suite(tmp_path)
     failing = "if verb == 'train' and not Path('tried').exists():\n    Path('tried').touch()\n    sys.exit(2)\n"
     stand_in(folder, f"{STAND_IN}{failing}")

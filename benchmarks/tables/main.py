@@ -64,7 +64,7 @@ class MainTable(Maker):
 
     @property
     def _has_reference(self) -> bool:
-        """Whether the paper's numbers get a grid of their own: it has some of the test sets, but another setting."""
+        """Whether the paper's numbers get their own grid: the paper has some of the test sets, but another setting."""
         return self.paper is None and not paper_table(self.reference).tests.keys().isdisjoint(self.test_names)
 
     @property
