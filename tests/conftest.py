@@ -1,4 +1,4 @@
-"""What tests share: real inputs where variables name them, and a vocabulary that needs no training."""
+"""Shared fixtures of the tests: real inputs that environment variables name, and a vocabulary without training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported: tests run side by side
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, which reads it: tests run side by side
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
@@ -24,7 +24,7 @@ from methods.base import Vocabulary
 from small import fresh, small_study
 
 ROOT = Path(__file__).resolve().parent.parent
-# Files that take longest: they start first, so that workers end together
+# Files that take longest start first, so that all workers end together
 LONG = (
     "test_readme",
     "test_rank_faults",
@@ -44,7 +44,7 @@ LONG = (
 
 def pytest_configure(config: pytest.Config) -> None:
     look_for_garbage_less()
-    if config.pluginmanager.hasplugin("xdist"):  # which would start the files with the most tests first
+    if config.pluginmanager.hasplugin("xdist"):  # by default, it would start the files with the most tests first
         config.option.loadscopereorder = False
 
 
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what tests import stays
+    gc.freeze()  # exclude what tests import from garbage collection
 
 
 def _folder(variable: str, content: str) -> Path:
@@ -64,7 +64,7 @@ def _folder(variable: str, content: str) -> Path:
 
 
 def bibtex_fields(citation: str) -> set[str]:
-    """The names of an entry's fields; fails where the text is no entry."""
+    """Return the names of a BibTeX entry's fields. Fail if the text is not an entry."""
     entry = re.fullmatch(r"@\w+\{[^\s,{}]+,(.*)\}\s*", citation, re.DOTALL)
     assert entry and citation.count("{") == citation.count("}"), f"no BibTeX: {citation}"
     return set(re.findall(r"(\w+)\s*=\s*\{", entry[1]))
@@ -87,11 +87,11 @@ def tokenizer_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
-    """One token per ASCII character; end-of-text is 0."""
+    """A vocabulary with one token per ASCII character. End-of-text is 0."""
     return Vocabulary(size=128, eos=0, encode=lambda text: list(text.encode("ascii")))
 
 
-# -- small runs that meet faults (tests/inflict.py)
+# -- small runs with injected faults (tests/inflict.py)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def results(small_data: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], Path]:
-    """A results folder with a run that nothing disturbed."""
+    """Return the results folder of a run that ended without faults. Each run is trained once."""
     known: dict[tuple[str, int], Path] = {}
 
     def folder(spec: RunSpec) -> Path:
@@ -124,5 +124,5 @@ def undisturbed_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def undisturbed(undisturbed_run: Callable[[RunSpec], Path]) -> Callable[[RunSpec], str]:
-    """The digest of the weights that a run has when nothing goes wrong."""
+    """Return the digest of a run's weights after training without faults."""
     return lambda spec: read_json(Paths(undisturbed_run(spec), spec).record("train"))["weights_sha256"]

@@ -1,4 +1,4 @@
-"""Copies of the suite, where tests run its commands and edit its files."""
+"""Copies of the suite in which tests run its commands and edit its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import ROOT
 
 
 def copy_suite(folder: Path) -> Path:
-    """The suite's source in a folder of its own, where it may be edited and run."""
+    """Copy the suite's source to a folder where it may be edited and run."""
     skip = shutil.ignore_patterns("__pycache__")
     for name in ("benchmarks", "methods", "profiles", "workflows"):
         shutil.copytree(ROOT / name, folder / name, ignore=skip)
@@ -21,13 +21,13 @@ def copy_suite(folder: Path) -> Path:
 
 
 def stand_in(folder: Path, code: str) -> None:
-    """Stages that do no more than this, and import nothing first."""
+    """Replace the command line by ``code``, so that stages do nothing else and import nothing first."""
     (folder / "benchmarks/cli/__init__.py").write_text("")
     (folder / "benchmarks/cli/__main__.py").write_text(code)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The copy comes before an installed suite, and nothing is imported into a database outside of it."""
+    """Return an environment in which the copy precedes an installed suite and no outside database is written."""
     outside = ("MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE")
     return {name: value for name, value in os.environ.items() if name not in outside} | {"PYTHONPATH": str(folder)}
 
@@ -37,7 +37,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
-    """What Snakemake prints; it must fail, or must not."""
+    """Run Snakemake and return its output. It must fail if ``fails``, else succeed."""
     return printed(folder, command(*arguments), fails)
 
 

@@ -1,4 +1,4 @@
-"""A complete results folder of a small study, written without training anything."""
+"""Write a complete results folder of a small study without training anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.studies.paths import at_stage
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
 
-N = 200  # questions of each test set
+N = 200  # questions per test set
 ENVIRONMENT = {
     "commit": "0123456789abcdef0123456789abcdef01234567",
     "dirty": False,
@@ -32,15 +32,15 @@ ENVIRONMENT = {
 }
 WITHOUT_R = {"randomness": False}
 TITLES = {"alpha": "Alpha & Co 100%", "beta": "Beta_set", "corpus": "Corpus"}
-# share of right answers, by row and test set
+# Share of right answers by row and test set
 ACCURACY = {"cot": (0.3, 0.5), "marcos": (0.8, 0.5), "marcos_wo_r": (0.45, 0.5), "oracle": (1.0, 1.0)}
 
-EARLIER = (0.2, 0.6)  # what the first stages of a curriculum answer of what a row answers in the end
-CARRIED = 0.5  # what is left of a row's accuracy when its latents are not its own
+EARLIER = (0.2, 0.6)  # accuracy after each earlier stage of a curriculum, as a share of the row's final accuracy
+CARRIED = 0.5  # share of a row's accuracy that is left when its latents are not its own
 
 
 def study(**changes: Any) -> Study:
-    """Two blocks, four rows (one a control), two test sets, three decoding seeds."""
+    """Return a study with two blocks, four rows (one a control), two test sets and three decoding seeds."""
     content: dict[str, Any] = {
         "name": "fake",
         "title": "A fabricated study",
@@ -71,7 +71,7 @@ def study(**changes: Any) -> Study:
 
 
 def fabricate(study: Study, results: Path, accuracy: Mapping[str, tuple[float, ...]] = ACCURACY) -> None:
-    """Records, logs and predictions of every run of ``study``."""
+    """Write records, logs and predictions of every run of ``study``."""
     folder = results / study.name
     for block in study.blocks:
         write_json(folder / "data" / block.id / "done.json", data_record(study, block.id))
@@ -111,7 +111,7 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
 
 
 def predictions(spec: RunSpec, accuracy: tuple[float, ...], seeds: int) -> pd.DataFrame:
-    """Right and wrong answers at the rates asked for; a row's answers depend on its id and on nothing else."""
+    """Return right and wrong answers at the given rates. A row's answers depend only on its id."""
     draw = np.random.default_rng(list(spec.id.encode()))
     frames = []
     for test, share in zip(spec.evaluation.tests, accuracy, strict=True):
@@ -189,7 +189,7 @@ def data_record(study: Study, block: str) -> dict[str, Any]:
 
 
 def fabricate_analysis(spec: RunSpec, results: Path) -> None:
-    """What `analyse` leaves behind: R of 40 questions in 2 steps, 3 of whose 30 dimensions go together."""
+    """Write the files of `analyse`: R of 40 questions in 2 steps, with 3 of 30 dimensions active together."""
     folder, draw = results / spec.study / "runs" / spec.id / "analysis", np.random.default_rng(0)
     questions = [(test, f"{test}-{i}") for test in spec.evaluation.tests for i in range(20)]
     common = draw.random(2 * len(questions))
@@ -212,8 +212,11 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
 
 
 def _outputs(questions: list[tuple[str, str]]) -> pd.DataFrame:
-    """As it is, every other answer with the marker; the clique at three values, all with it or, at 0.5, none and one
-    word more; and a dimension that does nothing."""
+    """Return the outputs with and without dimensions set by hand.
+
+    As it is, every other answer has the marker. With the clique at three values, all answers have it, except at 0.5:
+    there none has it, and outputs are one word longer. Another dimension has no effect.
+    """
     lines = []
     for dims, value in (("", None), ("4,9,17", 0.0), ("4,9,17", 0.1), ("4,9,17", 0.5), ("0", 0.5)):
         strong, setting = dims != "0" and value == 0.5, f"{dims.replace(',', ', ')} = {value:g}" if dims else ""
@@ -227,7 +230,7 @@ def _outputs(questions: list[tuple[str, str]]) -> pd.DataFrame:
 
 
 def _samples(questions: list[tuple[str, str]]) -> pd.DataFrame:
-    """Ten draws of each question and the mean: of every five draws of a question three are right."""
+    """Return ten draws of each question and the mean. Of every five draws of a question, three are right."""
     right = {seed: seed % 5 < 3 for seed in range(10)} | {-1: True}
     lines = [(*question, seed, "7" if ok else str(seed), ok) for seed, ok in right.items() for question in questions]
     return pd.DataFrame(lines, columns=["test", "id", "seed", "extracted", "correct"])

@@ -1,4 +1,4 @@
-"""Golden cases: tiny models with their inputs, and what the authors' own code computed from them."""
+"""Golden cases: tiny models with their inputs, and the numbers that the authors' own code computed from them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ FOLDER = "MARCOS_BENCH_GOLDEN"
 
 
 def cases(method: str) -> list[Path]:
-    """Every case of a method in the folder that the environment names; none without it."""
+    """Return all cases of a method in the folder that the environment names, or none if it names no folder."""
     folder = os.environ.get(FOLDER)
     return sorted(Path(folder).glob(f"{method}_*.safetensors")) if folder else []
 
 
 def load_case(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors by name, and the metadata."""
+    """Return a case's tensors by name, and its metadata."""
     with safe_open(path, "pt") as file:
         return load_file(path), file.metadata()
 
 
 def backbone_config(metadata: dict[str, str], **changes: int) -> PreTrainedConfig:
-    """The Hugging Face configuration of a case, with fields changed."""
+    """Return the Hugging Face configuration of a case, with some fields changed."""
     fields = json.loads(metadata["backbone_config"]) | changes
     fields.pop("torch_dtype", None)
     return AutoConfig.for_model(fields.pop("model_type"), **fields)
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
-    """Equal to 1e-5 of the largest magnitude."""
+    """Assert that two tensors are equal up to 1e-5 of the largest magnitude."""
     scale = expected.abs().max().item()
     torch.testing.assert_close(actual.to(expected), expected, rtol=1e-5, atol=1e-5 * max(scale, 1e-12))

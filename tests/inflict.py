@@ -1,4 +1,4 @@
-"""Small runs, and faults: each sees to it that the process that it is called in meets it while it trains."""
+"""Small runs and faults. Each fault is armed in the process that trains, and strikes there during training."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from benchmarks.training import start
 from small import MARCOS, small_study
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
-STEPS = 20  # of either run; 10 of MarCos's are its second phase
+STEPS = 20  # of each run; the last 10 of MarCos's are its second phase
 
-# Runs that are to die do so in processes of their own, forked from one that has imported everything and used nothing
+# Runs that will be killed use processes of their own, forked from a server that has imported everything and run nothing
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["benchmarks.training.loop", "methods.registry"])
 
@@ -32,7 +32,7 @@ def run_of(row: str, **settings: Any) -> RunSpec:
 
 
 def nth_call(owner: Any, name: str, count: int, act: Callable[..., None], chosen: Callable[..., bool] | None = None):
-    """Replace a function by one that acts before its ``count``-th call, of those ``chosen``."""
+    """Replace a function by one that first calls ``act`` at its ``count``-th call (only ``chosen`` calls count)."""
     real, calls = getattr(owner, name), [0]
 
     def counting(*arguments: Any, **settings: Any) -> Any:
@@ -67,11 +67,11 @@ def exit_code(fault: Fault, count: int, spec: RunSpec, results: Path) -> int | N
 
 
 def saved(spec: RunSpec, results: Path) -> list[int]:
-    """The steps that resumable checkpoints stand at."""
+    """Return the steps of the resumable checkpoints."""
     return sorted(int(path.name.split("-")[1]) for path in Paths(results, spec).checkpoints.glob("step-*"))
 
 
 def logged(spec: RunSpec, results: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log, without the times that they were written at."""
+    """Return the lines of a run's log without times."""
     lines, clocks = (Paths(results, spec).run / "log.jsonl").read_text().splitlines(), ("seconds", "end_seconds")
     return [{name: value for name, value in json.loads(line).items() if name not in clocks} for line in lines]

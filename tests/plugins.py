@@ -1,4 +1,4 @@
-"""A method in another installed package, as importing and entry points see one."""
+"""A method in another installed package, as imports and entry points see it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from methods.registry import ENTRY_POINT_GROUP
 
 
 def install(site: Path, module: str, attribute: str) -> None:
-    """What pip would leave in ``site`` for a package whose entry point is ``module:attribute``."""
+    """Write to ``site`` what pip would for a package with the entry point ``module:attribute``."""
     info = site / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")

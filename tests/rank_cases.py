@@ -1,9 +1,9 @@
-"""Some optimizer steps of any method on any engine, as one process or as one of the ranks of a group:
+"""Some optimizer steps of any method on any engine, as a single process or as one of the ranks of a group.
 
 RANK=0 WORLD_SIZE=2 … python tests/rank_cases.py FOLDER
 
-runs all cases in one process group, and leaves a file of numbers for each in FOLDER, and what each rank says of a loss
-that is no number on one of them.
+runs all cases in one process group. It writes to FOLDER a file of numbers for each case, and what each rank reports if
+the loss is not a number on one of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from methods.registry import available, get_method
 from small import MARCOS
 from tiny import ids, make
 
-BATCHES = [np.arange(6), np.arange(6, 11), np.array([11])]  # the last two are no multiple of two ranks
+BATCHES = [np.arange(6), np.arange(6, 11), np.array([11])]  # the last two are not multiples of two ranks
 TRAINING = TrainingSpec(epochs=4, batch_size=6, learning_rate=1e-3, schedule="cosine", warmup_steps=2)
 BUDGET = Budget(epochs=8.0, steps_per_epoch=3, chain_lengths=(9,) * 12)
 FULL_GRID = ("cot_sft", "marcos")
@@ -39,7 +39,7 @@ Offload = Literal["none", "optimizer", "weights"]
 
 @dataclass(frozen=True)
 class Case:
-    """A method on an engine of two ranks; ``micro`` examples per pass, or each rank's whole share."""
+    """A method on an engine with two ranks and ``micro`` examples per pass (None: each rank's whole share)."""
 
     method: str
     zero_stage: Literal[0, 1, 2, 3]
@@ -61,12 +61,16 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Every method with whole and with split weights; some with all stages of ZeRO, accumulated too, offloaded, and in
-    bfloat16, as the paper's studies train."""
+    """Return every method with whole and with sharded weights.
+
+    Some methods are also run with all ZeRO stages, with gradient accumulation, with offloading, and in bfloat16, as the
+    paper's studies train.
+    """
     grid = [Case(name, stage, micro) for name in FULL_GRID for stage in (0, 1, 2, 3) for micro in (None, 2)]
     others = [name for name in available() if name not in FULL_GRID]
     grid += [Case(name, stage, 2) for name in others for stage in (0, 3)]
-    shared = [name for name in others if get_method(name).batch_terms]  # statistics over both ranks
+    # Their loss terms are statistics over both ranks
+    shared = [name for name in others if get_method(name).batch_terms]
     grid += [Case(name, stage, None) for name in shared for stage in (0, 3)]
     grid += [Case(name, stage, 2, "bfloat16") for name in FULL_GRID for stage in (0, 2, 3)]
     grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
@@ -74,7 +78,7 @@ def cases() -> list[Case]:
 
 
 class Problems:
-    """Twelve examples of unequal length, as a corpus gives them."""
+    """Twelve examples of unequal length, with the interface of a corpus."""
 
     def __init__(self) -> None:
         self.all = [self.example(i) for i in range(12)]
@@ -93,8 +97,11 @@ class Problems:
 
 
 def numbers(method: str, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
-    """Loss terms and gradient norm of some steps in the first and in the last stage, validation terms, and the weights
-    and optimizer states that each stage ends with."""
+    """Return the numbers of some steps in the first and in the last stage.
+
+    They are the loss terms and gradient norms, the validation terms, and each stage's final weights and optimizer
+    states.
+    """
     made = make(method, MARCOS if method == "marcos" else {})
     stages = made.stages(BUDGET)
     found: dict[str, Tensor] = {}
@@ -114,7 +121,7 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
     found: dict[str, Tensor] = {}
     engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
-        if step == len(BATCHES) - 1:  # on a new engine, as after a checkpoint
+        if step == len(BATCHES) - 1:  # on a new engine, as after loading a checkpoint
             states, updates = dict(_copies("", engine.optimizer_states())), engine.updates
             engine.close()
             engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
@@ -135,7 +142,7 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
 
 
 def said_of_no_number(ranks: Ranks) -> str:
-    """What a rank says when the loss of the last one is not a number."""
+    """Return what a rank reports if the last rank's loss is not a number."""
     method, problems = make("cot_sft", {}), cast(Any, Problems())
     stage = method.stages(BUDGET)[0]
     data = steps.StageData(method, problems, stage, 0, None)

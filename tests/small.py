@@ -1,4 +1,4 @@
-"""A study small enough that a test can train it: a two-layer model of width 32 on a few hundred embedded examples."""
+"""A study that is small enough to train in a test: a two-layer model of width 32 on a few hundred embedded examples."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.studies.study import Study, parse_study
 
 MARCOS = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
 
-# Rows of most methods, whose plans are compared with what is counted
+# Rows of most methods; tests compare their plans with counted numbers
 PLANNED: list[dict[str, Any]] = [
     {"id": "cot_sft", "method": "cot_sft"},
     {"id": "icot_si", "method": "icot_si"},
     {"id": "coconut", "method": "coconut"},
-    # other compressions are drawn, and few draws are counted
+    # A larger factor would be drawn at random, and tests count only a few draws
     {"id": "colar", "method": "colar", "options": {"max_compression": 1}},
     {"id": "codi", "method": "codi"},
     {"id": "marcos", "method": "marcos", "options": MARCOS},
@@ -23,7 +23,7 @@ PLANNED: list[dict[str, Any]] = [
 
 
 def small_study(rows: list[dict[str, Any]], **changes: Any) -> Study:
-    """A one-block study with the given rows; ``changes`` replace top-level keys, and merge into `training`."""
+    """Return a one-block study with the given rows. ``changes`` replace top-level keys; `training` is merged."""
     content: dict[str, Any] = {
         "name": "small",
         "title": "Small",
@@ -46,14 +46,14 @@ def small_study(rows: list[dict[str, Any]], **changes: Any) -> Study:
 
 
 def fresh(prepared: Path, folder: Path) -> Path:
-    """A results folder that shares the prepared data of the small study and has no runs."""
+    """Make a results folder without runs that shares the small study's prepared data."""
     (folder / "small").mkdir(parents=True)
     (folder / "small" / "data").symlink_to(prepared / "small" / "data")
     return folder
 
 
 class OneOf(Ranks):
-    """A rank of some, as the engine deals micro-batches to it."""
+    """One of several ranks, for which the engine deals out micro-batches."""
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world

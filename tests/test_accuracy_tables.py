@@ -1,4 +1,4 @@
-"""Tables of accuracy alone (ablations, speaking at once, checkpoints), and the one of 3B."""
+"""Tables of accuracy alone (ablations, non-autoregressive decoding, pretrained checkpoints), and the table of 3B."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ablations_stand_against_the_first_row_and_beside_the_papers_numbers(tmp
     first, causal, xavier = (cells(text, title, "Equation") for title in ("MarCos", "causal", "Xavier"))
     assert first[1:5] == [DASH, DASH, "24.11", DASH]
     assert float(causal[1]) < -20 and causal[2] == "&lt;0.001" and causal[3:5] == ["22.74", "-1.37"]
-    assert xavier[3:5] == [DASH, DASH]  # the paper prints nothing of initialisation
+    assert xavier[3:5] == [DASH, DASH]  # the paper prints no number for initialisation
     assert float(xavier[0].split(" ")[0].strip("*")) - float(first[0].split(" ")[0].strip("*")) == pytest.approx(
         float(xavier[1]), abs=0.011
     )
@@ -67,7 +67,8 @@ def test_in_another_setting_the_papers_numbers_stand_apart(tmp_path: Path) -> No
     text = table(made(["alpha", "beta"], ABLATION), tmp_path, Table.ablation)
     main, reference = text.split("## For reference")
     assert "24.11" not in main and "not this study's" in reference.splitlines()[0]
-    assert "SVAMP (4,138) Acc (%)" in reference and "3,138 training rows" in main  # short heads, told in the legend
+    # Headings are short, and explained in the legend
+    assert "SVAMP (4,138) Acc (%)" in reference and "3,138 training rows" in main
     assert "corrected for all pairs of rows and p for the pairs with the first row alone" in main
     assert cells(reference, "MarCos")[:2] == ["24.11", DASH] and cells(reference, "causal")[:2] == ["22.74", "-1.37"]
     assert cells(reference, "Xavier") == [DASH] * 6
@@ -112,7 +113,7 @@ def test_checkpoints_have_a_block_each(tmp_path: Path) -> None:
         {"id": "marcos_wo_r", "method": "marcos", "options": {"randomness": False}},
     ]
     text = table(made(PAPER_TESTS, rows, blocks=blocks, paper="pretrained"), tmp_path, Table.pretrained)
-    assert cells(text, "MarCos")[3:5] == ["43.8", "+2.2"]  # as printed: one decimal
+    assert cells(text, "MarCos")[3:5] == ["43.8", "+2.2"]  # as printed, with one decimal
     assert "Backbone: Qwen2.5-0.5B: from qwen2-tiny from scratch." in text
 
 

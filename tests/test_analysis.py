@@ -1,4 +1,4 @@
-"""Patterns of latents, the digits of Random Summation, and votes, on numbers made for the purpose."""
+"""Patterns of latents, the digits of Random Summation, and votes, on fabricated numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from methods.generation import Decoding, Intervention
 
 
 def planted(count: int = 400, size: int = 50) -> np.ndarray:
-    """Samples whose dimensions 3, 8 and 20 go together, and 5 with 6; 40 is always active, 49 never."""
+    """Return samples in which dimensions 3, 8 and 20 go together, as do 5 and 6. 40 is always active, 49 never."""
     draw = np.random.default_rng(1)
     values = np.where(draw.random((count, size)) < 0.1, 0.3, 0.0)
     for dims in ([3, 8, 20], [5, 6]):
@@ -48,7 +48,7 @@ def test_patterns_find_what_was_planted() -> None:
     assert found.clique == [3, 8, 20]
     correlation = correlations(planted(), found.frequent)
     np.testing.assert_allclose(correlation, correlation.T)
-    assert (correlation[0, 1:] == 0).all()  # what never changes correlates with nothing
+    assert (correlation[0, 1:] == 0).all()  # a constant dimension correlates with nothing
 
 
 def test_correlations_are_pearsons() -> None:
@@ -76,7 +76,7 @@ def test_the_more_frequent_of_two_cliques() -> None:
 @pytest.mark.parametrize(
     ("said", "follows_from_step_1"),
     [
-        (["0 0", "14 16", "#### 14 + 16 = 30"], False),  # fourteen is no digit
+        (["0 0", "14 16", "#### 14 + 16 = 30"], False),  # fourteen is not a digit
         (["12 14", "14 16", "#### 14 + 16 = 30"], True),
         (["12 14", "14 17", "#### 14 + 17 = 31"], False),
         (["12 14", "14 16", "#### 14 + 16 = 31"], False),
@@ -89,7 +89,7 @@ def test_what_follows_from_a_step(said: list[str], follows_from_step_1: bool) ->
 
 
 def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
-    """Random Summation, said without fault by a model whose dimension 2 d + 1 stands for digit d."""
+    """Return faultless answers to Random Summation by a model whose dimension 2 d + 1 encodes digit d."""
     draw = np.random.default_rng(0)
     digits, questions, said, latents = draw.integers(0, 10, (count, 2)), [], [], np.zeros((count, 3, 24))
     for row, (first, second) in enumerate(digits):
@@ -100,7 +100,7 @@ def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
         said.append([*(" ".join(map(str, step)) for step in steps), f"#### {a} + {b} = {a + b}"])
         for step, digit in enumerate(digits[row]):
             latents[row, step, 2 * digit + 1] = 0.8
-    latents[:, :, 0] = 2.0  # always on: stands for nothing
+    latents[:, :, 0] = 2.0  # always active, so it encodes nothing
     test = TestSet(
         "rs_n2_k3",
         [str(i) for i in range(count)],
@@ -142,9 +142,9 @@ def test_digits_that_were_never_drawn_have_no_dimension() -> None:
 def test_a_dimension_that_is_not_active_or_seldom_the_largest_is_no_digits_own() -> None:
     _, said, digits = summation(200)
     latents = said.trace["R"]
-    latents[:, :, 2 * 4 + 1] *= 0.1  # digit 4: weak, though the largest
+    latents[:, :, 2 * 4 + 1] *= 0.1  # digit 4: too weak, although it is the largest
     sevens = np.argwhere(digits == 7)
-    for row, step in sevens[: len(sevens) * 3 // 4]:  # digit 7: mostly said as an 8 is
+    for row, step in sevens[: len(sevens) * 3 // 4]:  # digit 7: mostly encoded like an 8
         latents[row, step, [15, 17]] = 0.7, 0.75
     found = encoding(latents, digits, active_above=0.1)
     assert [digit for digit, dim in enumerate(found.dims) if dim is None] == [4, 7]
@@ -159,7 +159,8 @@ def test_what_explains_r_is_told_from_what_does_not() -> None:
     assert explained(latents, digits) == pytest.approx([1.0, 1.0])
     assert explained(latents, chance) == pytest.approx([0.0, 0.0], abs=0.05)
     assert explained(np.ones_like(latents), digits) == [None, None]
-    assert explained(latents[:2], digits[:2] + np.arange(2)[:, None] * 10) == [None, None]  # each has its own group
+    # Every sample has a group of its own
+    assert explained(latents[:2], digits[:2] + np.arange(2)[:, None] * 10) == [None, None]
 
 
 def test_levels_are_the_rounded_means_of_the_numbers_that_steps_write() -> None:
@@ -169,7 +170,7 @@ def test_levels_are_the_rounded_means_of_the_numbers_that_steps_write() -> None:
 
 
 class Obeying:
-    """Adds the digit of the dimension that is on in step 1, and 3 in step 2, whatever is set there."""
+    """Adds the digit of the active dimension in step 1, but always 3 in step 2, whatever is set there."""
 
     def __init__(self) -> None:
         self.given: list[tuple[Intervention, ...]] = []
@@ -226,12 +227,12 @@ def test_effects_of_the_clique_are_by_the_value_that_it_is_set_to() -> None:
 
 def test_majority_and_its_votes() -> None:
     assert majority(["1", "2", "2", None]) == (1, 0.5)
-    assert majority(["1", "2"]) == (0, 0.5)  # the first of equals
+    assert majority(["1", "2"]) == (0, 0.5)  # the first of a tie
     assert majority([None, None]) == (0, 0.0)
 
 
 def samples() -> pd.DataFrame:
-    """Two questions, ten draws: eight agree on the right answer of the first, six on a wrong one of the second."""
+    """Return ten draws of two questions: eight agree on a right answer to one, six on a wrong one to the other."""
     lines = [("t", "a", seed, "7" if seed < 8 else "1", seed < 8) for seed in range(10)]
     lines += [("t", "b", seed, "3" if seed < 6 else "7", seed >= 6) for seed in range(10)]
     lines += [("t", id, -1, "7", True) for id in "ab"]
@@ -244,7 +245,7 @@ def test_protocols() -> None:
 
 
 def test_votes_take_whole_groups_only() -> None:
-    assert len(votes(samples(), 4)) == 4  # 2 groups of each question, 2 draws left
+    assert len(votes(samples(), 4)) == 4  # two groups per question, with two draws left over
 
 
 def test_calibration_error_weighs_bins() -> None:

@@ -1,4 +1,4 @@
-"""The analyse stage and its commands, on runs whose weights are as they were initialised: what is asked is real."""
+"""The analyse stage and its commands, on real runs whose weights are only initialised."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def study() -> Study:
 
 
 def with_weights(spec: RunSpec, paths: Paths) -> None:
-    """Untrained ones, as those of a trained run lie there."""
+    """Save untrained weights where those of a trained run would be."""
     own = save_weights(paths.weights, dict(whole_weights(build_method(spec, paths.data))))
     write_json(paths.run / "train.json", {"digest": spec.digest("train"), "weights_sha256": own})
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared data, a study file, and weights of all runs but one."""
+    """Return a folder with prepared data, a study file, and the weights of all runs but one."""
     folder = tmp_path_factory.mktemp("results")
     prepare(study(), study().blocks[0], folder)
     write_json(folder / "study.yaml", study().model_dump(mode="json"))
@@ -75,7 +75,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def analysis(results: Path) -> Analysis:
     (block, row, spec), *others = analysed(study())
-    assert (block.id, spec.id, others) == ("equation", RUN, [])  # the first row whose latents can be set by hand
+    assert (block.id, spec.id, others) == ("equation", RUN, [])  # the first row with latents that can be set by hand
     assert stage.analyse(spec, results)["weights_sha256"] == trained_weights(Paths(results, spec))
     return read_analysis(block, row, spec, results)
 
@@ -88,7 +88,7 @@ def command(results: Path, *arguments: str) -> str:
 
 
 def test_latents_are_those_of_written_steps(analysis: Analysis, results: Path) -> None:
-    """As many questions as are asked, spread over the validation rows."""
+    """The requested number of questions is spread over the validation rows."""
     samples, values = analysis.latents
     assert values.shape == (2 * 6 * 3, 32) == (len(samples), analysis.record.dimensions)  # tests, questions, steps
     assert analysis.record.source == "encoded" and set(samples["test"]) == {"validation"}
@@ -131,7 +131,7 @@ def test_every_setting_is_asked_of_the_same_questions(analysis: Analysis) -> Non
 def test_samples_are_those_of_all_seeds_and_of_the_mean(analysis: Analysis) -> None:
     frame = analysis.frame("samples")
     assert sorted(set(frame["seed"])) == [-1, 0, 1, 2, 3] and len(frame) == 5 * 12
-    assert analysis.record.encoding is None  # no Random Summation
+    assert analysis.record.encoding is None  # the study has no Random Summation
 
 
 def test_latents_of_training_are_the_posteriors(results: Path) -> None:
@@ -150,7 +150,7 @@ def test_latents_of_training_are_the_posteriors(results: Path) -> None:
 def analysed_digits(
     folder: Path, patch: pytest.MonkeyPatch, encode: Callable[[Speaker, list[Example]], np.ndarray]
 ) -> tuple[Study, Analysis]:
-    """Random Summation, whose steps ``encode`` encodes; what else is asked of the method is real."""
+    """Analyse Random Summation with ``encode`` in place of the encoder; everything else is real."""
     content = small("synthetic", ("rs",)).model_dump(mode="json") | {"analysis": {"questions": 3, "samples": 1}}
     rs = parse_study(content, "the test's study")
     prepare(rs, rs.blocks[0], folder)
@@ -165,7 +165,7 @@ def analysed_digits(
 
 
 def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The encoder gives digit d dimension 2 d."""
+    """The stand-in for the encoder represents digit d by dimension 2 d."""
 
     def planted(speaker: Speaker, examples: list[Example]) -> np.ndarray:
         digits = digits_of(examples, partial(decode, speaker.tokenizer))
@@ -190,7 +190,7 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
 def test_digits_without_a_dimension_are_none_of_ten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: float
 ) -> None:
-    """They are recorded, and drawn without the steering test, also where R is never active at all."""
+    """Such digits are recorded, and the figure is drawn without the steering test, even if R is never active."""
 
     def silent(speaker: Speaker, examples: list[Example]) -> np.ndarray:
         latents = np.zeros((len(examples), 3, 16))
@@ -232,7 +232,7 @@ def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Ana
         BrokenRecord, match=rf"analysis\.json was made from other weights: run `analyse small {RUN}` again"
     ):
         read()
-    del record["weights_sha256"]  # as older records
+    del record["weights_sha256"]  # as in older records
     write_json(record_path(tmp_path, spec), record)
     assert read().record.weights_sha256 is None
 

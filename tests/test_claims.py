@@ -1,4 +1,4 @@
-"""The paper's claims: how they are judged, and what its own numbers say to them."""
+"""The paper's claims: how they are judged, and the verdicts of the paper's own numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELLS = {"table": "main_0.5b", "block": "equation", "row": "marcos", "against": 
 
 
 class Given(Source):
-    """A source whose numbers are written down: by row and test set."""
+    """A source with given numbers, by row and test set."""
 
     measured: ClassVar = True
 
@@ -72,7 +72,7 @@ def claim(**fields: Any) -> Claim:
         ("nar", [-0.56, 4.36, 8.79], "held"),
         ("rs_to_rp", [41.0], "held"),
         ("non_trivial", [8.8, 3.2], "held"),
-        ("steering", [100], "not comparable"),  # its text says so, and no table
+        ("steering", [100], "not comparable"),  # stated in its text, but in no table
         ("clique", [44.62], "not comparable"),
     ],
 )
@@ -117,7 +117,7 @@ def test_training_time_is_counted_once_for_all_test_sets() -> None:
         ({"at_least": -2}, "held"),
         ({"above": 1, "measure": "test"}, "not held"),
         ({"above": 0.05, "measure": "test"}, "held"),
-        ({"above": 0.08, "measure": "test"}, "not held"),  # 0.1 is so near that it may be noise
+        ({"above": 0.08, "measure": "test"}, "not held"),  # 0.1 is so close that the difference may be noise
     ],
 )
 def test_readings(fields: dict[str, Any], verdict: str) -> None:

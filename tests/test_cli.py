@@ -96,7 +96,7 @@ def test_options_of_no_method_are_a_clear_error() -> None:
 
 
 def test_two_methods_of_one_name_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is asked of the methods."""
+    """The error appears for the list of methods and for a single one."""
 
     def clash() -> None:
         raise InputError("two methods are named 'codi': methods.codi and methods.copy; rename one of them")
@@ -108,7 +108,7 @@ def test_two_methods_of_one_name_are_a_clear_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_shared_run_is_asked_for_where_it_is() -> None:
-    """Or the other study's would be trained a second time."""
+    """Otherwise, the run of the other study would be trained a second time."""
     done = CliRunner().invoke(app, ["train", "quick_seeds", "equation/cot_sft/s0"])
     assert done.exit_code == 2 and "ask for `quick equation/cot_sft/s0`" in done.output, done.output
 

@@ -1,4 +1,4 @@
-"""Coconut: the layout of every stage, the curriculum, and that batching and caching change no number."""
+"""Coconut: the layout of every stage, the curriculum, and that batching and caching do not change any number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def coconut(options: dict[str, Any] | None = None, **overrides: int) -> Coconut:
 
 
 def written(method: Coconut, stage: int, row: int) -> str:
-    """What a model reads of an example, with || before the first predicted token."""
+    """Return what a model reads of an example, with || before the first predicted token."""
     batch = method.collate([examples()[row]], context(stage=stage))
     final = batch["labels"][0, -1:].tolist()
     sequence = [*batch["prompt"][0].tolist(), *batch["text"][0].tolist(), *final]
@@ -112,7 +112,7 @@ def test_warm_start_keeps_markers_of_their_own() -> None:
     assert torch.equal(table[:128], weights["lm.model.embed_tokens.weight"])
     assert torch.equal(method.lm.model.norm.weight, weights["lm.model.norm.weight"])
     for marker in (method.begin, method.end, method.latent):
-        torch.testing.assert_close(table[marker], table[ids("<")[0]])  # both tokens of << are that
+        torch.testing.assert_close(table[marker], table[ids("<")[0]])  # both characters of << have this token
 
 
 def test_stages_drawn_at_random() -> None:
@@ -137,7 +137,7 @@ def gradients(method: Coconut, loss: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("stage", [1, 2, 4])
 @pytest.mark.parametrize(("drawn", "control"), [(0.0, "none"), (0.7, "none"), (0.0, "pause")])
 def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float, control: str) -> None:
-    """Also where rows of one batch have unequal numbers of thoughts, and where they pause instead."""
+    """This includes batches whose rows have unequal numbers of thoughts, and the pause control."""
     method = coconut({"uniform_prob": drawn, "control": control}).double()
     batch = method.collate(examples(), context(stage=stage))
     if drawn:
@@ -155,7 +155,7 @@ def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float, contr
 @pytest.mark.parametrize(("number", "thoughts"), [(None, 6), (1, 2), (2, 4)])
 @torch.no_grad()
 def test_answers_equal_those_of_one_question_at_a_time_without_cache(number: int | None, thoughts: int) -> None:
-    """By the weights of any stage, with as many thoughts as it was trained with."""
+    """This holds for the weights of any stage, with as many thoughts as that stage was trained with."""
     method, limit = coconut(hidden_size=48), 8
     asked, stage = questions(), None if number is None else context(stage=number).stage
     answers = method.generate(asked, Decoding(max_new_tokens=limit, stage=stage)).answer
@@ -182,7 +182,7 @@ def test_what_is_said_in_the_end_is_as_long_as_what_was_learned() -> None:
 @pytest.mark.parametrize("control", CONTROLS)
 @torch.no_grad()
 def test_costs(control: str) -> None:
-    """One pass up to the thoughts and one from each thought on, the last of which reads all that follows."""
+    """There is one pass up to the thoughts and one from each thought on. The last one reads everything that follows."""
     method = coconut({"control": control})
     thoughts = 6 if control in ("none", "no_curriculum") else 0
     with passes(method) as read:

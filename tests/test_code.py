@@ -1,4 +1,4 @@
-"""What a stage's result is made from is what an edit makes it anew for, and no more."""
+"""A result is made again after an edit of the code that it depends on, and only then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from copies import copy_suite, snakemake, stand_in
 from methods.sources import source_files
 from test_workflow import STAND_IN, planned
 
-# They read, write, wait, log and name things, or hold settings and data that have digests of their own
+# Modules that read, write, wait, log or name things, or hold settings and data with digests of their own
 NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
@@ -28,8 +28,10 @@ NEUTRAL = {
 
 
 def imported(module: str) -> set[str]:
-    """What a module, or any of a package, takes something from: modules below ``benchmarks``, or packages where they
-    hand it on."""
+    """Return the modules below ``benchmarks`` that a module or package imports from.
+
+    A package is returned if the name is imported from the package itself.
+    """
     found: set[str] = set()
     for path in source_files(module):
         for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
@@ -43,12 +45,12 @@ def imported(module: str) -> set[str]:
 def test_packages_depend_on_each_other_in_one_direction() -> None:
     tops = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*")}
     needs = {top: {name.split(".")[1] for name in imported(f"benchmarks.{top}") if "." in name} - {top} for top in tops}
-    order = [*TopologicalSorter(needs).static_order()]  # a cycle is an error that names it
+    order = [*TopologicalSorter(needs).static_order()]  # raises an error that names the cycle, if there is one
     assert order.index("studies") < order.index("training") < order.index("cli")
 
 
 def unlisted(modules: Iterable[str], listed: Iterable[str]) -> set[str]:
-    """What modules import from elsewhere than what is listed, be it a module, a package, or a part of one."""
+    """Return the imports that ``listed`` does not cover. It may list modules, packages or parts of packages."""
     names = {f"{name}." for module in modules for name in imported(module)}
     known = [f"{module}." for module in listed]
     return {name for name in names if not any(name.startswith(one) or one.startswith(name) for one in known)}

@@ -20,7 +20,7 @@ ROWS = [("2+3?", ["2+3=5"], "5"), ("1+1+1=", ["1+1=2", "2+1=3"], "3"), ("7-", []
 
 @pytest.fixture
 def setup(vocabulary: Vocabulary) -> Setup:
-    small = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.2}  # large, so that inputs matter
+    small = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.2}  # large, so that the inputs matter
     return Setup(load_backbone("qwen2-tiny", vocabulary.size, overrides=small), vocabulary)
 
 
@@ -43,7 +43,8 @@ def test_layout(setup: Setup) -> None:
     batch = make(setup).collate(examples(setup.vocabulary)[:2], CONTEXT)
     assert text(batch["asked"][0][batch["asked_real"][0]]) == "2+3?\n[128]"
     assert text(batch["said"][1]) == "[129]The answer is: 3"
-    assert text(batch["taught"][0]).rstrip("\0") == "2+3?\nThe answer is: 5"  # the only step is the last step
+    # The only step is also the last one, which is left out
+    assert text(batch["taught"][0]).rstrip("\0") == "2+3?\nThe answer is: 5"
     assert text(batch["taught"][1]) == "1+1+1=\n1+1=2\nThe answer is: 3"
     place = batch["distilled"][1]
     assert text(batch["taught"][1][place - 2 : place + 1]) == "s: "
@@ -60,7 +61,7 @@ def test_the_last_step_may_stay(setup: Setup) -> None:
 
 
 def naive(model: CODI, example: Example) -> dict[str, Tensor]:
-    """One row's losses: no padding, no cache, the whole sequence again for each latent."""
+    """Return one row's losses without padding and cache, reading the whole sequence again for each latent."""
     embed, head, vocabulary = model.lm.get_input_embeddings(), model.lm.get_output_embeddings(), model.vocabulary
     encode = vocabulary.encode
 
@@ -118,7 +119,7 @@ def test_distillation_moves_the_student_alone(setup: Setup) -> None:
     losses = model(model.collate(rows, CONTEXT), CONTEXT).losses
     (distilled,) = torch.autograd.grad(losses["distillation"], table, retain_graph=True)
     (taught,) = torch.autograd.grad(losses["teacher"], table)
-    chain = [50, 51, 53]  # tokens that the teacher alone reads
+    chain = [50, 51, 53]  # tokens that only the teacher reads
     assert not distilled[chain].any() and distilled[[40, 41, 42, model.begin]].any(1).all()
     assert taught[chain].any(1).all()
 

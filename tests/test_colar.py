@@ -31,7 +31,7 @@ ROWS = [("2+3?", ["2+3=5"], "5"), ("1+1+1=", ["1+1=2", "2+1=3"], "3"), ("7-", []
 
 @pytest.fixture
 def setup(vocabulary: Vocabulary) -> Setup:
-    small = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.2}  # large, so that inputs matter
+    small = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.2}  # large, so that the inputs matter
     return Setup(load_backbone("qwen2-tiny", vocabulary.size, overrides=small), vocabulary)
 
 
@@ -51,7 +51,7 @@ def questions(setup: Setup) -> list[list[int]]:
 
 
 def test_places_of_merged_tokens() -> None:
-    """Two tokens, five merged by two, one more; and a row of one, none, two."""
+    """One row has two tokens, five that are merged in pairs and one more; the other has one, none and two."""
     real = torch.tensor([[True] * 8, [True] * 3 + [False] * 5])
     place, counts = merge(torch.tensor([[2], [1]]), torch.tensor([[5], [0]]), real, factor=2)
     assert place[0].tolist() == [0, 1, 2, 2, 3, 3, 4, 5]
@@ -70,7 +70,7 @@ def test_labels_are_tokens_of_their_block_with_equal_chance() -> None:
 
 def test_layout(setup: Setup) -> None:
     model = make(setup, max_compression=4)
-    batch = model.collate(examples(setup.vocabulary)[:2], VALIDATION)  # validates at the highest speed
+    batch = model.collate(examples(setup.vocabulary)[:2], VALIDATION)  # validation uses the highest speed
     row = "".join(chr(i) if i < 128 else "|" for i in batch["ids"][0].tolist()).rstrip("\0")
     assert row == "2+3? (Thinking speed: 4)\n|2+3=5\n|#### 5"
     start = row.index("|") + 1
@@ -96,7 +96,7 @@ def test_compression_keeps_the_deviation_of_random_embeddings(setup: Setup) -> N
 
 
 def naive(model: CoLaR, batch: Batch, row: int) -> dict[str, Tensor]:
-    """One row's losses from its own tokens, block by block, with the labels and the noise that were drawn."""
+    """Return one row's losses from its own tokens, block by block, with the labels and noise that were drawn."""
     size = int((batch["share"][row] > 0).sum())
     ids, factor = batch["ids"][row, :size], model.speed
     opening, closing = (ids == model.separator).nonzero().squeeze(1).tolist()
@@ -118,7 +118,7 @@ def naive(model: CoLaR, batch: Batch, row: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("options", [{"latent_loss": "nll"}, {"deterministic": True}], ids=str)
 def test_losses_and_gradients_equal_a_naive_reference(setup: Setup, options: dict[str, object]) -> None:
-    """Rows of unequal length, among them one without steps, have the losses that they have alone."""
+    """Rows of unequal length, one of them without steps, have the same losses as alone."""
     model = make(setup, max_compression=3, **options).double()
     batch = model.collate(examples(setup.vocabulary), VALIDATION)
     parameters = list(model.parameters())
@@ -134,7 +134,7 @@ def test_losses_and_gradients_equal_a_naive_reference(setup: Setup, options: dic
 
 @pytest.mark.parametrize("step", range(4))
 def test_a_row_has_the_losses_it_has_alone(setup: Setup, step: int) -> None:
-    """With the labels and the latent noise of training, at whatever factor the step draws."""
+    """Labels and latent noise are those of training, with any compression factor that a step may draw."""
     model, context = make(setup).double(), replace(CONTEXT, step=step)
     rows = examples(setup.vocabulary)
     together = model(model.collate(rows, context), context).losses
@@ -173,12 +173,12 @@ def test_entropy_of_the_latent_head_is_logged(setup: Setup) -> None:
     model = make(setup)
     statistics = model(model.collate(examples(setup.vocabulary), CONTEXT), CONTEXT).statistics
     logged = model.observed({name: float(value) for name, value in statistics.items()})
-    assert logged["latent_entropy"] == pytest.approx(1.42, abs=0.5)  # deviation near one at the start
+    assert logged["latent_entropy"] == pytest.approx(1.42, abs=0.5)  # the deviation is near one at the start
     assert make(setup, deterministic=True).observed({}) == {}
 
 
 def end_chains_after(model: CoLaR, lengths: Sequence[int]) -> None:
-    """Have each row's chain end after so many vectors, through a stand-in for the model's head."""
+    """Make each row's chain end after the given number of vectors, by replacing the model's head."""
     head = model.lm.get_output_embeddings()
     step = itertools.count(1)
 
@@ -194,7 +194,7 @@ def end_chains_after(model: CoLaR, lengths: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_answers_are_the_same_at_any_batch_size(setup: Setup, sampled: bool) -> None:
-    """Also where chains end at different steps: rows that have ended are fed on, and must not notice."""
+    """Chains end at different steps here: rows that have ended are still fed, which must not change their results."""
     asked = questions(setup)
     decoding = Decoding(tokens="sample" if sampled else "greedy", max_new_tokens=6, trace=True, seed=2)
     lengths = [1, 4, 2, 3]
@@ -215,7 +215,7 @@ def test_answers_are_the_same_at_any_batch_size(setup: Setup, sampled: bool) -> 
 
 
 def test_a_chain_that_has_ended_is_not_read_again(setup: Setup) -> None:
-    """Where no prompt is padded, and all is read again for every vector."""
+    """No prompt is padded here, and without a cache everything is read again for every vector."""
     model, asked = make(setup), [list(b"2+3?"), list(b"7-1=")]
     lengths = (Length(3, latents=1), Length(3, latents=4))
     answers = [
@@ -227,7 +227,7 @@ def test_a_chain_that_has_ended_is_not_read_again(setup: Setup) -> None:
 
 
 def test_generation_equals_a_naive_reference(setup: Setup) -> None:
-    """Mean latents and likeliest tokens, the whole sequence again for each."""
+    """The reference uses mean latents and greedy tokens, and reads the whole sequence again for each."""
     model = make(setup, max_latents=3).eval()
     embed, head = model.lm.get_input_embeddings(), model.lm.get_output_embeddings()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Comparing two tracked runs."""
+"""Comparison of two tracked runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_metrics_that_both_have(compared: Comparison) -> None:
     assert metrics.loc["accuracy/alpha", "a - b"] == pytest.approx(0.5, abs=0.1)
     assert metrics.loc["test_seconds/beta", "a - b"] == 0
     assert not any(name.startswith(("train/", "validation/")) for name in metrics.index)
-    assert "all_steps_seconds/alpha" not in metrics.index  # only one of the two has it
+    assert "all_steps_seconds/alpha" not in metrics.index  # only one of the two runs has it
 
 
 def test_paired_tests(compared: Comparison) -> None:
@@ -139,7 +139,7 @@ def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch:
 
 
 def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
-    """And no database is made by looking."""
+    """Looking for runs does not create a database."""
     folder = tmp_path / "results"
     with pytest.raises(BrokenRecord, match=rf"^{folder}/mlflow.db does not exist, .*: run `marcos-bench track STUDY`"):
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")

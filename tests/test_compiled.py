@@ -1,4 +1,4 @@
-"""Layers that are compiled, or run again for their gradient, compute what plain ones do and leave nothing behind."""
+"""Layers that are compiled, or recomputed for their gradient, compute what plain layers do and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
         ("cot_sft", False, "float32"),
         ("marcos", False, "float32"),
         ("marcos", True, "float32"),
-        ("marcos", True, "bfloat16"),  # as the paper's studies run
+        ("marcos", True, "bfloat16"),  # as in the paper's studies
         ("codi", False, "float32"),
     ],
 )
 def test_compiled_layers_give_the_same_gradient(
     name: str, again: bool, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two shapes, the second without a program of its own; CODI reads a cache. On a CPU without code generation."""
+    """Two input shapes share one program; CODI reads a cache. On a CPU, compilation generates no code."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
@@ -75,13 +75,13 @@ def test_compiled_layers_give_the_same_gradient(
     for name, gradient in gradients[0].items():
         if precision == "float32":
             torch.testing.assert_close(gradients[1][name], gradient, msg=name, rtol=1e-4, atol=1e-5)
-        else:  # fused, some numbers are rounded to 8 bits at another place: by 2 ** -9 at most, each
+        else:  # fused kernels round some numbers to 8 bits at other places, each by 2 ** -9 at most
             assert torch.linalg.vector_norm(gradients[1][name] - gradient) < 0.02 * torch.linalg.vector_norm(gradient)
-    assert graphs[0] == 0 < graphs[1] <= 8  # not one for each of the layers
+    assert graphs[0] == 0 < graphs[1] <= 8  # not one per layer
 
 
 def compiled_parts(method: nn.Module) -> set[str]:
-    """Names of the modules of layers that are compiled; that of a layer itself is empty."""
+    """Return the names of the compiled modules within layers. The name of a layer itself is empty."""
     return {
         name.partition("layers.")[2].partition(".")[2]
         for name, module in method.named_modules()
@@ -89,7 +89,7 @@ def compiled_parts(method: nn.Module) -> set[str]:
     }
 
 
-LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # what attention does not do
+LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # the parts besides attention
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # w
 def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
     name: str, expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after an error, and where layers are plain already. Where attention reads a cache, it stays as it is."""
+    """This also holds after an error and if layers are plain already. Attention that reads a cache is not compiled."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     engine, method = EngineSpec(compile=True), make(name, MARCOS if name == "marcos" else {}).eval()
     given = [question for question in questions() if question]

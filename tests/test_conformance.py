@@ -1,4 +1,4 @@
-"""What every method must hold to, whoever wrote it: these tests run over all that the registry finds."""
+"""Tests that every method must pass, whoever wrote it. They run for all methods in the registry."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make(name: str) -> Method:
 
 
 def examples(count: int = 12) -> list[Example]:
-    """Questions of unequal length whose answer is a token of theirs."""
+    """Return questions of unequal length, each with one of its own tokens as the answer."""
     rows = []
     for i in range(count):
         question = [22 + (i * 5 + j) % 30 for j in range(4 + i % 5)]
@@ -65,7 +65,7 @@ def questions() -> list[Sequence[int]]:
 
 
 def say(method: Method, asked: list[Sequence[int]], **decoding: object) -> list[list[int]]:
-    """Answers without their padding."""
+    """Return answers without padding."""
     with torch.no_grad():
         answer = method.generate(asked, Decoding(max_new_tokens=12, **decoding)).answer  # type: ignore[arg-type]
     return [[token for token in row if token != EOS] for row in answer.tolist()]
@@ -78,7 +78,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def method(name: str) -> Method:
-    """With weights a little off their start: markers that start alike have equal logits, whose order is chance."""
+    """Return a method with perturbed weights: markers with equal initial weights would tie, and ties are arbitrary."""
     made, generator = make(name), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -121,7 +121,7 @@ def test_stages_spend_the_budget(method: Method) -> None:
 
 
 def test_loss_falls(name: str) -> None:
-    """In every stage, over some steps on the same examples."""
+    """The loss falls in every stage, over some steps on the same examples."""
     method = make(name)
     for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
         for parameter_name, parameter in method.named_parameters():
@@ -145,14 +145,17 @@ def test_loss_falls(name: str) -> None:
 
 
 def test_training_asks_for_no_numbers(method: Method) -> None:
-    """So a GPU always has work ahead. What fails here belongs into ``collate``, where the host knows all numbers."""
+    """This keeps a GPU supplied with work. Code that fails here belongs in ``collate``, on the host."""
     for context in contexts(method):
         step_without_numbers(method, method.collate(examples(), context), context)
 
 
 def test_what_goes_to_a_gpu_is_pinned_whole(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pinned memory keeps the strides of a view: it cannot be made of an expanded one, and a slice is copied from
-    memory that is not pinned, for which the host waits."""
+    """Every tensor that goes to a GPU is contiguous.
+
+    Pinned memory keeps the strides of a view. An expanded view cannot be pinned, and a slice is copied from memory that
+    is not pinned, which the host waits for.
+    """
     pinned = []
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
     monkeypatch.setattr(Tensor, "to", lambda tensor, *args, **kwargs: tensor)
@@ -169,7 +172,7 @@ def test_batch_size_changes_no_answer(method: Method) -> None:
 
 
 def test_every_stage_of_a_curriculum_can_be_asked(method: Method) -> None:
-    """What is asked together with a question changes no answer; with no stage named, a model answers as in its last."""
+    """Batch mates do not change an answer. Without a stage, a model answers as in its last stage."""
     *earlier, last = method.stages(BUDGET)
     assert last.answers and say(method, questions(), stage=last) == say(method, questions())
     for stage in (stage for stage in earlier if stage.answers):
@@ -178,13 +181,13 @@ def test_every_stage_of_a_curriculum_can_be_asked(method: Method) -> None:
 
 
 def test_answers_need_no_cache(method: Method) -> None:
-    """Without one, and one question at a time, all is read again for every token: as published codes do."""
+    """Without a cache and one question at a time, everything is read again for every token, as published codes do."""
     alone = [say(method, [question], cache="none")[0] for question in questions()]
     assert say(method, questions()) == alone
 
 
 def test_fixed_buffers_change_no_answer(method: Method) -> None:
-    """Those that graphs are captured on where a GPU answers; batches of any size use them one after the other."""
+    """These are the buffers on which graphs are captured on a GPU. Batches of different sizes share them in turn."""
     for decoding in ({}, {"tokens": "sample", "latents": "sample", "seed": 3}):
         grown = say(method, questions(), **decoding)
         assert say(method, questions()[:3], cache="static", **decoding) == grown[:3]
@@ -192,7 +195,7 @@ def test_fixed_buffers_change_no_answer(method: Method) -> None:
 
 
 def test_lengths_can_be_forced(method: Method) -> None:
-    """Those of the gold answers, so that work is measured that depends on no weights; with and without cache."""
+    """The lengths are those of the gold answers, so that the measured work does not depend on weights."""
     lengths = tuple(method.length(example) for example in examples())
     answers = []
     for cache in ("dynamic", "none"):
@@ -223,7 +226,7 @@ def test_draws_depend_on_the_seed_only_if_declared(method: Method) -> None:
 
 
 def backbone_calls(method: Method) -> list[int]:
-    """Filled with the positions, padding included, of every call of a backbone from now on."""
+    """Return a list to which every further call of a backbone appends its number of positions, padding included."""
     calls: list[int] = []
 
     def count(module: PreTrainedModel, arguments: Any, inputs: dict[str, Any]) -> None:
@@ -238,7 +241,7 @@ def backbone_calls(method: Method) -> list[int]:
 
 
 def test_tokens_are_counted_right(method: Method) -> None:
-    """No padding: no more than the backbones read for an example alone, and for a batch those of its rows together."""
+    """An example has at most the tokens that backbones read for it, without padding. A batch has the sum of these."""
     calls, some = backbone_calls(method), [example for example in examples() if example.steps]
     for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
         if context.stage.cached:
@@ -253,7 +256,7 @@ def test_tokens_are_counted_right(method: Method) -> None:
 
 
 def test_activations_computed_again_change_no_gradient(method: Method) -> None:
-    """Unless a method says that its training reads a cache: it is refused then."""
+    """A method whose training reads a cache is refused instead."""
     context = contexts(method)[0]
     gradients = []
     for again in (False, True):
@@ -271,7 +274,7 @@ def test_activations_computed_again_change_no_gradient(method: Method) -> None:
 
 
 def test_padding_and_batch_mates_change_no_loss(method: Method) -> None:
-    """A batch's loss sums are those of its rows alone."""
+    """A batch's loss sums are the sums of its rows' losses alone."""
     for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
         if context.stage.cached:
             continue
@@ -307,11 +310,11 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
         assert any(not torch.allclose(trace[name], other[name], atol=1e-4) for name in trace), thoughts
         assert say(method, questions(), tokens="sample") != say(method, questions(), tokens="sample", thoughts=thoughts)
     single = [say(method, [question], thoughts=thoughts) for question in questions() for thoughts in ("own", "mean")]
-    assert single[::2] == single[1::2]  # alone, a question's mean latents are its own
+    assert single[::2] == single[1::2]  # alone, the mean of a question's latents is its own
 
 
 def test_generate_takes_questions_alone() -> None:
-    """No gold text can get there: its only inputs are token ids of questions, and settings without text."""
+    """Gold answers cannot leak: the only inputs are token ids of questions, and settings without text."""
     for cls in (*available().values(), CoTSFT):
         assert list(inspect.signature(cls.generate).parameters) == ["self", "questions", "decoding"]
 
@@ -320,12 +323,12 @@ def test_generate_takes_questions_alone() -> None:
 
 
 class Stopped(RuntimeError):
-    """Ends a process where it stands."""
+    """Stops a process in the middle of its work."""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
-    """A study of all methods, and a folder with its data."""
+    """Return a study of all methods, and a folder with its data."""
     study = small_study(
         [{"id": name, "method": name, "options": OPTIONS.get(name, {})} for name in available()],
         blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 48}}],
@@ -337,14 +340,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
 
 
 def train(run: str, study: Study, folder: Path) -> dict[str, Any]:
-    """A run, after what it starts from."""
+    """Train a run, after the run that it starts from."""
     if parent := study.runs[run].starts_from:
         train(parent, study, folder)
     return start.train(study.runs[run], folder)
 
 
 def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the middle of its steps, with a checkpoint after every one, and started again."""
+    """The run is stopped in the middle of its steps, with a checkpoint after every one, and started again."""
     study, folder = trained
     spec = study.runs[f"equation/{name}/s0"]
     undisturbed = train(spec.id, study, folder)

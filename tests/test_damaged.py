@@ -1,5 +1,7 @@
-"""Disks that are full, checkpoints that are damaged, numbers that are none: what was whole is kept, and training goes
-on from it to the result that an undisturbed run has."""
+"""Full disks, damaged checkpoints and losses that are not finite.
+
+What was whole is kept, and training goes on from it to the result of a run without faults.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_file", checkpoints.save_file)  # put back afterwards
+        patch.setattr(checkpoints, "save_file", checkpoints.save_file)  # undone afterwards
         nth_call(checkpoints, "save_file", 8, fail)
         with pytest.raises(
             files.DiskFull, match=rf"{folder}.*: the disk is full \([\d.]+ GB were to be written, .* free"
@@ -65,7 +67,7 @@ class SecondOfTwo(Ranks):
 
 
 def test_a_rank_with_a_full_disk_removes_its_own_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others still write to the folder, and the next checkpoint removes what they left."""
+    """Other ranks still write to the folder. The next checkpoint removes what they left."""
 
     def half(_: Any, path: Path) -> None:
         path.write_bytes(b"half")
@@ -122,13 +124,13 @@ def flip(path: Path) -> None:
 
 
 def change_a_number(path: Path) -> None:
-    """What one flipped bit can do to a digit."""
+    """Change a digit, as a single flipped bit could."""
     path.write_text(path.read_text().replace('"stage_step": 6', '"stage_step": 7'))
 
 
 @pytest.fixture(scope="module")
 def killed(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with a run that was killed in its seventh step."""
+    """Return a results folder with a run that was killed in its seventh step."""
     spec, folder = run_of("cot_sft"), fresh(small_data, tmp_path_factory.mktemp("killed"))
     assert exit_code(in_step, 7, spec, folder) == -signal.SIGKILL
     assert saved(spec, folder) == [5, 6]
@@ -164,7 +166,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     assert "going on from step 5" in caplog.text
 
 
-# -- numbers that are none
+# -- numbers that are not finite
 
 
 def spoil_weights(steps: Steps, *_: Any) -> None:
@@ -193,7 +195,7 @@ def test_a_number_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint
 ) -> None:
     spec = run_of("cot_sft")
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, getattr(owner, name))  # put back afterwards
+        patch.setattr(owner, name, getattr(owner, name))  # undone afterwards
         nth_call(owner, name, 9, spoil)
         message = (
             rf"step 8 \(chain\): {term} is not finite; loss terms .*'cross_entropy'.*examples .*'embedded-train-\d"
@@ -204,7 +206,7 @@ def test_a_number_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint
     assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
 
 
-# -- checkpoints that a run does not go on from
+# -- checkpoints that a run does not continue from
 
 
 def names(folder: Path) -> list[str]:
@@ -220,7 +222,8 @@ def test_the_first_checkpoint_of_other_settings_outlives_those_of_the_settings_b
     for step in (5, 6):
         save(tmp_path, step, "before")
     assert checkpoints.load_latest(tmp_path, "now") is None
-    assert names(tmp_path) == ["step-000000005-000", "step-000000006-000"]  # who goes back finds them
+    # For someone who goes back to the earlier settings
+    assert names(tmp_path) == ["step-000000005-000", "step-000000006-000"]
     save(tmp_path, 1, "now")
     assert names(tmp_path) == ["step-000000001-000"]
     found = checkpoints.load_latest(tmp_path, "now")
@@ -241,7 +244,7 @@ def test_a_damaged_checkpoint_takes_no_good_one_s_place(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-000000005-000", "step-000000006-000"]
     (tmp_path / "step-000000006-000/model.safetensors").write_bytes(b"damaged")
     assert checkpoints.load_latest(tmp_path, "key")
-    save(tmp_path, 5, "key")  # again, as after a time rather than after steps
+    save(tmp_path, 5, "key")  # again at this step, as happens when checkpoints are due by time
     assert names(tmp_path) == ["step-000000005-000"]
 
 
@@ -258,7 +261,7 @@ def test_a_state_that_is_no_text_is_damaged(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_weights_of_other_settings_are_refused(undisturbed_run: Callable[[RunSpec], Path]) -> None:
-    """As after an edit of the study that no training has followed."""
+    """This happens after an edit of the study without a new training."""
     results = undisturbed_run(run_of("cot_sft"))
     trained_method(run_of("cot_sft"), results)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The embedded corpora: right, short, the same every time, and apart from each other."""
+"""The embedded corpora: correct, short, reproducible, and disjoint."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Steps, answers and the normalisation that decides what is the same question."""
+"""Steps, answers, and the normalisation that decides whether two questions are the same."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_copies_of_a_question_stay_on_one_side():
     copies = [Record(f"copy{row.id}", row.question.upper(), row.steps, row.answer) for row in rows]
     train, validation = split_validation(rows + copies, 7)
     assert not any(shared(validation, {normalise(row.question) for row in train}))
-    assert len(validation) == 8  # seven smallest hashes cut a pair, which goes over whole
+    assert len(validation) == 8  # the seven smallest hashes would split a pair, which goes over as a whole
 
 
 def test_too_large_a_validation_split_is_refused():

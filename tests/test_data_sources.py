@@ -1,4 +1,4 @@
-"""Reading published files and the hub, and refusing what is not as published."""
+"""Reading published files and the hub, and refusing data that differ from what was published."""
 
 import json
 import os
@@ -19,7 +19,7 @@ GOOD = json.dumps({"question": "How many?", "answer": "It is 1+1=<<1+1=2>>2.\n##
 
 
 def small_gsm8k(**changes: Any) -> DataSet:
-    """GSM8K's reader with a card that expects one row and knows no checksum."""
+    """Return GSM8K's reader with a card that expects one row and no checksum."""
     content = {"counts": {"train": 1}, "records": {"train": None}}
     files = {"files": {"train": (cards.File(path="gsm8k/train.jsonl", sha256=None),)}}
     return DataSet(cards.GSM8K.model_copy(update=content | files | changes), sources.json_lines, sources.gsm8k)
@@ -215,7 +215,7 @@ def test_svamp_body_and_question_make_one_text(body: str, joined: str):
 
 
 def as_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A published row as the hub's copy has it: other names and types of fields."""
+    """Return a published row as the hub's copy has it, with other names and types of fields."""
     if name == "svamp":
         return row | {"Answer": str(int(row["Answer"]))}
     return {"question": row["sQuestion"], "final_ans": str(int(row["lSolutions"][0]))}

@@ -1,4 +1,4 @@
-"""Preparing a block, and reading what was prepared."""
+"""Preparing a block, and reading prepared data."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_examples_are_the_records(prepared: Path):
 
 
 def test_a_question_that_is_there_again_is_the_first_one() -> None:
-    """As it is for overlaps with training: other punctuation, the same numbers."""
+    """As for overlaps with training, punctuation is ignored and numbers are compared by value."""
     texts = ["She has 2 cats.", "Of 3 cats?", "she has 2.0 cats", "She has 22 cats."]
     ids = ["a", "b", "c", "d"]
     tests = store.TestSet("some", ids, texts, [[0]] * 4, ["2"] * 4, [None] * 4, [False] * 4)
@@ -102,7 +102,7 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
 
 @pytest.mark.parametrize("before", [None, 300])
 def test_data_that_are_missing_or_of_other_settings_are_refused(before: int | None, tmp_path: Path) -> None:
-    """By commands that would train, answer or time with them under the name of today's."""
+    """Otherwise, commands would train, answer or time with other data under the name of today's."""
     if before:
         old = make_study(limit=before)
         prepare(old, old.blocks[0], tmp_path)

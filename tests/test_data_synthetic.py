@@ -1,4 +1,4 @@
-"""The synthetic tasks: right, drawn evenly, the same every time, and tests apart from training."""
+"""The synthetic tasks: correct, evenly drawn, reproducible, and with tests apart from training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_corpus_has_a_card_with_its_scorer_and_checksums(name: str):
 
 @pytest.mark.parametrize("name", ["rs_n5_k3", "rp_n5_k3", "copy_k64"])
 def test_large_tests_are_those_of_their_cards_and_solved(name: str):
-    """Reading verifies the checksum."""
+    """Reading a test set verifies its checksum."""
     for row in load_records(name, "lines", "test")[:50]:
         text = "\n".join([*row.steps, f"#### {row.answer}"])
         scorer = SCORERS[get_dataset(name).card.scorer]
@@ -34,7 +34,7 @@ def test_large_tests_are_those_of_their_cards_and_solved(name: str):
 def test_no_test_question_is_trained_on_or_asked_twice(name: str):
     test, train = (load_records(name, "lines", split) for split in ("test", "train"))
     assert len({row.question for row in test}) == len(test)
-    order = sorted if name == "p24_k3" else list  # the same four numbers in another order are no other problem
+    order = sorted if name == "p24_k3" else list  # the same four numbers in another order are the same problem
     known = {tuple(order(row.question.split())) for row in train}
     assert known.isdisjoint(tuple(order(row.question.split())) for row in test)
 

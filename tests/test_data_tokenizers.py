@@ -72,6 +72,6 @@ def test_words_are_single_tokens_and_text_comes_back():
         assert [line.strip() for line in decode(tokenizer, words.encode(text)).split("\n")] == text.split("\n")
     assert tokenizer.encode("12345 x") == [tokenizer.unk_token_id] * 2
     with pytest.raises(DataError, match=r"no tokens for ' \(Thinking speed: 5\)', which the method uses"):
-        words.encode(" (Thinking speed: 5)")  # all speeds would read the same
+        words.encode(" (Thinking speed: 5)")  # all speeds would be read as the same
     again = make_tokenizer(TokenizerSpec(trained="words"), records)
     assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()

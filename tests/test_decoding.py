@@ -1,4 +1,4 @@
-"""The cached decoder against the plain computation, and draws that no batch changes."""
+"""The cached decoder against the plain computation, and draws that do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lm():
 
 
 def plain_greedy(lm, prompt: list[int], count: int) -> list[int]:
-    """Re-reads everything for each token."""
+    """Decode greedily, reading everything again for each token."""
     ids = list(prompt)
     for _ in range(count):
         ids.append(int(lm(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
@@ -42,7 +42,7 @@ def padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def test_cached_batch_equals_the_plain_computation(lm) -> None:
-    """Also once rows have ended at different times and left the batch."""
+    """Rows end at different times and leave the batch."""
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(1, 40, (3 + i % 7,), generator=generator).tolist() for i in range(24)]
     ids, real = padded(prompts)
@@ -76,7 +76,7 @@ def test_sampling_follows_the_probabilities_of_the_nucleus() -> None:
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 6.0])
 def test_a_draw_from_the_likeliest_tokens_is_that_of_the_whole_vocabulary(top_p: float, scale: float) -> None:
-    """Also where probability is spread so evenly that most draws lie beyond them."""
+    """This includes distributions that are so flat that most draws lie beyond these tokens."""
     logits = scale * torch.randn(300, 500, generator=torch.Generator().manual_seed(2))
     probability, draws = torch.softmax(logits.double(), -1), uniform(torch.arange(300), 1)
     ordered, order = probability.sort(-1, descending=True)

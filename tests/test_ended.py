@@ -1,5 +1,7 @@
-"""Runs that are killed or told to go at any moment: nothing that was whole is lost, and the same command goes on to the
-result that an undisturbed run has."""
+"""Runs that are killed or told to stop at any moment.
+
+Nothing that was whole is lost, and the same command goes on to the result of a run without interruptions.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,12 @@ def before_renaming(count: int) -> None:
 
 
 def after_renaming(count: int) -> None:
-    """When a new checkpoint is in its place, and the oldest is still there."""
+    """Die when a new checkpoint is in place and the oldest still exists."""
     nth_call(checkpoints, "_by_age", count, die)
 
 
 def before_the_weights(_: int) -> None:
-    """Which leaves them half where the run is exported to."""
+    """Die before the weights are in place, which leaves the export incomplete."""
     nth_call(os, "replace", 1, die, lambda source, target: Path(target).name == "weights.safetensors")
 
 
@@ -108,7 +110,7 @@ def test_a_killed_run_ends_with_the_weights_and_the_log_of_one_that_was_not(
 def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
     results: Path, undisturbed: Callable[[RunSpec], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As Snakemake does with the output of a job that ends badly, however late."""
+    """Snakemake removes the output of a job that fails, however late."""
     spec = run_of("cot_sft")
     paths = Paths(results, spec)
     assert exit_code(after_the_record, 1, spec, results) == -signal.SIGKILL
@@ -120,7 +122,7 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
     damaged[-1] ^= 1
     paths.weights.write_bytes(damaged)
     caplog.clear()
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)  # trained anew
+    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)  # trained again
     assert "is trained already" not in caplog.text
 
 
@@ -130,7 +132,7 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
 def test_a_run_that_is_told_to_go_saves_itself_at_once(
     results: Path, undisturbed: Callable[[RunSpec], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No checkpoint was due: the one that is there was written for this reason."""
+    """No checkpoint was due, so the one that exists was written for this reason."""
     spec = run_of("cot_sft", checkpoint_seconds=1e6)
     assert exit_code(told_to_go, 6, spec, results) == EXIT_CODE
     assert saved(spec, results) == [6]
@@ -149,7 +151,7 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Told to go before such work or while it is done."""
+    """The signal arrives before or during such work."""
     notice = Notice()
     with noting(notice.note), pytest.raises(Preempted):
         if before:
@@ -211,7 +213,7 @@ def step(*arguments, **settings):
 
 torch.optim.AdamW.step = step
 """
-# In a process group of its own, which obeys Ctrl-C wherever these tests run: the background of a shell does not
+# In a process group of its own, which obeys Ctrl-C wherever these tests run (background jobs of a shell ignore it)
 IN_A_TERMINAL = """
 import os, signal, sys
 from snakemake.cli import main
@@ -256,7 +258,7 @@ def test_a_second_ctrl_c_is_obeyed_and_one_of_the_background_is_not_noted() -> N
 def test_a_second_workflow_on_the_same_results_says_who_holds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another folder, whose results are a link to those of the first."""
+    """The second workflow runs in another folder, whose results are a link to those of the first."""
     first, second = tmp_path / "first", tmp_path / "second"
     (first / "results").mkdir(parents=True)
     copy_suite(second)

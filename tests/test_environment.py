@@ -1,4 +1,4 @@
-"""What a record says of the code that made it."""
+"""What a record says about the code that made it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from methods.registry import code_digest
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clean one, of one method."""
+    """Return a clean checkout with one method."""
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     (tmp_path / "methods").mkdir()
     (tmp_path / "methods/mine.py").write_text("")
@@ -29,7 +29,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("path", "dirty"), [("methods/mine.py", True), ("methods/new.py", True), ("results/table.md", False)]
 )
 def test_a_method_that_git_does_not_know_is_a_local_change(path: str, dirty: bool, checkout: Path) -> None:
-    """As an edit of one that it knows; what lies elsewhere is no code."""
+    """It counts like an edit of a known method. Files in other places are not code."""
     assert environment.environment()["dirty"] is False
     (checkout / path).parent.mkdir(exist_ok=True)
     (checkout / path).write_text("EDITED = True\n")
@@ -37,7 +37,7 @@ def test_a_method_that_git_does_not_know_is_a_local_change(path: str, dirty: boo
 
 
 def test_the_code_is_that_of_when_work_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is edited while a process works is not what it works with."""
+    """Edits that are made while a process works do not affect it."""
     calls: list[str] = []
 
     class Begun(Exception):

@@ -1,4 +1,4 @@
-"""Who is asked together with whom, in what precision, and what is not asked again."""
+"""How questions are batched, in what precision they are answered, and which answers are reused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from small import small_study
     ("count", "size", "expected"), [(7, 3, [3, 4]), (8, 3, [3, 3, 2]), (1, 3, [1]), (3, 1, [1, 1, 1]), (6, 3, [3, 3])]
 )
 def test_no_question_is_left_alone_behind_full_batches(count: int, size: int, expected: list[int]) -> None:
-    """A control gives a question the latents of another of its batch."""
+    """A control gives a question the latents of another question of its batch."""
     questions = [[0] * (i % 4 + 1) for i in range(count)]
     batches = list(batches_by_length(questions, size))
     assert [len(batch) for batch in batches] == expected
@@ -55,7 +55,7 @@ def test_controls_need_more_than_one_question_at_a_time() -> None:
 
 
 class Noting(nn.Module):
-    """Says the first token of each question, and notes what its weights are meanwhile."""
+    """A stand-in for a method that answers with a question's first token and records the precision of its weights."""
 
     device = torch.device("cpu")
 
@@ -73,7 +73,7 @@ class Noting(nn.Module):
 def test_all_questions_are_answered_with_weights_in_the_runs_precision(
     precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are cast once: a CUDA graph is of weights that stay where they are."""
+    """Weights are cast once, because a CUDA graph needs them to stay in place."""
     engine = EngineSpec.model_validate({"precision": precision})
     settings = SimpleNamespace(engine=engine, evaluation=SimpleNamespace(batch_size=2))
     monkeypatch.setattr(answering, "trained_method", lambda *_: Noting())
@@ -89,7 +89,7 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
 
 
 class Lenient(Number):
-    """A scorer that was edited: any answer will do."""
+    """An edited scorer, which accepts every answer."""
 
     def score(self, text: str, asked: Asked) -> Score:
         return replace(super().score(text, asked), correct=True)
@@ -97,7 +97,7 @@ class Lenient(Number):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The decodings that a method is asked under."""
+    """Return the names of the decodings for which a method is asked."""
     names: list[str] = []
     answer_tests = evaluation.answer_tests
 
@@ -110,7 +110,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def ready(decodings: dict[str, Any], results: Path) -> RunSpec:
-    """A trained run of the small study; it is trained once."""
+    """Return a trained run of the small study. It is trained once."""
     return trained({"id": "cot_sft", "method": "cot_sft"}, decodings, results)
 
 
@@ -131,7 +131,7 @@ def test_what_was_answered_is_scored_again_and_not_asked_again(
     monkeypatch.setitem(SCORERS, "number", Lenient())
     again = evaluation.evaluate(greedy, tmp_path)
     assert asked == ["default"] and first["answered"] == {}
-    made = {"finished": again["answered"]["default"]["finished"]}  # when all was answered, before it was scored
+    made = {"finished": again["answered"]["default"]["finished"]}  # when all was answered, before scoring
     assert again["answered"] == {"default": first["environment"] | made}, "where the answers are from is not forgotten"
     for test, old in first["decodings"]["default"]["tests"].items():
         new = again["decodings"]["default"]["tests"][test]
@@ -147,7 +147,7 @@ def test_what_was_answered_is_scored_again_and_not_asked_again(
 
 
 def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: Path) -> None:
-    """As Coconut's first stage was trained, and recorded with the stage's name and end."""
+    """Each stage answers as it was trained to, and is recorded with the stage's name and end."""
     row = {"id": "coconut", "method": "coconut", "options": {"warm_start": "none"}, "training": {"keep_stages": True}}
     spec = trained(row, {"default": {}, "sampled": {"tokens": "sample", "seeds": 1}}, tmp_path)
     paths, record = Paths(tmp_path, spec), evaluation.evaluate(spec, tmp_path)
@@ -175,7 +175,7 @@ def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: 
 
 
 def test_answers_of_others_are_not_kept(asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file that is damaged, of other weights, of other code, under another decoding of that name."""
+    """They come from a damaged file, other weights, other code, or another decoding of the same name."""
     spec = ready({"default": {}}, tmp_path)
     paths = Paths(tmp_path, spec)
     whole = evaluation.evaluate(spec, tmp_path)["predictions"]

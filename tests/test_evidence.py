@@ -1,4 +1,4 @@
-"""Our records as evidence on the paper's claims, and the table of both."""
+"""Our records as evidence on the paper's claims, and the table of claims."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_training_is_compared_in_gpu_time(tmp_path: Path) -> None:
-    """Of rows that train on more GPUs than others."""
+    """Some rows train on more GPUs than others."""
     both = []
     for engine in ({}, {"kind": "deepspeed", "gpus": 4}):
         ours, folder = made(rows=[*ROWS[:2], ROWS[2] | {"engine": engine}]), tmp_path / str(len(both))
@@ -115,7 +115,7 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
         fabricate_analysis(spec, tmp_path)
     text = contents(ours, tmp_path, Table.claims)["md"]
     for says, shown, verdict in (
-        ("steps follow R", "95.00 %", "not comparable"),  # a size
+        ("steps follow R", "95.00 %", "not comparable"),  # names a size
         ("each drawn digit", "100.00 %", "held"),
         ("and #### in 1.08", "100.00 %", "not comparable"),
         ("and #### in almost", "100.00 %", "held"),
@@ -177,8 +177,10 @@ def test_hits_by_the_habit_of_repeating_are_no_evidence(tmp_path: Path) -> None:
 
 
 def tasks(folder: Path, shares: tuple[float, float], **rs: Any) -> Records:
-    """Random summation and random pairing, each with training data and a test set of its own; ``rs``: the former's
-    block."""
+    """Return the records of Random Summation and Random Pairing, each with its own training data and test set.
+
+    ``rs`` changes the block of Random Summation.
+    """
     names = {"rs": "rs_n2_k3", "rp": "rp_n2_k3"}
     blocks = [
         {"id": id, "title": id, "data": {"train": test, "form": "lines"}, "tests": [test]} for id, test in names.items()
@@ -249,7 +251,10 @@ def test_too_few_trainings_separate_nothing(tmp_path: Path) -> None:
 
 
 def analysis_of(correct: tuple[float, ...], marked: tuple[float, ...]) -> Analysis:
-    """Two questions asked as they are and with a clique of two dimensions at 0, 0.1 and 0.5: shares of each."""
+    """Return an analysis of two questions, as they are and with a clique of two dimensions at 0, 0.1 and 0.5.
+
+    ``correct`` and ``marked`` are the shares of right and of marked answers in each setting.
+    """
     settings = ("", "1, 2 = 0", "1, 2 = 0.1", "1, 2 = 0.5")
     columns = {"value": (None, 0.0, 0.1, 0.5), "correct": correct, "marked": marked, "tokens": (5.0,) * 4}
     lines = [
@@ -283,7 +288,7 @@ def test_a_marker_that_all_answers_have_or_none_is_not_switched() -> None:
 
 
 def test_a_length_is_compared_with_that_length_alone(tmp_path: Path) -> None:
-    """The paper copies at K = 16, 32, 64: what was run at 4, 8 and 16 bears the first alone."""
+    """The paper copies at K = 16, 32 and 64. Of runs at 4, 8 and 16, only the last one has a counterpart."""
     tests = ["copy_k4", "copy_k8", "copy_k16"]
     blocks = [
         {"id": test[5:], "title": test, "data": {"train": test, "form": "lines"}, "tests": [test]} for test in tests

@@ -62,7 +62,7 @@ def test_a_point_is_a_row_that_differs_in_one_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blocks", [ONE, [*ONE, {"id": "text", "title": "Text", "data": {"train": "corpus"}}]])
 def test_six_panels_of_two_rows(tmp_path: Path, blocks: list[dict[str, Any]]) -> None:
-    """One for each block; with one block, the first test set and the others."""
+    """There is one row per block. With a single block, one row has the first test set and the other the rest."""
     figure = drawing(made(blocks=blocks), tmp_path)
     canvas = Canvas(layout="constrained")
     figure.draw(canvas, figure.data())
@@ -94,7 +94,7 @@ def test_a_point_whose_r_is_dead_is_hollow(tmp_path: Path) -> None:
     figure, canvas = SweepsFigure(ours, tmp_path), Canvas(layout="constrained")
     data = figure.data()
     assert set(data.loc[data["dead"], "row"]) == {"shallow_16"}
-    assert data["dead"].to_numpy().sum() == 3  # test sets
+    assert data["dead"].to_numpy().sum() == 3  # one per test set
     figure.draw(canvas, data)
     hollow = [line for axes in canvas.axes for line in axes.lines if line.get_markerfacecolor() == "white"]
     assert [count for line in hollow if (count := np.size(line.get_xdata()))] == [1, 1, 1]

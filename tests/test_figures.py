@@ -26,13 +26,13 @@ from benchmarks.studies.rendered import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
 
-OTHERS = (Figure.copied, Figure.sweeps)  # of studies of their own
+OTHERS = (Figure.copied, Figure.sweeps)  # each needs a study of its own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records of a study with an analysis in each block, and one run that was not timed."""
+    """Return the records of a study with an analysis in each block, and one run that was not timed."""
     made, path = study(), tmp_path_factory.mktemp("results")
     fabricate(made, path)
     for block in made.blocks:
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def files(folder: Path) -> dict[Figure, dict[str, Path]]:
-    """All figures, each rendered once."""
+    """Render each figure once."""
     rendered = {figure: render(study(), folder, figure) for figure in DRAWINGS if figure not in OTHERS}
     return {figure: {path.suffix[1:]: path for path in paths} for figure, paths in rendered.items()}
 
@@ -78,7 +78,7 @@ def test_no_row_beats_one_on_the_front(files: dict[Figure, dict[str, Path]]) -> 
 
 @pytest.mark.parametrize("costs", [(5.8e9, 1.01e10), (1.2e9, 1.9e9), (3e11, 2e13)])
 def test_a_logarithmic_axis_has_several_ticks(costs: tuple[float, float]) -> None:
-    """Of costs within one decade too."""
+    """This includes costs within a single decade."""
     axes = Canvas(layout="constrained").subplots()
     axes.plot(costs, [0, 1])
     log_axis(axes, "cost")
@@ -107,7 +107,7 @@ def test_an_ablation_is_named_after_its_row(folder: Path) -> None:
 
 
 def test_a_method_has_one_colour_in_all_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever rows stand above it, and whatever other packages are installed."""
+    """The colour depends neither on the rows above nor on other installed packages."""
     first = ParetoFigure(study(), folder)
     other = ParetoFigure(study(rows=[{"id": "mine", "method": "marcos"}, *ROWS]), folder)
     cot, plain, ablated, oracle = map(first.look, first.study.rows)
@@ -151,7 +151,7 @@ def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
 
 
 def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
-    """Its panels say so; they would be a red square and a lonely node."""
+    """The panels say so. Otherwise, they would show a red square and a single node."""
     plain = study()
     fabricate(plain, tmp_path)
     results.collect(plain, tmp_path)
@@ -168,12 +168,12 @@ def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
     graph = canvas.axes[5]
     places = np.array([text.get_position() for text in graph.texts])
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1)[np.triu_indices(len(places), 1)]
-    assert len(places) == 5 and apart.min() > 0.5  # of a circle of radius 1
+    assert len(places) == 5 and apart.min() > 0.5  # on a circle of radius 1
 
 
 def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:
     frame = pd.read_csv(files[Figure.cases]["csv"])
-    assert set(frame["setting"]) == {"4, 9, 17 = 0.5"}  # the other set dimension changes nothing
+    assert set(frame["setting"]) == {"4, 9, 17 = 0.5"}  # the other dimension that is set changes nothing
     assert all(frame["before"] != frame["after"]) and set(frame["changed"]) == {40}
 
 
@@ -181,7 +181,7 @@ def test_columns_of_cases_have_headers(folder: Path) -> None:
     drawing, canvas = CasesFigure(study(), folder), Canvas()
     drawing.draw(canvas, drawing.data())
     texts = [text.get_text() for text in canvas.axes[0].texts]
-    assert texts.count("as it is") == texts.count("set by hand") == 2  # one case of each block
+    assert texts.count("as it is") == texts.count("set by hand") == 2  # one case per block
 
 
 def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path
     frame = frame.loc[frame["dims"].isna() | (frame["dims"] == settings["dims"])].reset_index(drop=True)
     ids = list(dict.fromkeys(frame["id"]))[:5]
     frame = frame.loc[frame["id"].isin(ids)].assign(steps="a b c d e f")
-    for value, count in ((0.0, 3), (0.5, 2)):  # a word less of one question, two less of the next
+    for value, count in ((0.0, 3), (0.5, 2)):  # the first question gets one word shorter, the next two words, and so on
         for place, id in enumerate(ids[:count], 1):
             chosen = (frame["id"] == id) & (frame["value"] == value)
             frame.loc[chosen, "steps"] = "a b c d e f"[: -2 * place]
@@ -221,7 +221,7 @@ def test_lines_break_at_blanks_where_there_are_any() -> None:
 
 
 def test_cases_are_shown_where_a_dimension_is_active() -> None:
-    """The first step in which anything is, and the first questions in which it is: others would be empty panels."""
+    """These are the first active step and its first questions with an active dimension: others would be empty."""
     active = np.array([[False, False], [False, True], [False, False], [True, True], [False, False], [True, False]])
     step, cases = chosen(np.array([1, 3, 2, 2, 1, 2]), active)
     assert step == 2 and cases.tolist() == [3, 5]
@@ -257,7 +257,7 @@ def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
 
 @pytest.mark.parametrize("steered", [True, False])
 def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -> None:
-    """Where no digit has one, nothing was steered, and the right panel is empty."""
+    """If no digit has a dimension, nothing was steered, and the right panel is empty."""
     made = study()
     fabricate(made, tmp_path)
     for _, _, spec in analysed(made):
@@ -275,7 +275,7 @@ def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -
     drawing.draw(canvas, data)
     hatched = [patch for axes in canvas.axes for patch in axes.patches if patch.get_hatch()]
     assert len(hatched) == (2 * 2 if steered else 0)  # two digits in each block's panel
-    assert sum(axes.axison for axes in canvas.axes) == (6 if steered else 4)  # with the bars of colours
+    assert sum(axes.axison for axes in canvas.axes) == (6 if steered else 4)  # colour bars included
     text = " ".join(" ".join(drawing.caption(data)).split())
     assert f"{8 if steered else 0} of 10 digits have a dimension of their own" in text
     assert ("no digit can be set by hand" in text) == (not steered)
@@ -295,7 +295,7 @@ def test_a_run_of_another_study_is_named_as_in_this_one(tmp_path: Path, monkeypa
 
 
 def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
-    """Fifteen steps and three: every answer but a tenth copies step 2. One row says the same step all the time."""
+    """Of fifteen steps and of three, all answers but a tenth copy step 2. One row repeats one step all the time."""
     made = study(evaluation={"tests": ["copy_k16", "copy_k4", "gsm8k"], "decodings": {"default": {"seeds": 1}}})
     fabricate(made, tmp_path, {})
     for spec in made.runs.values():
@@ -328,7 +328,7 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
 
 
 def _assert_labels_fit(drawing: Drawing) -> None:
-    """No label of an axis is cut off by the edge of the image."""
+    """Assert that no axis label is cut off by the edge of the image."""
     with styled():
         canvas = Canvas(layout="constrained")
         drawing.draw(canvas, drawing.data())

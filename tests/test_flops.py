@@ -1,4 +1,4 @@
-"""FLOPs do not depend on the kernel that computes attention, but for scores that fused ones compute twice."""
+"""FLOPs do not depend on the attention kernel, except that fused kernels compute scores twice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from methods.backbone import causal_mask, load_backbone
 
 LAYERS, HEADS, KEY_HEADS, HEAD = 2, 4, 2, 8
 ROWS, LENGTH, PADDED = 3, 11, 4
-SCORES = 2 * ROWS * HEADS * LENGTH * LENGTH * HEAD  # FLOPs of one product of queries and keys, in one layer
+SCORES = 2 * ROWS * HEADS * LENGTH * LENGTH * HEAD  # FLOPs of one product of queries and keys in one layer
 
 
 def counted(backend: SDPBackend, backward: bool) -> tuple[int, set[Any]]:
-    """FLOPs of a tiny Qwen2 over padded rows, and the operations that they are of."""
+    """Return the FLOPs of a tiny Qwen2 over padded rows, and the counted operations."""
     sizes = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS}
     overrides = {**sizes, "head_dim": HEAD, "hidden_size": 32, "intermediate_size": 48}
     trunk = load_backbone("qwen2-tiny", 64, overrides=overrides).trunk()
@@ -34,7 +34,7 @@ def counted(backend: SDPBackend, backward: bool) -> tuple[int, set[Any]]:
 
 @pytest.mark.parametrize(("backward", "again"), [(False, 0), (True, LAYERS * SCORES)])
 def test_the_fused_kernel_of_a_cpu_counts_as_products_of_matrices(backward: bool, again: int) -> None:
-    """Which are counted one by one: four in the backward pass, where a fused kernel takes a fifth for the scores."""
+    """The products are counted one by one. The backward pass has four; a fused kernel has a fifth, for the scores."""
     fused, operations = counted(SDPBackend.FLASH_ATTENTION, backward)
     plain, others = counted(SDPBackend.MATH, backward)
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -53,7 +53,7 @@ def test_heads_that_share_keys_count_as_heads_of_their_own(name: str) -> None:
 
 
 def test_counting_keeps_nothing_that_is_computed_again() -> None:
-    """As PyTorch's own tracker of modules does, by which it counts for each of them."""
+    """PyTorch's own module tracker, which is used to count per module, would keep such tensors."""
     trunk, outputs = load_backbone("qwen2-tiny", 64).trunk().train(), list[StorageWeakRef]()
     trunk.gradient_checkpointing_enable({"use_reentrant": False})
     for module in trunk.layers[0].modules():

@@ -28,7 +28,7 @@ DECODINGS: dict[str, Any] = {
     "mean_thoughts": {"thoughts": "mean", "seeds": 1},
 }
 ALPHA = "Training data: equation · Alpha & Co 100%"
-TASKS = (Table.synthetic, Table.longrange)  # whose blocks have one test set each
+TASKS = (Table.synthetic, Table.longrange)  # their blocks have one test set each
 BLOCKS = [
     {"id": block, "title": f"Training data: {block}", "data": {"train": "corpus"}, "tests": [test]}
     for block, test in (("text", "alpha"), ("equation", "beta"))
@@ -41,7 +41,7 @@ def made(**changes: Any) -> Study:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The records of a study where one run has not been evaluated."""
+    """Return the records of a study in which one run has not been evaluated."""
     path = tmp_path_factory.mktemp("results")
     fabricate(made(), path)
     (path / "fake/runs/text/marcos/s0/evaluate.json").unlink()
@@ -208,7 +208,7 @@ def test_a_further_decoding_asks_for_evaluation_but_not_for_training_or_timing()
     before, after = study(evaluation=fewer).runs, made().runs
     marcos, cot = "text/marcos/s0", "text/cot/s0"
     assert before[marcos].digest("evaluate") != after[marcos].digest("evaluate")
-    assert before[cot].digest("evaluate") == after[cot].digest("evaluate")  # no decoding more is for it
+    assert before[cot].digest("evaluate") == after[cot].digest("evaluate")  # the new decoding does not apply to it
     for stage in ("train", "time"):
         assert before[marcos].digest(stage) == after[marcos].digest(stage)
 

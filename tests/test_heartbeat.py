@@ -1,4 +1,4 @@
-"""What ranks say of themselves, and who is named when one dies or hangs."""
+"""The reports of ranks about themselves, and the rank that is named when one dies or hangs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def test_ranks_that_are_behind_are_named() -> None:
 
 
 def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_path: Path) -> None:
-    """All have ended when the parent looks, and the one that was killed is the last of them. Of those that failed it is
-    the first, and its exit code counts, whatever the launcher saw first."""
+    """The killed rank is named even though it is the last in order.
+
+    All ranks have ended when the parent looks. Without a killed rank, the first that failed is named. Its exit code
+    counts, whatever the launcher saw first.
+    """
     for number, failed in enumerate((20.0, 10.0, 0.0)):
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
@@ -60,7 +63,7 @@ def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_pat
 
 
 def test_what_a_rank_died_of_is_told_whatever_the_launcher_saw_first(tmp_path: Path) -> None:
-    """Here the other one, which failed at once for want of it."""
+    """Here the launcher saw the other rank first, which failed at once because its peer was missing."""
     killed, failed = (subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2))
     killed.kill()
     failed.kill()
@@ -87,7 +90,7 @@ def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path)
 
 
 def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
-    """Its neighbours follow it: that it was no signal tells which of them was the first to go."""
+    """Other ranks fail in turn. That it was not a signal shows which of them was the first to end."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     (tmp_path / heartbeat_module.ENVIRONMENT).write_text(json.dumps({}))
@@ -121,7 +124,7 @@ def test_a_heart_goes_on_when_a_disk_was_full(tmp_path: Path, monkeypatch: pytes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(heartbeat_module.json, "dumps", full)
-        heartbeat.fail(1)  # says nothing, and hides no error by one of its own
+        heartbeat.fail(1)  # reports nothing, and must not hide an error by raising another
         until(lambda: len(missed) > 2)
     heartbeat.beat("step 7")
     until(lambda: (beat := read_beat(tmp_path, 0)) and beat.where == "step 7")
@@ -137,7 +140,7 @@ def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
         until(lambda: told)
         beats = heartbeat.written
         until(lambda: heartbeat.written > beats + 2)
-        assert told == [signal.SIGTERM]  # once: the second time would be no more news
+        assert told == [signal.SIGTERM]  # once: a second signal would be nothing new
     finally:
         heartbeat.done()
         signal.signal(signal.SIGTERM, before)
@@ -156,7 +159,7 @@ time.sleep(60)
 def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
     given_up: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """As on another machine. It must not go on writing as the rank of that number in the next try."""
+    """This happens on another machine. The rank must not go on writing under its number during the next try."""
     folder = tmp_path / "ranks"
     make_room(folder)
     rank = subprocess.Popen([sys.executable, "-c", GIVEN_UP, str(folder)], env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -170,7 +173,7 @@ def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
 def test_ranks_see_what_their_parent_was_told_and_no_secret(
     gpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A runner over a hostfile hands on next to nothing of its environment, and a launcher names GPUs by itself."""
+    """A runner over a hostfile passes on almost nothing of its environment, and a launcher sets GPUs itself."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     monkeypatch.setenv("HF_HOME", "/shared/models")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")

@@ -1,4 +1,4 @@
-"""iCoT-SI: what is removed when, how many tokens more, and the loss on what is left."""
+"""iCoT-SI: which tokens are removed when, how many are added at random, and the loss on the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from methods.generation import Decoding
 from methods.icot_si import PUBLISHED_CUTOFF, ICoTSI, ICoTSIOptions
 from tiny import EOS, context, examples, ids, make, passes, questions, text
 
-BARE = {"smoothing": None}  # exactly the stage's count
+BARE = {"smoothing": None}  # without random offsets: exactly the stage's count
 
 
 def icot(options: dict[str, Any] | None = None) -> ICoTSI:
@@ -28,7 +28,7 @@ def icot(options: dict[str, Any] | None = None) -> ICoTSI:
 
 
 def read_and_predicted(method: ICoTSI, place: Context) -> list[tuple[str, str]]:
-    """Each row's text, and what of it is predicted."""
+    """Return each row's text, and the part of it that is predicted."""
     batch = method.collate(examples(), place)
     rows = []
     for row, labels in zip(batch["ids"], batch["labels"], strict=True):
@@ -133,7 +133,7 @@ def test_starts_from() -> None:
     assert ICoTSI.starts_from(ICoTSIOptions(warm_start="cot_sft")) == "cot_sft"
     method, parent = icot({"warm_start": "cot_sft"}), make("cot_sft")
     weights = {name: tensor + 1 for name, tensor in parent.state_dict().items() if name != "lm.lm_head.weight"}
-    method.warm_start(weights)  # as checkpoints are: a tied head is not stored
+    method.warm_start(weights)  # as in checkpoints, which leave out a tied head
     state = method.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in weights.items())
 

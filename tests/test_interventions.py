@@ -1,4 +1,4 @@
-"""Latents set by hand: honoured by the methods that have such latents, refused by all others."""
+"""Latents set by hand: methods with such latents obey, and all others refuse."""
 
 from __future__ import annotations
 

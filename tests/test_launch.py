@@ -1,4 +1,4 @@
-"""Where ranks are started, what the engine's settings become, and who gets which GPU."""
+"""Where ranks are started, how the engine's settings are passed on, and which process gets which GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment that names no place."""
+    """Return an environment without SLURM job, hostfile and visible GPUs."""
     for name in ("SLURM_JOB_ID", "MARCOS_BENCH_HOSTFILE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -65,7 +65,7 @@ def test_one_node_is_deepspeeds_launcher_on_the_gpus_at_hand(bare: pytest.Monkey
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_launcher_gets_no_sigterm_and_a_rank_asks_for_it(asks: bool) -> None:
-    """DeepSpeed's sets a handler of its own, which kills the ranks while they save."""
+    """DeepSpeed's launcher would set its own handler, which kills the ranks while they save."""
     code = "import signal, sys, time; from benchmarks.processes.preemption import unshield; "
     code += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); "
     code += f"{'unshield(); ' if asks else ''}print('ready', flush=True); time.sleep({600 if asks else 0.5})"
@@ -118,7 +118,7 @@ def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -
 
 def test_a_task_of_slurm_finds_its_place(bare: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
-        bare.setenv(name, "")  # put back when the test ends
+        bare.setenv(name, "")  # restored when the test ends
         bare.delenv(name)
     for name, value in {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}.items():
         bare.setenv(name, value)
@@ -164,7 +164,7 @@ def test_only_precision_makes_another_run() -> None:
 
 
 def test_what_a_statistic_of_a_micro_batch_is_taken_of_makes_another_run() -> None:
-    """Or a run would go on with another loss. The number of GPUs alone changes none."""
+    """Otherwise, a run would go on with another loss. The number of GPUs alone does not change the loss."""
     assert digest("codi", micro_batch=2) == digest("codi", kind="deepspeed", gpus=2, micro_batch=2)
     assert digest("codi") == digest("codi", kind="deepspeed", gpus=2)
     ranks = [digest("codi", kind="deepspeed", gpus=count, micro_tokens=100) for count in (1, 2, 3)]
@@ -179,7 +179,7 @@ def test_a_row_may_have_settings_of_its_own() -> None:
 
 
 def test_a_stage_may_have_a_learning_rate_of_its_own() -> None:
-    """On the training's schedule: MarCos's predictor."""
+    """MarCos's predictor has its own rate, on the schedule of the training."""
     method = make("marcos", {**MARCOS, "second_rate": 1e-5})
     training = TrainingSpec(
         epochs=1, learning_rate=1e-3, schedule="cosine", warmup_steps=2, final_learning_rate_share=0
@@ -212,7 +212,7 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
     assert devices.pin(2, tmp_path) == ["0", "1"]
     with pytest.raises(devices.TooFewDevices, match="shows 2 GPUs"):
         devices.pin(3, tmp_path)
-    bare.setenv("SLURM_JOB_ID", "17")  # whose GPU 0 is another one: SLURM gives each job its own
+    bare.setenv("SLURM_JOB_ID", "17")  # GPU 0 of another job is another device: SLURM gives each job its own
     bare.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert devices.pin(1, tmp_path) == ["0"]
     assert sorted(path.name for path in tmp_path.glob("gpu-17*.lock")) == ["gpu-17-0.lock"]
@@ -242,7 +242,7 @@ def test_gpus_are_counted_up_to_a_name_of_none(
 def test_who_holds_a_gpu_is_said_once(
     tmp_path: Path, bare: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often it is asked for until it is free."""
+    """A process asks again and again until the GPU is free."""
     other, waits = FileLock(tmp_path / "gpu-0.lock", "other work"), list[float]()
 
     def wait(seconds: float) -> None:
@@ -262,14 +262,14 @@ def test_a_gpu_is_set_up_before_it_is_used(bare: pytest.MonkeyPatch) -> None:
     attention: list[bool] = []
     bare.setattr(torch.cuda, "is_available", lambda: True)
     bare.setattr(torch.backends.cuda, "enable_cudnn_sdp", attention.append)
-    bare.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # put back when the test ends
+    bare.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # restored when the test ends
     bare.delenv("CUBLAS_WORKSPACE_CONFIG")
     assert pick_device() == torch.device("cuda")
     assert attention == [False] and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_a_group_waits_for_longer_than_the_launcher_does(bare: pytest.MonkeyPatch) -> None:
-    """Who waited would be ended by it, and be named in the place of the rank that hangs."""
+    """With a shorter timeout, a waiting rank would be ended by it, and be named in place of the rank that hangs."""
     import deepspeed
 
     asked: dict[str, Any] = {}
@@ -286,7 +286,7 @@ def test_a_group_waits_for_longer_than_the_launcher_does(bare: pytest.MonkeyPatc
 
 
 def test_gpus_may_have_names_that_are_no_numbers(bare: pytest.MonkeyPatch) -> None:
-    """DeepSpeed reads them as such when it asks pynvml how much of their memory is free."""
+    """DeepSpeed parses them as numbers when it asks pynvml how much memory is free."""
     from deepspeed.accelerator import cuda_accelerator
 
     accelerator = cuda_accelerator.CUDA_Accelerator()

@@ -1,4 +1,4 @@
-"""Locks die with their holder, name it while it lives, and orphans of a workflow end."""
+"""Locks are freed with their holder and name it while it lives, and a workflow's orphans end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WATCH = (
 
 @contextmanager
 def process(code: str, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that has printed its first line."""
+    """Start a Python process, and wait for its first line of output."""
     started = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), **variables},

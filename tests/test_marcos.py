@@ -1,4 +1,4 @@
-"""MarCos beyond the golden cases: directions of attention, grouping of steps, the predictor's loss, lambda."""
+"""MarCos beyond the golden cases: attention directions, grouping of steps, the predictor's loss, and lambda."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(**options: object) -> MarCos:
 
 
 def start(method: MarCos) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What the first step of thinking reads: H_in, which of its positions are real, the neurons, and an R of zeros."""
+    """Return the inputs of the first thinking step: H_in, its attention mask, the neurons, and an R of zeros."""
     batch = method.collate(EXAMPLES, CONTEXT)
     neurons = method.neurons.expand(len(EXAMPLES), -1, -1).clone()
     return method.understand(batch["question"]), batch["question_real"], neurons, torch.zeros(len(EXAMPLES), 2 * 32)
@@ -54,7 +54,7 @@ def thoughts(method: MarCos, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def test_thinking_is_bidirectional() -> None:
-    """A later neuron changes what earlier ones become: with a causal mask it could not."""
+    """A later neuron changes the states of earlier ones, which a causal mask would prevent."""
     method = make()
     question, real, neurons, randomness = start(method)
     before = method.think_once(question, real, neurons, randomness)
@@ -153,7 +153,7 @@ def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
 
 @pytest.mark.parametrize(("randomness", "reads"), [(True, "step"), (True, "path"), (False, "step")])
 def test_tokens_are_the_positions_that_its_transformers_read(randomness: bool, reads: str) -> None:
-    """No end-of-text that nothing follows, and of a row that says nothing only what f reads."""
+    """An end-of-text that nothing follows does not count. Of a step that says nothing, only what f reads counts."""
     method = make(randomness=randomness, encoder_reads=reads)
     read: list[int] = []
 
@@ -182,7 +182,7 @@ def test_f_may_read_the_question_and_the_steps_before(posterior: str) -> None:
     alone, changed, other = (method.encoded([example]) for example in (first, later, asked))
     together = method.encoded(EXAMPLES)
     assert alone is not None and changed is not None and other is not None and together is not None
-    torch.testing.assert_close(together[:1], alone)  # whatever stands beside it
+    torch.testing.assert_close(together[:1], alone)  # whatever its batch mates are
     torch.testing.assert_close(changed[:, 0], alone[:, 0])
     assert not torch.allclose(changed[:, -1], alone[:, -1]) and not torch.allclose(other[:, 0], alone[:, 0])
     batch = method.collate(EXAMPLES[:1], CONTEXT)
@@ -202,7 +202,7 @@ def test_empty_steps_carry_no_loss_but_are_thought() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(("steps", "counted"), [("said", 7), ("all", 9)])
 def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: int) -> None:
-    """Of three examples with three steps each, two of which are empty."""
+    """There are three examples with three steps each, two of which are empty."""
     method = make(sparsity={"weight": 0.5, "steps": steps})
     batch = method.collate(EXAMPLES, CONTEXT)
     mean = method._posterior(batch.tensors)[0].flatten(0, 1)
@@ -261,7 +261,7 @@ def test_noise_of_the_posterior_changes_with_the_step_and_spares_the_l1_norm() -
 @pytest.mark.parametrize("posterior", ["noisy", "gaussian"])
 @torch.no_grad()
 def test_validation_draws_the_same_noise_at_any_step(posterior: str) -> None:
-    """So that weights of different steps are compared by themselves, not by their draws."""
+    """Weights of different steps are then compared by themselves, not by their draws."""
     method = make(posterior=posterior, epsilon=0.5)
 
     def loss(epoch: int, step: int, training: bool) -> Tensor:
@@ -273,7 +273,7 @@ def test_validation_draws_the_same_noise_at_any_step(posterior: str) -> None:
 
 
 def test_draws_of_training_are_keyed_by_epoch_and_step() -> None:
-    """The keys that weights of today are trained with; others would be other weights."""
+    """Existing weights were trained with these keys. Other keys would give other weights."""
     context = replace(CONTEXT, epoch=2, step=7, seed=5)
     assert context.moment == (2, 7) and replace(context, training=False).moment == (None, None)
     keys = make().collate(EXAMPLES, context).keys
@@ -330,7 +330,7 @@ def test_predicted_deviation_never_falls_below_the_posteriors() -> None:
 
 
 def test_upstream_density_has_its_optimum_at_the_wrong_deviation() -> None:
-    """A residual of 0.1 is best told with a deviation of about its root, 0.32, by the published formula."""
+    """By the published formula, a residual of 0.1 is best described by a deviation near its square root, 0.32."""
     log_deviation = torch.linspace(math.log(0.01), math.log(3.0), 2000, dtype=torch.float64)
     residual = torch.tensor(0.1, dtype=torch.float64)
     loss = upstream_nll(residual, torch.zeros_like(log_deviation), log_deviation)
@@ -388,7 +388,7 @@ def test_defaults_are_the_papers() -> None:
 
 
 def test_parameters_at_half_a_billion_are_the_papers() -> None:
-    """Without the thinker's dead token table, and without the R rows of the neuron matrix."""
+    """The paper's number includes the thinker's unused token table and the R rows of the neuron matrix."""
     with torch.device("meta"):
         method = MarCos(MarCosOptions(), Setup(load_backbone("qwen2.5-0.5b", 151665), VOCABULARY))
     total = sum(p.numel() for p in method.parameters())

@@ -1,4 +1,4 @@
-"""Speaking at once, and the passes that refine it."""
+"""Non-autoregressive speaking, and the passes that refine it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def blank(rows: int, length: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def test_blank_places_do_not_see_each_other() -> None:
-    """So that the 128 places of the paper and those that a batch's targets need give the same."""
+    """The paper's 128 places and the number that a batch's targets need therefore give the same results."""
     lm = make(speaking="one_shot").speaking
     long = speak_at_once(lm, thoughts(), *blank(3, 9))
     torch.testing.assert_close(long[:, :4], speak_at_once(lm, thoughts(), *blank(3, 4)))
@@ -53,7 +53,7 @@ def test_known_tokens_are_seen_from_both_sides_and_hidden_ones_by_none() -> None
     seen = (speak_at_once(lm, thoughts(1), ids, known) - before).abs().amax(-1)[0] > 1e-5
     assert seen.all()
     known[0, 2] = False
-    ids[0, 0] = 7  # behind the mask: only its own place reads what it holds
+    ids[0, 0] = 7  # hidden by the mask: only its own place reads its token
     changed = (speak_at_once(lm, thoughts(1), ids, known) - speak_at_once(lm, thoughts(1), *blank(1, 5))).abs()
     assert changed.amax(-1)[0, 1].item() < 1e-5
 
@@ -68,7 +68,7 @@ def test_training_hides_one_to_all_targets_of_each_row() -> None:
     assert sorted(set(hidden.tolist())) == [1, 2, 3, 4, 5]
     assert all(40 < int((hidden == n).sum()) < 120 for n in range(1, 6))
     torch.testing.assert_close(weights[:, 0], 5.0 / hidden)
-    assert (known[:200] != known[200:]).any()  # steps of an example draw each their own
+    assert (known[:200] != known[200:]).any()  # the steps of an example draw independently
     assert (revealed(labels, keys, steps=2, step=4)[0] != known).any()
 
 
@@ -82,7 +82,7 @@ def test_what_is_hidden_does_not_depend_on_the_rest_of_the_batch() -> None:
 
 
 def test_loss_of_a_row_keeps_its_size_whatever_is_hidden() -> None:
-    """Where what is in sight tells nothing, the loss is that without it, on the mean."""
+    """If the visible tokens carry no information, the mean loss is the same as without them."""
     lm = make(speaking="one_shot").speaking
     torch.nn.init.zeros_(lm.get_input_embeddings().weight)  # all logits are equal
     labels = torch.tensor([[5, 6, 7, EOS, IGNORE]])
@@ -94,7 +94,7 @@ def test_loss_of_a_row_keeps_its_size_whatever_is_hidden() -> None:
 
 
 class Scripted:
-    """A speaker whose logits are given, pass by pass; it notes which tokens it was shown."""
+    """A speaker whose logits are given for each pass. It records which tokens it was shown."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *scripts: list[list[tuple[int, float]]]) -> None:
         self.scripts, self.shown = iter(scripts), []
@@ -119,7 +119,7 @@ def test_the_first_pass_alone_takes_the_likeliest_tokens(monkeypatch: pytest.Mon
 
 
 def test_refinement_says_the_least_certain_tokens_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four tokens (the end counts), two are said anew in the second of two passes."""
+    """Of four tokens (the end counts), two are predicted again in the second of two passes."""
     first = [(5, 9.0), (6, 1.0), (7, 2.0), (EOS, 9.0), (8, 0.5)]
     second = [(2, 9.0), (3, 5.0), (4, 5.0), (9, 9.0), (9, 9.0)]
     speaker = Scripted(monkeypatch, [first], [second])
@@ -174,7 +174,7 @@ def test_speaking_starts_from_one_token_where_a_newline_has_two() -> None:
 
 
 def test_what_is_said_at_once_is_never_drawn() -> None:
-    """The likeliest token of every place: only R is drawn."""
+    """Every place has its likeliest token: only R is drawn."""
     drawn = Decoding(tokens="sample", latents="mean")
     answers = [make(speaking="one_shot").generate(QUESTIONS, replace(drawn, seed=seed)).answer for seed in (0, 1)]
     assert torch.equal(*answers) and not make(speaking="one_shot").stochastic(drawn)

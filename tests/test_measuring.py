@@ -1,4 +1,4 @@
-"""What a study costs on a machine, measured before training: on a tiny backbone and the embedded corpus."""
+"""Measuring what a study costs on a machine before training, with a tiny backbone and the embedded corpus."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     lines = {line["row"]: line for line in json.loads((folder / "table_small.json").read_text())["lines"]}
     assert list(lines) == ["cot_sft", "coconut", "marcos"]
     for line in lines.values():
-        assert line["tokens_per_second"] > 0 and line["peak_memory_gb"] > 0 and line["mfu"] is None  # no GPU's peak
+        # A CPU has no known peak
+        assert line["tokens_per_second"] > 0 and line["peak_memory_gb"] > 0 and line["mfu"] is None
         assert line["paper_gpu_hours"] and line["train_ratio"] == pytest.approx(
             line["paper_gpu_hours"] * 3600 / line["epoch_seconds"]
         )
         assert line["embedded_in_domain_seconds"] > 0
-    assert lines["coconut"]["epoch_seconds"] > lines["cot_sft"]["epoch_seconds"]  # it starts from the other
+    assert lines["coconut"]["epoch_seconds"] > lines["cot_sft"]["epoch_seconds"]  # its warm start is included
     tokens = read_json(results / "small/data/equation/done.json")["tokenizer"]["size"]
-    assert lines["cot_sft"]["losses"][0] == pytest.approx(np.log(tokens), rel=0.01)  # of weights that know nothing
+    assert lines["cot_sft"]["losses"][0] == pytest.approx(np.log(tokens), rel=0.01)  # the weights are untrained
     assert np.mean(lines["cot_sft"]["losses"][-3:]) < lines["cot_sft"]["losses"][0]
     assert lines["marcos"]["losses"] is None
     table = (folder / "table_small.md").read_text()
@@ -78,7 +79,7 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
 
 
 def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
-    """Of every row: each joins a process group of its own."""
+    """Each row joins a process group of its own."""
     rows = [{"id": name, "method": "cot_sft"} for name in ("once", "again")]
     study = small_study(rows, engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1})
     records = [record for record in measure(study, tmp_path, tmp_path / "here", steps=1, timed=1) if record["train"]]
@@ -88,7 +89,7 @@ def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
 
 
 def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) -> None:
-    """Without DeepSpeed, though the study asks for it; an epoch has the study's own number of rows."""
+    """DeepSpeed is left out although the study asks for it. An epoch has the study's own number of rows."""
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "offload": "optimizer"}
     study = small_study([{"id": "cot_sft", "method": "cot_sft"}], engine=engine, training={"epochs": 1})
     path = tmp_path / "small.yaml"
@@ -137,7 +138,7 @@ def test_a_row_whose_loss_is_asked_for_is_measured(
 def test_what_a_row_starts_from_is_measured_though_another_study_trains_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its time is in the row's epoch. Shared runs that nothing starts from are left out."""
+    """Its time is part of the row's epoch. Shared runs that no row starts from are left out."""
     first = small_study(ROWS)
     monkeypatch.setattr("benchmarks.studies.study.load_study", lambda name: first)
     monkeypatch.setattr(measuring, "prepare", lambda *_: None)
@@ -179,7 +180,7 @@ def test_an_epoch_includes_warm_starts_that_were_measured() -> None:
 
 @pytest.mark.parametrize("name", ["paper_synthetic", "paper_long_range"])
 def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: Path, name: str) -> None:
-    """The paper's has one for all of them, and each block is measured on its own test set."""
+    """The paper's table has one block for all of them, and each block is measured on its own test set."""
     study = load_study(name)
     phase = {"step_seconds_median": 0.5, "tokens_per_step": 10, "flops_per_step": 1e12, "epoch_seconds": 7200}
     engine = EngineSpec().model_dump()
@@ -194,7 +195,8 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
         write_json(tmp_path / f"runs/{name}/{block.id}/marcos.json", record)
     text = render_measured(study, tmp_path)[0].read_text()
     shown = [line for line in text.splitlines() if line.startswith("| MarCos")]
-    assert len(shown) == len(study.blocks) and all(line.count("2.00") == 2 for line in shown)  # GPU-h, its own test
+    # GPU-hours and the block's own test set
+    assert len(shown) == len(study.blocks) and all(line.count("2.00") == 2 for line in shown)
 
 
 def test_what_the_paper_says_of_a_number_stands_beside_it(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_what_the_paper_says_of_a_number_stands_beside_it(tmp_path: Path) -> Non
 
 
 def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
-    """Its study has a test set more by now; the table has those that were measured."""
+    """The study has gained a test set since. The table has those that were measured."""
     committed = Path(__file__).parents[1] / "results/reference/h200"
     shutil.copytree(committed / "runs", tmp_path / "runs")
     for path in render_measured(load_study("paper_0.5b"), tmp_path):
@@ -223,7 +225,7 @@ def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
         ("NVIDIA A100-SXM4-40GB", "A100-40"),
         ("NVIDIA A100-PCIE-40GB", "A100-40"),
         ("NVIDIA GeForce RTX 4090", "RTX-4090"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),  # these have less than what they are called after
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),  # these have less memory than the GPU they are named after
         ("NVIDIA GeForce RTX 4090 D", None),
         ("NVIDIA H100 PCIe", None),
         ("NVIDIA H100 NVL", None),

@@ -1,5 +1,4 @@
-"""What is wrong with settings is said in the words of a study file: where, what, and the mend. And what commands say
-that find nothing to read."""
+"""Messages on wrong settings, in the words of a study file (where, what, and the fix), and on missing input."""
 
 from __future__ import annotations
 
@@ -169,7 +168,7 @@ def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
 def test_a_command_names_the_one_to_run_before_it(
     arguments: list[str], mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the whole path of the folder in which it found nothing: that may be another one than was meant."""
+    """It also names the full path of the empty folder, which may not be the one that was meant."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, [*arguments, "--results", "there"])
     assert done.exit_code == 2 and mend in done.output and str(tmp_path / "there") in done.output
@@ -198,7 +197,7 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal(
     ("steps", "shown"),
     [
         (["2+5=7", "#### 7"], ("1. 2+5=7", "#### 7")),
-        (["2+5=7\n1+1=2\n#### 7"], ("1. 2+5=7\n2. 1+1=2", "#### 7")),  # all in one text
+        (["2+5=7\n1+1=2\n#### 7"], ("1. 2+5=7\n2. 1+1=2", "#### 7")),  # everything in one text
         (["#### 7"], ("", "#### 7")),
         (["\n\n"], ("", r"(no answer) '\n\n'")),  # an untrained model
         (["2+5", "<<<"], ("1. 2+5", "(no answer) '<<<'")),
@@ -225,7 +224,7 @@ def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[st
     ],
 )
 def test_fields_of_no_model_are_refused(field: str, message: str, tmp_path: Path) -> None:
-    """What no configuration has would be kept, and another model trained than is meant."""
+    """A field that no configuration has would be stored, and another model trained than intended."""
     (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}}}}}\n")
     done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
     assert done.exit_code == 2 and message in " ".join(done.output.split()), done.output

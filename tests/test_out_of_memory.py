@@ -1,4 +1,4 @@
-"""A GPU whose memory is full: what was at work is named with the mend, and what was measured before is kept."""
+"""A GPU with full memory: the message names what was at work and the fix, and earlier measurements are kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def full(*_: Any, **__: Any) -> None:
 
 
 def call(folder: Path, command: str, *options: str, **settings: Any) -> str:
-    """What a command that is to fail for its input says, on one line."""
+    """Run a command that must fail on its input, and return its output on one line."""
     path = folder / "small.yaml"
     path.write_text(small_study(ROWS, **settings).model_dump_json(exclude_unset=True))
     run = CliRunner().invoke(app, [command, str(path), *options, "--results", str(folder)])
@@ -60,7 +60,7 @@ def test_answers_name_their_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_measured_before_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row is written as its parts are there. A whole record stays until another one is whole."""
+    """A row is written as soon as its parts exist. A complete record stays until another one is complete."""
     measured = ("measure", "--name", "here", "--timed", "2", "--repeats", "1")
     with monkeypatch.context() as patch:
         patch.setattr(Coconut, "forward", full)

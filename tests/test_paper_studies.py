@@ -1,4 +1,4 @@
-"""Each of the paper's studies, end to end, with stand-ins of a few thousand parameters for its backbones and data."""
+"""Each of the paper's studies end to end, with stand-ins of a few thousand parameters for its backbones and data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.training import start
 from methods.backbone import load_backbone
 
 PAPER = [name for name in shipped() if name.startswith("paper_")]
-STAND_INS = {  # by the training data of a study: what is generated faster, and its test
+STAND_INS = {  # by a study's training data: a corpus that is generated faster, and its test set
     **dict.fromkeys(("rs_n5_k3", "rp_n5_k3", "p24_k3"), ("rs_n2_k3", "rs_n2_k3")),
     **dict.fromkeys(("copy_k16", "copy_k32", "copy_k64"), ("copy_k4", "copy_k4")),
 }
@@ -35,7 +35,7 @@ SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "nu
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """For each pretrained backbone a checkpoint of its architecture, with the tokenizer, in a folder."""
+    """Save a checkpoint and tokenizer of each pretrained backbone's architecture, and return their folders."""
     records = load_records("embedded_in_domain", "equation", "test")
     made = {}
     for name, size in (("qwen2.5-0.5b", 400), ("llama-3.2-1b", 420)):
@@ -49,8 +49,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 
 
 def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
-    """The study with its rows, options, curricula and (but for synthetic tasks) epochs, on 8 examples and with tiny
-    backbones."""
+    """Return a study with tiny backbones and 8 examples.
+
+    It keeps its rows, options, curricula and (except for synthetic tasks) epochs.
+    """
     content = yaml.safe_load(study_path(name).read_text())
     for place in (content, *content["blocks"], *content["rows"]):
         if backbone := place.get("backbone"):
@@ -61,7 +63,7 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
                 place["backbone"] = {**backbone, "overrides": {**SIZES, "num_key_value_heads": 1, "vocab_size": 0}}
     if "pretrained" not in content["backbone"]:
         content["tokenizer"] = {"trained": 400}
-    if content["blocks"][0]["data"]["train"] in STAND_INS:  # one task stands for all: they take many steps
+    if content["blocks"][0]["data"]["train"] in STAND_INS:  # one task stands for all, because they take many steps
         content["blocks"], content["training"]["epochs"] = content["blocks"][:1], 2
     tests = set()
     for block in content["blocks"]:
@@ -97,7 +99,7 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
     for table in study.tables:
         text = next(path for path in render(study, tmp_path, table) if path.suffix == ".md").read_text()
         assert all(deviation in text for deviation in study.deviations)
-        assert table == Table.claims or "not run" not in text  # it looks at other studies too
+        assert table == Table.claims or "not run" not in text  # the table of claims looks at other studies too
     for _, _, spec in analysed(study) if study.figures else ():
         analyse(spec, tmp_path)
     drawn = {}
@@ -105,10 +107,11 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
         with suppress(NothingToDraw):
             drawn[figure] = {path.suffix: path.stat().st_size for path in render_figure(study, tmp_path, figure)}
     assert all(sizes[".png"] > 5_000 for sizes in drawn.values())
-    assert drawn.keys() >= set(study.figures) - {Figure.cases}  # no answer changes by what is set in untrained models
+    # Setting dimensions by hand changes no answer of an untrained model
+    assert drawn.keys() >= set(study.figures) - {Figure.cases}
 
 
 def _epochs(spec: Any) -> float:
-    """Of one step each; MarCos without R has no second phase."""
+    """Return a run's epochs, each of one step. MarCos without R has no second phase."""
     share = spec.options.get("first_phase", 1.0) if spec.options.get("randomness") is False else 1.0
     return spec.training.epochs * share

@@ -21,12 +21,12 @@ CONTEXT = Context(Stage("any", 1.0), epoch=0, step=0, seed=0)
 
 
 class Golden:
-    """One case: the model with its weights, and the batch, each row split behind its last thought."""
+    """A golden case: the model with its weights, and the batch, with each row split after its last thought."""
 
     def __init__(self, path: Path) -> None:
         self.tensors, meta = load_case(path)
         self.eos, markers = int(meta["eos"]), [int(meta[name]) for name in ("bot", "eot", "latent")]
-        # the questions bring their own line ends
+        # The questions have their own line ends
         vocabulary = Vocabulary(min(markers), self.eos, lambda text: [0] if text == "<<" else [])
         options = CoconutOptions(thoughts_per_step=1, max_stage=int(meta["latents"]), stage_share=0.01)
         size = self.tensors["weight.model.embed_tokens.weight"].shape[0]
@@ -106,6 +106,6 @@ def test_greedy_tokens_of_all_questions_at_once(golden: Golden) -> None:
     questions = [asked[: asked.index(golden.model.begin)] for asked in prompts]
     answers = golden.model.generate(questions, Decoding(max_new_tokens=limit)).answer
     for answer, tokens in zip(answers, wanted, strict=True):
-        ended = (tokens == golden.eos).cumsum(0) > 0  # the published loop does not look for the end in its first token
+        ended = (tokens == golden.eos).cumsum(0) > 0  # the published loop does not check its first token for the end
         assert torch.equal(answer[: len(tokens)], tokens.masked_fill(ended, golden.eos)[: len(answer)])
         assert (tokens.masked_fill(ended, golden.eos)[len(answer) :] == golden.eos).all()

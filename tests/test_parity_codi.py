@@ -27,7 +27,7 @@ def our_name(name: str) -> str:
 
 
 class Golden:
-    """One case: the model with its weights, and the examples that its batch was laid out from."""
+    """A golden case: the model with its weights, and the examples that its batch was made from."""
 
     def __init__(self, path: Path) -> None:
         self.tensors, meta = load_case(path)
@@ -107,7 +107,7 @@ def test_student_logits(golden: Golden) -> None:
 def test_greedy_tokens(golden: Golden) -> None:
     expected = golden.tensors["out.greedy_tokens"]
     generated = golden.model.generate(golden.asked, Decoding(max_new_tokens=expected.shape[1])).answer
-    ended = (expected == golden.eos).cumsum(1) > 0  # the published loop writes on after the end
+    ended = (expected == golden.eos).cumsum(1) > 0  # the published loop continues after the end
     written = generated.shape[1]
     assert torch.equal(generated, expected.masked_fill(ended, golden.eos)[:, :written])
     assert ended[:, written:].all()

@@ -22,7 +22,7 @@ OURS = {  # published prefix -> ours
     "latent_policy.log_std.": "latent_head.log_deviation.",
 }
 CONTEXT = Context(Stage("compression", 1.0), epoch=0, step=0, seed=0, training=False)
-POINT = 1e-9  # deviation that the published code gives a deterministic head, seen in its entropy alone
+POINT = 1e-9  # the deviation that the published code gives a deterministic head; it shows only in the head's entropy
 pytestmark = pytest.mark.skipif(not CASES, reason=f"{FOLDER} names no folder with colar_*.safetensors")
 
 
@@ -32,7 +32,7 @@ def our_name(name: str) -> str:
 
 
 class Golden:
-    """One case: the model with its weights, and its batch with the labels that were drawn."""
+    """A golden case: the model with its weights, and its batch with the labels that were drawn."""
 
     def __init__(self, path: Path) -> None:
         self.tensors, meta = load_case(path)
@@ -48,7 +48,8 @@ class Golden:
             }
         )
         config = backbone_config(meta, vocab_size=int(meta["separator"]))
-        vocabulary = Vocabulary(config.vocab_size, int(meta["eos"]), lambda text: [])  # pieces hold the whole layout
+        # The examples contain the whole layout
+        vocabulary = Vocabulary(config.vocab_size, int(meta["eos"]), lambda text: [])
         self.model = CoLaR(options, Setup(Backbone(config), vocabulary)).double()
         state["embedding_deviation"] = torch.tensor(float(meta["embeds_std"]), dtype=torch.double)
         missing, unexpected = self.model.load_state_dict(state, strict=False)
@@ -63,7 +64,7 @@ class Golden:
         return batch
 
     def examples(self) -> list[Example]:
-        """The separators that open chain and answer, and the end of text, are the method's own."""
+        """Return the examples. The method adds the separators that open chain and answer, and the end of text."""
         count = sum(name.startswith("in.q") for name in self.tensors)
         pieces = [[self.tensors[f"in.{kind}{row}"].tolist() for kind in "qsa"] for row in range(count)]
         return [Example(str(i), q, [s[1:]], a[1:-1]) for i, (q, s, a) in enumerate(pieces)]

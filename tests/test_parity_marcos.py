@@ -37,7 +37,7 @@ def our_name(name: str) -> str:
 
 
 class Golden:
-    """One case: the model with its weights, and the batch."""
+    """A golden case: the model with its weights, and the batch."""
 
     def __init__(self, path: Path) -> None:
         self.tensors, self.meta = load_case(path)
@@ -107,7 +107,7 @@ def test_losses_and_gradients(golden: Golden) -> None:
             continue
         name = name.removeprefix("grad.")
         if name == "neuron_matrix":
-            assert not expected[golden.neurons :].any()  # the R rows of the published matrix feed nothing here
+            assert not expected[golden.neurons :].any()  # the R rows of the published matrix have no use here
             close(gradients["neurons"], expected[: golden.neurons])
         else:
             close(gradients[our_name(name)], expected)
@@ -146,7 +146,7 @@ def test_greedy_tokens(golden: Golden) -> None:
         keys = torch.zeros(len(expected), dtype=torch.long)
         decoding = Decoding(max_new_tokens=expected.shape[1] - 1)
         tokens, _ = decode(model.speaking, prefix, decoding, keys, golden.eos)
-        ended = (expected[:, 1:] == golden.eos).cumsum(1) > 0  # the published loop writes on after the end
+        ended = (expected[:, 1:] == golden.eos).cumsum(1) > 0  # the published loop continues after the end
         wanted = expected[:, 1:].masked_fill(ended, golden.eos)
         padded = torch.nn.functional.pad(tokens, (0, wanted.shape[1] - tokens.shape[1]), value=golden.eos)
         assert torch.equal(padded, wanted)

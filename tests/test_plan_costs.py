@@ -1,4 +1,4 @@
-"""Plans of studies: hours, lengths, disk, and what is refused."""
+"""Plans of studies: hours, lengths, disk space, and what is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
 
 
 def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[Study, Path]) -> None:
-    """So that advice to set one agrees with its column; a stage below may not be able to offload."""
+    """Advice to set a stage then agrees with the stage's column. A lower stage may not support offloading."""
     _, folder = prepared
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "offload": "optimizer"}
     study = small_study(PLANNED[:1], engine=engine)
@@ -59,7 +59,7 @@ def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[
 
 @pytest.fixture
 def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No published file is at hand."""
+    """Make all published files unavailable."""
     for variable in ("MARCOS_BENCH_DATA", "MARCOS_BENCH_TOKENIZER"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -71,7 +71,7 @@ def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hours_know_of_ranks_that_wait(
     prepared: tuple[Study, Path], batch: int, micro: int | None, ranks: int, occupancy: float
 ) -> None:
-    """For the one that has most examples of the engine's own parts."""
+    """Ranks wait for the one with the most examples."""
     _, folder = prepared
     engine = {"kind": "deepspeed", "gpus": ranks, "micro_batch": micro}
     study = small_study(PLANNED[:1], engine=engine, training={"batch_size": batch})
@@ -95,8 +95,11 @@ def test_hours_know_of_ranks_that_wait(
 
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])
 def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path]) -> None:
-    """Memory is then for the largest of all passes, be it of few long rows or, where a row costs much whatever its
-    length, of all rows of a batch; hours are for the passes that batches of all lengths take."""
+    """A plan's memory is then that of the largest pass.
+
+    This may be a pass of few long rows or, if a row has a large fixed cost, of all rows of a batch. Hours are for the
+    passes that batches of all lengths take.
+    """
     _, folder = prepared
     rows = [one for one in PLANNED if one["id"] == row]
     whole, cut = (plan(small_study(rows, engine={"micro_tokens": tokens}), folder)[0] for tokens in (None, 32 * 30))
@@ -139,7 +142,7 @@ def test_the_largest_of_the_paper_s_runs_fit_the_gpu_that_they_are_for(
 def test_hours_are_the_host_s_where_the_gpu_is_faster(
     prepared: tuple[Study, Path], row: str, again: bool, depth: float
 ) -> None:
-    """CODI: the teacher, the question, six latents and the answer, one after the other."""
+    """For CODI, the teacher, the question, six latents and the answer are computed one after the other."""
     _, folder = prepared
     engine = {"kind": "deepspeed", "gpus": 2, "micro_batch": 4, "activation_checkpointing": again}
     study = small_study([one for one in PLANNED if one["id"] == row], engine=engine)
@@ -155,7 +158,10 @@ def test_hours_are_the_host_s_where_the_gpu_is_faster(
 
 
 def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
-    """At 0.5B on an H200, whether GPU or host is waited for. By FLOPs alone two of five would be a fifth."""
+    """This is checked at 0.5B on an H200, whether the time is the GPU's or the host's.
+
+    By FLOPs alone, two of the five estimates would be a fifth of the measured time.
+    """
     records = {file.stem: read_json(file) for file in sorted(MEASURED.glob("runs/paper_0.5b/equation/*.json"))}
     shares = {}
     for row, made in _plans("paper_0.5b", *records).items():
@@ -169,7 +175,7 @@ def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
 
 
 def test_memory_is_for_the_longest_rows_of_all(prepared: tuple[Study, Path], tmp_path: Path) -> None:
-    """Of the data where they are prepared, else of all rows that would be: the sample need not have them."""
+    """They are those of prepared data, or else of all rows that would be prepared. The sample may not contain them."""
     study, results = prepared
     (block,) = study.blocks
     lengths, corpus = lengths_of(study, block, results), open_corpus(results / "small/data/equation", "train")
@@ -209,7 +215,7 @@ def test_data_of_which_nothing_is_left_to_train_on_have_no_plan(data: dict[str, 
 
 
 def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the folder of published files has none of a data set, which would then be read from the hub."""
+    """This includes a data set that the folder of published files lacks, which would otherwise be read from the hub."""
     monkeypatch.setenv(sources.FOLDER, str(tmp_path))
     monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
     found = expected_lengths(DataSpec(train="gsm8k"), TokenizerSpec(trained=512))
@@ -217,12 +223,12 @@ def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DataError, match="'multiarith' has no train split; it has: test"):
         expected_lengths(DataSpec(train="multiarith"), TokenizerSpec(trained=512))
     (tmp_path / "gsm8k").mkdir()
-    (tmp_path / "gsm8k/train.jsonl").write_text("cut")  # what cannot be used is as good as nothing
+    (tmp_path / "gsm8k/train.jsonl").write_text("cut")  # a file that cannot be used counts as missing
     assert expected_lengths(DataSpec(train="gsm8k"), TokenizerSpec(trained=512)).basis == found.basis
 
 
 def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
-    """As if so many bytes were free everywhere."""
+    """Pretend that ``size`` bytes are free on every disk."""
     monkeypatch.setattr(costs.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
 
 
@@ -247,8 +253,11 @@ def test_studies_of_each_kind_have_a_plan(
 
 
 def test_parameters_are_those_of_the_paper(without_files: None) -> None:
-    """But for the token table of the thinking layer, 136,134,656 parameters that are never used, and rows of neurons in
-    the place of R, 16 x 896."""
+    """Ours lack two parts of the paper's parameters.
+
+    These are the token table of the thinking layer, 136,134,656 parameters that are never used, and the rows of the
+    neuron matrix in the place of R, 16 x 896.
+    """
     found = _plans("paper_0.5b", "cot_sft", "marcos", "marcos_wo_r")
     assert found["cot_sft"].parameters == 494_032_768
     assert found["marcos"].parameters == 2_426_696_320 - 136_134_656 - 16 * 896
@@ -258,7 +267,7 @@ def test_parameters_are_those_of_the_paper(without_files: None) -> None:
 
 
 def _plans(name: str, *rows: str) -> dict[str, RunPlan]:
-    """Plans of some rows, by assumed lengths."""
+    """Return the plans of some rows, by assumed lengths."""
     study = load_study(name)
     block = study.blocks[0]
     lengths = expected_lengths(block.data, study.tokenizer_of(block))
@@ -276,7 +285,7 @@ def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
 
 
 def test_a_plan_says_nothing_that_is_not_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers warns of how activations are asked to be recomputed, and of a trunk without a token table."""
+    """Transformers would warn of the way in which checkpointing is enabled, and of a trunk without a token table."""
     study = small_study(PLANNED[-1:], engine={"activation_checkpointing": True})
     (tmp_path / "small.yaml").write_text(study.model_dump_json())
     logged: list[str] = []
@@ -288,7 +297,7 @@ def test_a_plan_says_nothing_that_is_not_of_it(tmp_path: Path, monkeypatch: pyte
 
 
 def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most, and not much more: checkpoints, selected weights of both phases, features of every row."""
+    """The estimate is a close upper bound: checkpoints, selected weights of both phases, and features of all rows."""
     study = small_study([PLANNED[-1]])
     prepare(study, study.blocks[0], tmp_path)
     run = study.runs["equation/marcos/s0"]
@@ -311,7 +320,7 @@ def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: p
 
 def test_kept_stages_stay_on_the_disk(prepared: tuple[Study, Path]) -> None:
     keeping = small_study([row | {"training": {"keep_stages": True}} for row in PLANNED])
-    stages = {"cot_sft": 1, "coconut": 4, "marcos": 1}  # of MarCos's phases the first cannot answer
+    stages = {"cot_sft": 1, "coconut": 4, "marcos": 1}  # the first of MarCos's phases cannot answer
     own, kept = ({one.run.row: one for one in plan(study, prepared[1])} for study in (prepared[0], keeping))
     for row, count in stages.items():
         assert own[row].left == own[row].memory.weights and kept[row].left == count * own[row].left
@@ -321,7 +330,7 @@ def test_kept_stages_stay_on_the_disk(prepared: tuple[Study, Path]) -> None:
 def test_too_little_disk_is_refused_with_the_mend(
     prepared: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the folder of results is not there yet, too."""
+    """This includes a results folder that does not exist yet."""
     made = plan(*prepared)
     needed = max(one.disk - one.left for one in made) + sum(one.left for one in made)
     with_free_disk(monkeypatch, needed)
@@ -329,7 +338,7 @@ def test_too_little_disk_is_refused_with_the_mend(
     with_free_disk(monkeypatch, needed - 1)
     (refusal,) = refusals(made, GPUS["H200"], tmp_path / "new" / "results")
     for free, warned in ((needed, True), (sum(one.disk for one in made), False)):
-        with_free_disk(monkeypatch, free)  # six runs, all of which eight GPUs train at a time
+        with_free_disk(monkeypatch, free)  # six runs, which the eight GPUs train at a time
         text = render(prepared[0], made, GPUS["H200"], 0.4, tmp_path)
         assert ("WARNING: there is no room for 6 at a time, as 8 GPUs train them" in text) == warned
     assert refusal.startswith("TOO LITTLE DISK: ") and "make room there, or name another folder" in refusal

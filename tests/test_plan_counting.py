@@ -1,4 +1,4 @@
-"""What is planned agrees with what is counted and measured where that is possible: FLOPs, kept tensors, peak memory."""
+"""Planned FLOPs, kept tensors and peak memory agree with counted and measured ones where these are available."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.training import start
 from methods.base import Budget
 from small import PLANNED, small_study
 
-FLOPS_ERROR = 0.1  # few batches are counted on either side
+FLOPS_ERROR = 0.1  # both sides count only a few batches
 SIZE = Dimensions(40, 56, 6, 4, 2, 12, 160)
 BUDGET = Budget(2.0, 10, (26,) * 8)
 EXAMPLES = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
@@ -48,7 +48,7 @@ def test_flops_are_those_that_are_counted_while_training(tmp_path: Path) -> None
 
 
 def test_layers_that_run_again_keep_their_inputs_alone() -> None:
-    """Counted with numbers: the layers' inputs; and one layer's own share of what is kept without."""
+    """With values, only the layers' inputs are kept, plus what one layer keeps without checkpointing."""
     again = {"activation_checkpointing": True}
     for spec in small_study([row for row in PLANNED if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
         stage = sized_method(spec, SIZE).stages(BUDGET)[0]
@@ -81,7 +81,7 @@ def test_a_forward_pass_that_asks_for_a_number_is_refused(monkeypatch: pytest.Mo
 
 
 def test_what_was_counted_is_let_go() -> None:
-    """Plans count some dozens of methods in one process."""
+    """Plans count dozens of methods in one process."""
     spec = next(iter(small_study(PLANNED).runs.values()))
     method = sized_method(spec)
     kept_by(method, method.stages(BUDGET)[0], EXAMPLES, "float32")
@@ -95,8 +95,8 @@ def test_what_was_counted_is_let_go() -> None:
 
 
 def _peak(spec: RunSpec, results: Path, send: Any) -> None:
-    """How far training raises this process's resident memory, in bytes."""
-    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: what is freed goes back at once
+    """Send the number of bytes by which training raises this process's resident memory."""
+    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD, so that freed memory is returned at once
     start.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
     before = _resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""Memory of a rank by ZeRO stage, and what to set where a run does not fit."""
+"""Memory of a rank by ZeRO stage, and advice for runs that do not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from small import PLANNED, small_study
 
 
 def test_zero_splits_moments_then_gradients_then_weights() -> None:
-    """And adds a second copy of the weights that a rank updates, and the weights that are gathered."""
+    """It also adds a second copy of the weights that a rank updates, and the gathered weights."""
     memory = Memory(weights=4.0, copy=2.0, gradients=4.0, moments=8.0, activations=1.0)
     assert [memory.on(1, stage) for stage in range(4)] == [19.0, 23.0, 23.0, 27.0]
     assert [memory.on(8, stage) for stage in range(4)] == [19.0, 12.5, 9.0, 9.5]
@@ -36,7 +36,7 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
     ],
 )
 def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activations: int, advice: str) -> None:
-    """``weights`` in GB with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
+    """``weights`` are in GB, with gradients and moments, at micro-batch 16, on a GPU with 100 GB of room."""
     part = weights * 1e9 / 4
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": stage, "offload": offload}
@@ -47,13 +47,13 @@ def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activat
 
 
 def test_advice_to_split_weights_leaves_compilation_out() -> None:
-    """Which needs layers whose weights are whole."""
+    """Compilation needs layers with whole weights."""
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "compile": True}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
     made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, Memory(80e9, 0.0, 80e9, 160e9, 1e9), 1.0, 1.0, 1e9, "made up", (1,))
     advice = made.advice(GPU("made up", 100e9 / USABLE, 1.0, 1.0))
     assert advice == "DOES NOT FIT: set zero_stage to 3 and compile to false"
-    uneven = replace(made, even_passes=False)  # ZeRO 3 is refused there
+    uneven = replace(made, even_passes=False)  # ZeRO 3 is refused for such a method
     assert uneven.advice(GPU("made up", 100e9 / USABLE, 1.0, 1.0)).endswith("take more GPUs, or larger ones")
     EngineSpec.model_validate({**engine, "zero_stage": 3, "compile": False})
 
@@ -62,9 +62,9 @@ def test_advice_to_split_weights_leaves_compilation_out() -> None:
     ("row", "ranks", "batch", "advice"),
     [
         ("cot_sft", 1, 256, "set micro_batch to 22"),
-        ("cot_sft", 8, 256, "set micro_batch to 16"),  # 22 would make 12 micro-batches, and 4 ranks wait
+        ("cot_sft", 8, 256, "set micro_batch to 16"),  # 22 would give 12 micro-batches, and 4 ranks would wait
         ("cot_sft", 3, 250, "set micro_batch to 21"),
-        ("cot_sft", 8, 9, "set micro_batch to 9"),  # none keeps 8 ranks busy
+        ("cot_sft", 8, 9, "set micro_batch to 9"),  # no size keeps 8 ranks busy
         ("codi", 1, 256, "set micro_batch to 22 (another run: distillation depends on it)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The foot of a table: what made its numbers."""
+"""The provenance in a table's footer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
     }
     for run in collected.runs.values():
         assert run.train
-        run.train.stages[0].epochs = None  # as in older records, which do not say
+        run.train.stages[0].epochs = None  # missing in older records
     assert "Training, text" not in provenance(made, collected)
 
 

@@ -1,4 +1,4 @@
-"""A run on two ranks that is killed and stopped at every moment ends as a run on one process that nothing disturbed."""
+"""A run on two ranks that is killed and stopped in every way ends like an undisturbed run on one process."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from inflict import nth_call
 from small import MARCOS, fresh, small_study
 
 RANKS = {"kind": "deepspeed", "gpus": 2, "zero_stage": 3}
-PATIENCE = 600  # seconds: other work may have the cores
-# Read by every Python process that is started with it on its path: "HOW RANK CALL PART COUNT" ends one rank in that
-# call, or has the call fail as on a disk that is full
+PATIENCE = 600  # seconds: other work may use the cores
+# Imported by every Python process that has it on its path. TEST_FAULT, "HOW RANK CALL PART COUNT", kills one rank at
+# that call, or makes the call fail as on a full disk
 FAULT = """
 import errno, os, signal
 
@@ -82,7 +82,7 @@ def run_of(of: Study) -> RunSpec:
 
 @dataclass
 class Place:
-    """A results folder, and the run in it that two ranks train."""
+    """A results folder with a run that two ranks train."""
 
     results: Path
 
@@ -91,7 +91,7 @@ class Place:
         return Paths(self.results, run_of(study()))
 
     def start(self, hang_seconds: float = 600, fault: str = "") -> subprocess.Popen[str]:
-        """``marcos-bench train`` on two ranks; ``fault`` as in FAULT."""
+        """Start ``marcos-bench train`` on two ranks, with a ``fault`` as in FAULT."""
         content = study(**RANKS, hang_seconds=hang_seconds).model_dump(mode="json", exclude_unset=True)
         (file := self.results / "study.yaml").write_text(yaml.safe_dump(content))
         (self.results / "sitecustomize.py").write_text(FAULT)
@@ -111,7 +111,7 @@ class Place:
         return sorted(path.name for path in self.paths.checkpoints.glob("step-*"))
 
     def after_next_checkpoint(self, process: subprocess.Popen[str]) -> list[Beat]:
-        """Both ranks, when they have written a checkpoint more."""
+        """Wait until both ranks have written another checkpoint, and return their beats."""
         before = self.saved()
         wait(lambda: self.saved()[-1:] > before[-1:] or process.poll() is not None)
         assert process.poll() is None, process.communicate()[1]
@@ -127,8 +127,11 @@ def wait(for_what: Callable[[], bool]) -> None:
 
 @dataclass
 class Outcome:
-    """How a process ended, what it printed, which ranks it had, for how many seconds the last of them outlived it, and
-    the checkpoints before and after."""
+    """The end of a process.
+
+    It has its exit code and output, its ranks, the seconds for which the last rank outlived it, and the checkpoints
+    before and after.
+    """
 
     code: int
     printed: str
@@ -147,7 +150,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="module")
 def faults(place: Place) -> dict[str, Outcome]:
-    """One run, started again after each fault."""
+    """Return the outcomes of one run that was started again after each fault."""
     return dict(_faults(place))
 
 
@@ -179,12 +182,12 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
     for one in [
         *psutil.Process(process.pid).children(recursive=True),
         process,
-    ]:  # as a scheduler does, the launcher too
+    ]:  # like a scheduler, which signals the launcher too
         one.terminate()
     yield "told to go", finish(process, before)
     before, process = place.saved(), place.start()
     place.after_next_checkpoint(process)
-    process.kill()  # the parent alone: the ranks see to themselves
+    process.kill()  # only the parent: the ranks end by themselves
     yield "parent", finish(process, before)
     before, process = place.saved(), place.start()
     for pid in [process.pid, *(beat.pid for beat in place.after_next_checkpoint(process))]:
@@ -235,7 +238,7 @@ def losses(paths: Paths) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    """The same run on one process."""
+    """Train the same run on one process."""
     results = fresh(place.results, tmp_path_factory.mktemp("undisturbed"))
     start.train(run_of(study()), results)
     return Paths(results, run_of(study()))
@@ -267,7 +270,7 @@ def test_one_process_goes_on_with_what_two_ranks_left(
 
 
 def assert_same(paths: Paths, expected: Paths) -> None:
-    """Losses of all steps and final weights agree."""
+    """Assert that the losses of all steps and the final weights agree."""
     torch.testing.assert_close(losses(paths), losses(expected), rtol=1e-4, atol=1e-5)
     weights = load_file(paths.weights)
     for name, tensor in load_file(expected.weights).items():
@@ -281,10 +284,10 @@ def stop(*_: Any) -> None:
 def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
     place: Place, undisturbed: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of both phases, features included; what they leave can be loaded anywhere."""
+    """This covers both phases, features included. The resulting weights can be loaded anywhere."""
     own = Place(fresh(place.results, tmp_path))
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr(training, "optimizer_step", training.optimizer_step)  # put back afterwards
+        patch.setattr(training, "optimizer_step", training.optimizer_step)  # undone afterwards
         nth_call(training, "optimizer_step", 4, stop)
         start.train(run_of(study()), own.results)
     process = own.start()
@@ -300,7 +303,7 @@ def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
 
 
 def test_two_ranks_keep_the_weights_of_stages(place: Place, tmp_path: Path) -> None:
-    """Which are split between them while a stage lasts."""
+    """These are sharded between the ranks during a stage."""
     row = {"id": "coconut", "method": "coconut", "options": {"warm_start": "none"}, "training": {"keep_stages": True}}
     kept: list[dict[str, Tensor]] = []
     for name, engine in (("one", {}), ("two", RANKS)):

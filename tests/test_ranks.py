@@ -1,4 +1,4 @@
-"""Ranks, accumulation and the way that weights are split change neither losses nor weights."""
+"""Ranks, gradient accumulation and sharding change neither losses nor weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rank_cases import Case, Precision, cases, numbers
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The numbers of all cases, computed by two ranks in one process group."""
+    """Compute the numbers of all cases on two ranks in one process group."""
     folder = tmp_path_factory.mktemp("group")
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -51,7 +51,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def alone(method: str, micro: int | None, folder: Path, precision: Precision = "float32") -> dict[str, Tensor]:
-    """The numbers of one process."""
+    """Return the numbers of a single process."""
     return numbers(method, EngineSpec(micro_batch=micro, precision=precision), Ranks(), folder)
 
 
@@ -62,13 +62,13 @@ def of_precision(precision: Precision) -> Any:
 
 @of_precision("float32")
 def test_two_ranks_train_as_one_process(case: Case, group: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    # a term that is a statistic of a part is the same for the same parts, or where a batch is not cut at all
+    # A term that is a statistic of a part is equal only if the parts are equal, or if batches are not cut
     micro = case.micro if get_method(case.method).batch_terms else None
     expected = alone(case.method, micro, tmp_path_factory.getbasetemp())
     found = load_file(group / f"{case.name}.safetensors")
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        if "weight" in name:  # AdamW makes a part of a whole step of the rounding of a gradient near zero
+        if "weight" in name:  # AdamW turns the rounding error of a gradient near zero into part of a whole step
             assert_close(found[name], value, rtol=1e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}")
         elif "state" in name:
             assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
@@ -80,8 +80,11 @@ def test_two_ranks_train_as_one_process(case: Case, group: Path, tmp_path_factor
 def test_two_ranks_train_as_one_process_in_bfloat16(
     case: Case, group: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The first step rounds alike, and not as float32. Later ones start from weights whose last digits differ, which
-    bfloat16 makes much of: they end near to one process in float32, and nearer to one in bfloat16."""
+    """The first step rounds like one process in bfloat16, and not like float32.
+
+    Later steps start from weights whose last digits differ, which bfloat16 amplifies: they end near one process in
+    float32, and nearer to one in bfloat16.
+    """
     folder, found = tmp_path_factory.getbasetemp(), load_file(group / f"{case.name}.safetensors")
     expected, other = alone(case.method, case.micro, folder, "bfloat16"), alone(case.method, None, folder)
     assert found.keys() == expected.keys()
@@ -98,14 +101,14 @@ def test_two_ranks_train_as_one_process_in_bfloat16(
 
 
 def distance(found: dict[str, Tensor], expected: dict[str, Tensor], kind: str) -> float:
-    """Between all numbers of a kind, of the length of what is expected."""
+    """Return the distance between all numbers of a kind, relative to the norm of the expected ones."""
     names = [name for name in expected if re.search(rf"\b{kind}\b", name)]
     own, theirs = (torch.cat([numbers[name].flatten() for name in names]) for numbers in (found, expected))
     return float((own - theirs).norm() / theirs.norm())
 
 
 def test_what_deepspeed_calls_is_no_news(group: Path) -> None:
-    """Its deprecated calls are no user's to mend, and every engine would warn of them anew."""
+    """A user cannot fix DeepSpeed's deprecated calls, and every engine would warn of them again."""
     assert "FutureWarning" not in (group / "rank-0.log").read_text()
 
 

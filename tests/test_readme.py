@@ -1,5 +1,7 @@
-"""What the README and the pages it links say holds: a killed study goes on, all commands work as they are written, and
-numbers that stand on several pages agree."""
+"""The README and the pages that it links are correct.
+
+A killed study goes on, all commands work as written, and numbers that appear on several pages agree.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +34,19 @@ PAGES = [README, *DOCS, ROOT / "CONTRIBUTING.md", *sorted(REFERENCE.rglob("READM
 
 
 def block(page: str, name: str) -> str:
-    """The part of a page between the comment of that name and the next ``end``."""
+    """Return the part of a page between the comment with that name and the next ``end``."""
     return (ROOT / page).read_text().split(f"<!-- {name} -->")[1].split("<!-- end -->")[0]
 
 
 def grid(text: str) -> list[str]:
-    """The lines of the first table in a text."""
+    """Return the lines of the first table in a text."""
     found = re.search(r"(?:^\|.*\n)+", text, re.M)
     assert found, "there is no table"
     return found[0].splitlines()
 
 
 ADD = block("README.md", "add")
-COMMANDS = dict.fromkeys(  # each once; the README last, as docs/commands.md has the stages in their order
+COMMANDS = dict.fromkeys(  # each once; the README last, because docs/commands.md has the stages in order
     line.split(" #")[0].strip()
     for page in [*DOCS, README]
     for fence in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.M | re.S)
@@ -54,8 +56,11 @@ COMMANDS = dict.fromkeys(  # each once; the README last, as docs/commands.md has
 
 
 def harmless(command: str) -> str:
-    """The same where it would install packages, run all tests or never end (what it would do is asked then), take
-    minutes (a smaller study stands for it), or run what tests/test_scaffold.py runs (that is only found)."""
+    """Replace a command that would install packages, run all tests, never end, take minutes or be tested elsewhere.
+
+    A dry run or the help stands for commands that install packages, run all tests or never end. A smaller study stands
+    for one that takes minutes. What tests/test_scaffold.py runs is only collected.
+    """
     if command in ("make table", "make test"):
         return command.replace("make", "make -n")
     stands_for = {
@@ -70,7 +75,7 @@ def harmless(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository whose environment counts as installed: it has the commands of this one."""
+    """Copy the repository. Its environment counts as installed and runs the commands of this one."""
     folder = copy_suite(tmp_path_factory.mktemp("checkout"))
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
@@ -100,17 +105,19 @@ def _wait_for(ready: Callable[[], bool], process: subprocess.Popen[str], seconds
 
 
 def finished(log: str, runs: Path) -> list[Path]:
-    """The records of runs whose training a workflow noted as done: one that it was killed too early to note it starts
-    again, from its last checkpoint."""
+    """Return the training records of the runs that a workflow logged as done.
+
+    A run that ended just before the workflow was killed is started again, from its last checkpoint.
+    """
     started = dict(re.findall(r"rule train:\n.*?jobid: (\d+).*?run=(\S+)", log, re.S))
     return [runs / started[job] / "train.json" for job in re.findall(r"Finished jobid: (\d+) \(Rule: train\)", log)]
 
 
 def working_for(workflow: int) -> list[int]:
-    """The processes that a workflow has started, whether or not it still lives."""
+    """Return the processes that a workflow has started, whether or not it is still alive."""
     found, mark = [], f"{PARENT_VARIABLE}={workflow}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             if mark in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return found
@@ -148,7 +155,7 @@ def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
 
 
 def test_commands_work_one_after_the_other(checkout: Path) -> None:
-    """They find the results of the test before, or make them. Then the new method joins the study."""
+    """The commands use the results of the previous test, or make them. Then the new method joins the study."""
     for line in COMMANDS:
         run(harmless(line), checkout)
     assert "MarCos" in (checkout / TARGET).read_text()
@@ -156,7 +163,7 @@ def test_commands_work_one_after_the_other(checkout: Path) -> None:
     study = checkout / "workflows/config/smoke.yaml"
     row = re.search(r"^rows:\n(  - .*my_method.*\n)", ADD, re.M)
     assert row, "the section has a study's rows"
-    few = re.sub(r"tokens: [\d.e+]+", "tokens: 1.0e+4", row[1])  # the budget is `quick`'s
+    few = re.sub(r"tokens: [\d.e+]+", "tokens: 1.0e+4", row[1])  # the budget of `quick`
     study.write_text(study.read_text().replace("rows:\n", f"rows:\n{few}"))
     planned = run("snakemake --dry-run --config study=smoke -- results/table_main.md", checkout)
     assert set(re.findall(r"wildcards: study=smoke, run=\w+/(\w+)", planned)) == {"my_method"}
@@ -172,7 +179,7 @@ def test_readme_is_read_in_minutes() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
+    """Return the anchors that GitHub gives to the headings of a page."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.*)", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,4 +1,4 @@
-"""Methods are found: those of this package, and those of other installed packages."""
+"""The registry finds the methods of this package and of other installed packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plugins import install
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages; the registry is made anew before and after."""
+    """Return a folder of installed packages. The registry is rebuilt before and after the test."""
     monkeypatch.syspath_prepend(tmp_path)
     available.cache_clear()
     yield tmp_path
@@ -39,9 +39,9 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
         .replace("pause tokens between", "tokens between")
     )
     path.write_text(text.replace('title = "Outsider"', 'title = "One from outside"') + "# edited\n")
-    assert code_digest("outsider") == before  # no run is begun anew for words
+    assert code_digest("outsider") == before  # an edit of its words starts no run again
     path.write_text(path.read_text() + "EDITED = True\n")
-    assert code_digest("outsider") != before  # its runs are run again
+    assert code_digest("outsider") != before  # an edit of its code does
 
 
 def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
@@ -115,9 +115,9 @@ def test_a_method_builds_on_all_that_it_decodes_with(name: str) -> None:
 def test_a_module_comes_with_its_data_and_a_package_with_all_its_modules() -> None:
     assert [path.name for path in source_files("benchmarks.paper.numbers")] == ["numbers.py", "numbers.yaml"]
     assert {"randomness.py", "method.py"} < {path.name for path in source_files("methods.marcos")}
-    assert "random_summation.py" in {path.name for path in source_files("benchmarks.data")}  # of a package in it
+    assert "random_summation.py" in {path.name for path in source_files("benchmarks.data")}  # as part of the package
     assert "claims.yaml" in {path.name for path in source_files("benchmarks.paper")}
-    for missing in ("nowhere.at_all", "benchmarks.nowhere"):  # a list of modules with a name that is no more says so
+    for missing in ("nowhere.at_all", "benchmarks.nowhere"):  # an outdated name in a list of modules raises an error
         with pytest.raises(ModuleNotFoundError, match=f"no module is named '{missing}'"):
             source_files(missing)
 

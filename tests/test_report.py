@@ -1,4 +1,4 @@
-"""The report: one file, complete, and valid HTML."""
+"""The report: a single file, complete, and valid HTML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOID = {"meta", "img", "br", "link", "hr"}
 
 
 class Outline(HTMLParser):
-    """Elements that are opened and closed in order, ids, links, images, and the text."""
+    """Collects ids, links, images and text, and checks that elements are opened and closed in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_sentences_in_tables_are_broken_into_lines(tmp_path: Path) -> None:
     (tmp_path / "table_main.md").write_text(f"# A title\n\n| a | b |\n|---|---|\n| {' | '.join(cells)} |\n")
     text = report(tmp_path).read_text()
     assert f"<td>{cells[0]}</td>" in text and f'<td class="sentence">{cells[1].strip()}</td>' in text
-    assert text.count(".sentence {") == 2  # on screen and in print
+    assert text.count(".sentence {") == 2  # once for the screen and once for print
 
 
 def test_every_link_of_the_contents_has_its_place(outline: Outline) -> None:
@@ -92,13 +92,14 @@ def test_it_opens_offline(page: str, outline: Outline) -> None:
 
 
 def test_tables_are_whole(page: str, outline: Outline) -> None:
-    assert page.count("<table>") == page.count('<div class="wide">') == 8  # main has four grids, the others two each
+    # Main has four grids, and the others have two each
+    assert page.count("<table>") == page.count('<div class="wide">') == 8
     assert "<strong>" in page and "<sup>=</sup>" in page and "|:--" not in page
     assert "Alpha & Co 100% Acc (%)" in outline.text and "A fabricated study: decodings" in outline.text
 
 
 def test_what_made_it_is_told(outline: Outline) -> None:
-    assert "torch 2.13.0" in outline.text  # of the records, not of this process
+    assert "torch 2.13.0" in outline.text  # the version from the records, not from this process
     assert re.search(r"From the records of fake \(collect\.json,\s+sha256 [0-9a-f]{64}\)", outline.text)
 
 

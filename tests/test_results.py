@@ -1,4 +1,4 @@
-"""Collecting run records: what is missing, broken or stale stays visible."""
+"""Collecting run records: missing, broken or stale ones stay visible."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_missing_broken_and_stale_records_are_rows_with_a_reason(fake: tuple[Stu
     partial = frame[frame["reason"].notna()]
     assert set(partial["status"]) == {"partial"}
     assert pd.isna(line(frame, "text/cot/s0")["train_epoch_seconds"])
-    assert line(frame, "text/cot/s0")["accuracy_mean"] > 0  # what is there is shown
+    assert line(frame, "text/cot/s0")["accuracy_mean"] > 0  # existing results are shown
 
 
 def test_a_run_without_any_record_has_not_run(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_collection_without_records_is_refused(fake: tuple[Study, Path]) -> No
 
 @pytest.fixture
 def sharing(fake: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Study, Path]:
-    """A study that asks for less than the fabricated one: its rows `chain` and `longer` are CoT-SFT."""
+    """Return a study that asks for less than the fabricated one. Its rows `chain` and `longer` are CoT-SFT."""
     monkeypatch.setattr("benchmarks.studies.study.load_study", lambda name: fake[0])
     rows = [{"id": "chain", "method": "cot_sft"}, {"id": "longer", "method": "cot_sft", "training": {"epochs": 2}}]
     evaluation = {"tests": ["beta"], "decodings": {"default": {"seeds": 3}}}

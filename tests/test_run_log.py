@@ -1,4 +1,4 @@
-"""A run's log lacks nothing that a checkpoint is past, and has nothing twice."""
+"""A run's log has every step before a checkpoint, and each only once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_lines_are_in_the_file_once_they_are_flushed(tmp_path: Path) -> None:
 
 
 def test_what_a_resumed_run_will_write_again_is_dropped(tmp_path: Path) -> None:
-    """With what was cut off when it was killed, even where that ends as a line does."""
+    """A line that was cut off when the run was killed is dropped too, even if it looks complete."""
     log = RunLog(tmp_path / "log.jsonl")
-    log.truncate(0)  # there is none yet
+    log.truncate(0)  # there is no log yet
     for step in (1, 2, 3):
         log.add({"step": step, "terms": {"loss": 0.5}})
     log.flush()

@@ -1,4 +1,4 @@
-"""A new method's file works as it is written."""
+"""The scaffold of a new method works as written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_new_method_passes_the_conformance_tests(tmp_path: Path) -> None:
     [
         ("My-Method", "cannot be a method's name: use one like my_method"),
         ("class", "cannot be a method's name"),
-        ("batch", "cannot be a method's name"),  # its class would hide the interface's
+        ("batch", "cannot be a method's name"),  # its class would hide that of the interface
         ("marcos", r"there is a method 'marcos' already \(methods\.marcos"),
         ("taken", "taken.py exists already"),
     ],
@@ -69,7 +69,7 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_warm_start_from_other_names_says_what_it_lacks() -> None:
-    """As a plugin that starts from CoT-SFT and calls its model something else."""
+    """A plugin may start from CoT-SFT and name its model differently."""
     theirs, own = {"lm.weight": torch.zeros(2, 2), "lm.bias": torch.zeros(2)}, nn.ModuleDict({"model": nn.Linear(2, 2)})
     with pytest.raises(ValueError, match=r"have 'lm\.bias' and 1 more tensors that ModuleDict has not"):
         copy_weights(theirs, own)

@@ -1,4 +1,4 @@
-"""The scorers of the synthetic tasks: hand-made answers of each kind, and solvers that try everything."""
+"""The scorers of the synthetic tasks: handwritten answers of each kind, and solvers that try everything."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         ("summation", RS, RS_STEPS.replace("13 10", "13 11") + "#### 14 + 16 = 30", False, False, (None, None)),
         ("summation", RS, RS_STEPS.replace(" 9\n", "\n") + "#### 14 + 16 = 30", False, False, ("5", None)),  # one short
         ("summation", RS, RS_STEPS.replace(" 9\n", " x\n") + "#### 14 + 16 = 30", False, False, ("5", None)),
-        ("summation", RS, RS_STEPS.splitlines()[1] + "\n#### 14 + 16 = 30", False, False, ("7", None)),  # a step lacks
+        # A step is missing
+        ("summation", RS, RS_STEPS.splitlines()[1] + "\n#### 14 + 16 = 30", False, False, ("7", None)),
         ("summation", RS, RS_STEPS + RS_STEPS + "#### 14 + 16 = 30", False, False, ("5", "2")),  # steps too many
-        ("summation", Asked("1 2", "", 1), "11 12\n#### 11 + 12 = 23", False, False, (None,)),  # 10 is no digit
+        ("summation", Asked("1 2", "", 1), "11 12\n#### 11 + 12 = 23", False, False, (None,)),  # 10 is not a digit
         ("summation", Asked("1 2", "", 1), "0 1\n#### 0 + 1 = 1", False, False, (None,)),  # nor is -1
         ("summation", Asked("1 2", "", 1), "1 2\n#### 1 + 2 = 3", True, True, ("0",)),
         ("summation", RS, "", False, False, (None, None)),
@@ -81,7 +82,7 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         ("copy", COPY, COPY_STEPS + "#### 0 1 2 3 4", False, False, (None,)),  # the question
         ("copy", COPY, COPY_STEPS + "#### 5 6 7 8", False, False, (None,)),
         ("copy", COPY, COPY_STEPS + "#### 5 6 7 9 8", False, False, (None,)),
-        ("copy", COPY, "1 2 3 4 5\n#### 1 2 3 4 5", False, False, (None,)),  # a step lacks
+        ("copy", COPY, "1 2 3 4 5\n#### 1 2 3 4 5", False, False, (None,)),  # a step is missing
         ("copy", COPY, "1 2 3 4\n1 2 3 4 5\n#### 1 2 3 4 5", False, False, (None,)),  # a step of four
         ("copy", COPY, COPY_STEPS + COPY_STEPS + "#### 5 6 7 8 9", False, False, (None,)),
         ("copy", COPY, "", False, False, (None,)),
@@ -144,7 +145,7 @@ def test_a_partition_is_found_where_trying_all_finds_one():
 
 
 def reachable(numbers: tuple[Fraction, ...]) -> bool:
-    """Whether natural numbers alone lead to 24 over natural numbers, by trying everything."""
+    """Return whether natural numbers lead to 24 over natural numbers alone, by trying everything."""
     if len(numbers) == 1:
         return numbers[0] == 24
     for a, b in itertools.permutations(range(len(numbers)), 2):

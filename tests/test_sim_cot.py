@@ -58,7 +58,7 @@ def test_worked_examples_on_codi() -> None:
 
 
 def direct(method: SimCoT, batch: Batch, rows: list[Example], stage: int) -> list[list[tuple[float, int]]]:
-    """Cross entropy and number of tokens of each group's text, one at a time."""
+    """Return the cross entropy and number of tokens of each group's text, computed one at a time."""
     _, latents = method.base.losses_and_latents(batch, context(stage=stage))
     found = []
     for row, example in enumerate(rows):
@@ -119,7 +119,7 @@ def test_gradients_reach_the_latents(name: str) -> None:
 def test_an_example_without_latents_to_explain(name: str) -> None:
     method = sim_cot(name)
     batch = method.collate(examples()[3:], context(stage=0))
-    assert not batch["weights"].any()  # one text that counts nothing may stand for none
+    assert not batch["weights"].any()  # a text without weight may stand in for none
     assert method(batch, context(stage=0)).losses["explanation"] == 0
 
 
@@ -158,7 +158,7 @@ def test_a_stage_answers_as_the_bases() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_warm_start(name: str) -> None:
-    """The base is taken over as it is, its trained markers included, and the decoder starts as its copy."""
+    """The base is taken over unchanged, including its trained markers, and the decoder starts as a copy of it."""
     method = sim_cot(name)
     parent = make(name.removeprefix("sim_cot_"))
     weights = {k: torch.rand_like(v) for k, v in parent.state_dict().items() if k != "lm.lm_head.weight"}
@@ -179,7 +179,7 @@ def test_a_base_without_thoughts_is_refused() -> None:
 
 
 def test_a_base_with_a_warm_start_of_its_own_is_refused() -> None:
-    """It would do nothing: the Coconut checkpoint that is started from is one of default options."""
+    """The option would have no effect: the run starts from a Coconut checkpoint with default options."""
     with pytest.raises(ValidationError, match="leave out the base's `warm_start`"):
         SimCoTCoconutOptions(base=CoconutOptions(warm_start="none"))
     assert SimCoTCODI.starts_from(SimCoTCODIOptions(base=CODIOptions(warm_start="cot_sft"))) == "cot_sft"

@@ -1,4 +1,4 @@
-"""The benchmark of batching and caching: both ways say the same, and the batched one is faster by far."""
+"""The benchmark of batching and caching: both ways give the same answers, and the batched one is much faster."""
 
 from __future__ import annotations
 

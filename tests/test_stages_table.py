@@ -1,4 +1,4 @@
-"""The table of curricula: every stage against what its row starts from."""
+"""The table of curricula: every stage against the row's warm start."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_two_trainings_are_too_few_for_a_test_and_that_is_said(tmp_path: Path) -
 
 
 def test_what_has_not_run_says_so(tmp_path: Path) -> None:
-    """Without its start, nothing is compared with another stage instead."""
+    """If the start is missing, stages are not compared with another stage instead."""
     ours = curricula()
     fabricate(ours, tmp_path, SHARES)
     for block, row in (("text", "coconut"), ("equation", "cot_sft")):

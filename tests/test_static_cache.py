@@ -1,4 +1,4 @@
-"""Fixed buffers against the cache that grows: the same hidden states, whatever was in the buffers before."""
+"""Fixed buffers against the growing cache: the same hidden states, whatever the buffers contained before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from methods.decoding import Prefix, decode, extend, make_cache, prefill, read
 from methods.generation import CachePolicy, Decoding
 from methods.kv_cache import DynamicKVCache
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured where there is a GPU
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured only on a GPU
 
 
 @pytest.fixture
@@ -33,14 +33,17 @@ def _no_grad() -> Iterator[None]:
 
 
 def prompt(rows: int, length: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Vectors and which of them are no padding, on the left."""
+    """Return embedding vectors and the mask of real ones. Padding is on the left."""
     generator = torch.Generator().manual_seed(seed)
     real = torch.arange(length) >= torch.arange(rows)[:, None] % length
     return torch.randn(rows, length, 32, generator=generator).to(DEVICE), real.to(DEVICE)
 
 
 def states(lm, cache: CachePolicy, rows: int, length: int, steps: int, seed: int = 0) -> list[Tensor]:
-    """Final hidden states of a prompt and some vectors more; in between a row leaves, and two vectors come at once."""
+    """Return the final hidden states of a prompt and of further vectors.
+
+    In between, rows leave the batch, and two vectors are read at once.
+    """
     prefix: Prefix = prefill(lm.base_model, *prompt(rows, length, seed), cache)
     found = [prefix.hidden]
     for step in range(steps):
@@ -57,7 +60,7 @@ def states(lm, cache: CachePolicy, rows: int, length: int, steps: int, seed: int
 
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (5, 7), (8, 126), (3, 140)])
 def test_hidden_states_are_those_of_a_growing_cache(lm, rows: int, length: int) -> None:
-    """Also past the end of the buffers, which then grow."""
+    """This includes lengths past the end of the buffers, which then grow."""
     steps = 6 if length < 126 else 140
     for ours, expected in zip(
         states(lm, "static", rows, length, steps), states(lm, "dynamic", rows, length, steps), strict=True
@@ -116,7 +119,7 @@ def test_tokens_are_those_of_a_growing_cache(lm) -> None:
 
 
 def test_precision_follows_autocast(lm) -> None:
-    """Keys and values are kept as attention takes them; graphs read no weights that autocast casts and drops."""
+    """Keys and values have the precision that attention uses. Graphs do not read the temporary casts of autocast."""
     states(lm, "static", 5, 7, 3)
     with torch.autocast(DEVICE, torch.bfloat16):
         ours, expected = (states(lm, cache, 5, 7, 3) for cache in ("static", "dynamic"))
@@ -127,7 +130,7 @@ def test_precision_follows_autocast(lm) -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_nothing_is_collected_during_a_capture(enabled: bool) -> None:
-    """And afterwards the collector is as it was, also where the capture fails."""
+    """Afterwards the garbage collector is in its former state, even if the capture fails."""
     was = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()

@@ -11,7 +11,7 @@ from benchmarks.records import statistics
 
 
 def right(count: int, of: int = 100, shift: int = 0) -> pd.DataFrame:
-    """``count`` questions right, from question ``shift`` on, in one training."""
+    """Return one training in which ``count`` questions are right, from question ``shift`` on."""
     values = np.zeros((of, 1))
     values[shift : shift + count] = 1.0
     return pd.DataFrame(values, index=[f"q{i}" for i in range(of)])
@@ -25,7 +25,7 @@ def test_spread_is_undefined_for_one_value() -> None:
 def test_deterministic_rows_get_the_exact_mcnemar_test() -> None:
     result = statistics.paired_test(right(60), right(40))
     assert (result.kind, result.n, result.difference) == ("mcnemar", 100, pytest.approx(0.2))
-    assert result.p_value == pytest.approx(2 * 0.5**20)  # 20 questions changed, all one way
+    assert result.p_value == pytest.approx(2 * 0.5**20)  # 20 questions changed, all in the same direction
     assert statistics.paired_test(right(60), right(60)).p_value == 1.0
 
 
@@ -35,7 +35,7 @@ def test_means_over_seeds_get_the_sign_flip_test_that_scipy_has() -> None:
     result = statistics.paired_test(a, b)
     reference = stats.permutation_test(((a - b)[0].to_numpy(),), np.mean, permutation_type="samples", rng=1)
     assert result.kind == "permutation"
-    assert result.p_value == pytest.approx(reference.pvalue, abs=0.02)  # both are drawn
+    assert result.p_value == pytest.approx(reference.pvalue, abs=0.02)  # both are sampled
     assert statistics.paired_test(a, b) == result  # seeded
     assert statistics.paired_test(b, a).p_value == pytest.approx(result.p_value, abs=0.01)
 
@@ -83,7 +83,7 @@ def test_correctness_is_a_mean_over_decoding_seeds_in_each_training() -> None:
 
 
 def test_questions_that_are_the_same_count_once() -> None:
-    """Copies are no further evidence: an interval of 40 questions asked five times is that of 40."""
+    """Copies are no additional evidence: the interval of 40 questions that are asked five times is that of 40."""
     once = pd.DataFrame({"id": [f"q{i}" for i in range(40)], "correct": np.arange(40) < 24})
     copies = pd.concat([once.assign(id=once["id"] + f"-{i}", same_as=once["id"]) for i in range(5)])
     alone, grouped, apart = map(statistics.correctness, (once, copies, copies.drop(columns="same_as")))
@@ -100,18 +100,18 @@ def test_questions_that_are_the_same_count_once() -> None:
 
 
 def trained(draw: np.random.Generator, trainings: int, spread: float = 0.05, questions: int = 400) -> pd.DataFrame:
-    """A row whose trainings differ by ``spread`` in the share of questions that they answer, easy and hard ones."""
+    """Return a row of trainings whose accuracies differ by ``spread``, over questions of different difficulty."""
     easy, luck = draw.uniform(0.2, 0.8, (questions, 1)), draw.normal(0, spread, trainings)
     return pd.DataFrame(draw.random((questions, trainings)) < np.clip(easy + luck, 0, 1), dtype=float)
 
 
 def first(row: pd.DataFrame) -> pd.DataFrame:
-    """Its first training alone."""
+    """Return a row's first training alone."""
     return row.iloc[:, :1]
 
 
 def test_trainings_that_differ_by_luck_are_seldom_separated() -> None:
-    """Where a test over questions alone takes luck for a difference more often than not."""
+    """A test over questions alone would often take such chance differences for real ones."""
     draw = np.random.default_rng(0)
     pairs = [(trained(draw, 3), trained(draw, 3)) for _ in range(400)]
     found = [statistics.paired_test(a, b) for a, b in pairs]
@@ -135,7 +135,7 @@ def test_trainings_are_compared_by_the_t_test_that_scipy_has_where_questions_are
 
 
 def test_fewer_than_three_trainings_of_a_row_are_no_test_unless_each_has_one() -> None:
-    """However far apart the rows are: how far trainings of the lesser row differ is not known."""
+    """This holds for any difference, since the variation between the trainings of the smaller row is not known."""
     draw = np.random.default_rng(1)
     a, b = trained(draw, 3), 0 * trained(draw, 3)
     for pair in ((a, first(b)), (first(b), a), (a, b.iloc[:, :2]), (a.iloc[:, :2], b.iloc[:, :2])):
@@ -157,7 +157,7 @@ def test_rows_that_nothing_tests_have_no_mark_and_count_for_no_correction() -> N
 
 
 def test_intervals_over_trainings_are_wider_than_over_questions() -> None:
-    """And hold the share of rows of their kind that they say."""
+    """The intervals also have the coverage that they claim."""
     draw = np.random.default_rng(2)
     rows = [trained(draw, 3) for _ in range(300)]
     for kind in (rows, [row.iloc[:, :2] for row in rows]):

@@ -23,7 +23,7 @@ from tiny import make
 
 
 class _Reads(TorchDispatchMode):
-    """Counts the single numbers that are read off tensors: each waits for the device."""
+    """Counts the values that are read from tensors, each of which waits for the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class _Reads(TorchDispatchMode):
 
 @pytest.fixture
 def stage(tmp_path: Path) -> tuple[Engine, StageData]:
-    """MarCos's first."""
+    """Return the engine and data of MarCos's first stage."""
     options = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
     study = small_study([{"id": "marcos", "method": "marcos", "options": options}])
     (spec,) = study.runs.values()
@@ -71,7 +71,7 @@ def test_a_loss_without_a_denominator_is_named(
 
 
 def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, StageData]) -> None:
-    """Neither in the method's passes, transformers included, nor when its terms are summed."""
+    """This covers the passes of the method and its transformers, and the sum of its loss terms."""
     (engine, data), sums = stage, Sums()
     context = data.context(0, 0)
     batch = data.batch(np.arange(8), context)
@@ -120,7 +120,7 @@ def test_steps_go_on_from_any_place_of_any_epoch(stage: tuple[Engine, StageData]
 
 @pytest.mark.parametrize(("ranks", "tokens"), [(1, 900), (4, 900), (4, 256), (3, 700)])
 def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -> None:
-    """Of batches of any length; together they have each row once."""
+    """This holds for batches of any length. Together, the ranks have each row once."""
     method = make("cot_sft")
     (stage,) = method.stages(Budget(1.0, 1, (9,)))
     training, spec = TrainingSpec(epochs=1), EngineSpec(micro_tokens=tokens)
@@ -138,7 +138,7 @@ def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -
 def test_ranks_validate_one_batch_at_a_time_where_statistics_are_over_all(
     batch: int, micro: int | None, mixed: bool, stage: tuple[Engine, StageData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a statistic would be of two batches. Micro-batches have their own, and leave fewer ranks idle."""
+    """Otherwise, a statistic would cover two batches. Micro-batches have their own and leave fewer ranks idle."""
     engine, data = stage
     engine.spec = engine.spec.model_copy(update={"micro_batch": micro})
     monkeypatch.setattr(data, "batch", lambda rows, context: rows)

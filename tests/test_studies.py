@@ -1,4 +1,4 @@
-"""Every study that is shipped can be run, and its schema is the one that the models give."""
+"""Every shipped study can be run, and the JSON schema is that of the models."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ def test_paper_study_has_rows_of_the_paper_and_says_where_it_departs(name: str) 
     study = load_study(name)
     table = paper_table(str(study.paper))
     assert study.deviations
-    of_tasks = set(table.blocks) == {"all"}  # the paper has a column for each task where a study has a block
+    of_tasks = set(table.blocks) == {"all"}  # the paper has one column per task, and a study one block per task
     columns = {block.id for block in study.blocks} if of_tasks else set(study.evaluation.tests)
-    assert columns == set(table.tests) | (set() if of_tasks else {"svamp"})  # the official 1,000, which others report
+    # SVAMP's official test set of 1,000, which others report
+    assert columns == set(table.tests) | (set() if of_tasks else {"svamp"})
     for block in study.blocks:
         printed = table.blocks["all" if of_tasks else block.id]
         assert {row.id for row in study.rows if not row.control} <= {row.row for row in printed.rows}
@@ -135,7 +136,7 @@ def test_a_block_has_runs_of_the_rows_that_are_for_it() -> None:
 
 
 def test_a_budget_takes_the_place_of_an_earlier_one() -> None:
-    """The study's gives way to the row's, and that to the block's; other settings stay."""
+    """The study's budget yields to the row's, and that to the block's. Other settings stay."""
     blocks = [MINIMAL["blocks"][0], {**MINIMAL["blocks"][0], "id": "other", "training": {"epochs": 3}}]
     rows = [{**MINIMAL["rows"][0], "training": {"tokens": 1e6, "batch_size": 8}}]
     runs = parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml").runs
@@ -244,7 +245,7 @@ def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
 
 
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    """With its line; one that a merge brings along is not there twice."""
+    """The message has the line. A key that a merge brings along does not count as a second one."""
     text = (STUDIES / "smoke.yaml").read_text().replace("name: smoke", "name: mine")
     (path := tmp_path / "mine.yaml").write_text(text)
     assert load_study(str(path)).name == "mine"
@@ -254,7 +255,7 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
-    """Though its own settings are those of the other study's run, down to the name of what it starts from."""
+    """Its own settings are those of the other study's run, and even its warm start has the same name."""
     content = load_study("quick_seeds").model_dump(mode="json", exclude_unset=True)
     (cot,) = [row for row in content["rows"] if row["id"] == "cot_sft"]
     cot["training"] = {"tokens": 1e5}
@@ -274,7 +275,7 @@ def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
 def test_a_copy_that_keeps_its_name_is_refused(
     folder: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would run with the settings of the file that has this name, or under its results."""
+    """It would run with the settings of the file that has this name, or write to its results."""
     original = STUDIES / "quick.yaml"
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path / "studies")
     for name in ("studies", "elsewhere"):

@@ -1,4 +1,4 @@
-"""The synthetic tasks through all stages, how answers with steps are scored, and tables from made-up records."""
+"""The synthetic tasks in all stages, the scoring of answers with steps, and tables from fabricated records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num
 
 
 def small(name: str, blocks: tuple[str, ...]) -> Study:
-    """A shipped study's blocks with a few examples and a tiny backbone."""
+    """Return some blocks of a shipped study, with few examples and a tiny backbone."""
     content = yaml.safe_load(study_path(name).read_text())
     content["backbone"]["overrides"] = TINY | {"num_key_value_heads": 1, "head_dim": 8}
     content["blocks"] = [block for block in content["blocks"] if block["id"] in blocks]
@@ -78,7 +78,7 @@ def asked(**changes: Any) -> TestSet:
 
 
 def answered(*by_seed: tuple[str, str]) -> pd.DataFrame:
-    """What is said to the two questions of :func:`asked`, by decoding seed."""
+    """Return answers to the two questions of :func:`asked`, by decoding seed."""
     rows = [(RS, id, seed, said) for seed, texts in enumerate(by_seed) for id, said in zip("ab", texts, strict=True)]
     return pd.DataFrame(rows, columns=["test", "id", "seed", "text"]).assign(tokens=1, forward_passes=2, latent_steps=0)
 
@@ -133,7 +133,7 @@ def test_blocks_have_their_own_tests_and_options() -> None:
 
 
 def test_a_row_decodes_in_its_own_way() -> None:
-    """Both models draw by default: the transformer its tokens, MarCos its R, after which it says the likeliest."""
+    """Both models sample by default: the transformer its tokens, MarCos its R, after which it decodes greedily."""
     for name in ("synthetic", "long_range", "paper_synthetic", "paper_long_range"):
         study = load_study(name)
         decodings = {run.row: run.evaluation.decodings for run in study.runs.values()}
@@ -167,7 +167,7 @@ def test_blocks_that_name_what_is_not_there_are_refused(change: dict[str, Any], 
 
 
 def with_draws(study: Study, folder: Path, counts: dict[str, int]) -> None:
-    """Made-up records of a study whose answers drew so."""
+    """Fabricate the records of a study whose answers drew the given ``counts``."""
     fabricate(study, folder, {"cot_sft": (0.5,), "marcos": (0.9,)})
     draws = {"n": 100, "share": 0.75, "choices": len(counts), "entropy": 1.25, "maximum": 2.0, "agreement": 0.25}
     for spec in study.runs.values():
@@ -181,7 +181,7 @@ def with_draws(study: Study, folder: Path, counts: dict[str, int]) -> None:
 
 
 def repeating(study: Study, folder: Path, run: str) -> None:
-    """Let a run that :func:`with_draws` made up say one and the same step all the time."""
+    """Let a run that :func:`with_draws` fabricated repeat the same step all the time."""
     path = Paths(folder, study.runs[run]).run / "evaluate.json"
     predictions = path.parent / "predictions/default.parquet"
     digest = write_parquet(predictions, pd.read_parquet(predictions).assign(text="1 2\n" * 4 + "#### 1 2"))
@@ -191,7 +191,7 @@ def repeating(study: Study, folder: Path, run: str) -> None:
 
 
 def lines(text: str) -> dict[str, list[str]]:
-    """Cells of a Markdown table's first line of each title."""
+    """Return the cells of a Markdown table by title, of the first line with this title."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("|"):
@@ -210,7 +210,7 @@ def test_the_table_has_both_accuracies_the_entropy_and_the_papers_numbers(tmp_pa
     assert "±" in sampled and "±" not in greedy and drawn == "1.25 of 2.00"
     assert found["paper"] == ["99.90", DASH, DASH, "58.90", DASH, DASH, "17.00", DASH, DASH]
     assert "25.00" in found["MarCos (sampled: default)"] and "75.00" in found["MarCos (sampled: default)"]
-    assert "RS: Transformer 43.60 points below MarCos (p = 0.0003); RS: Transformer" in text  # of three tests a task
+    assert "RS: Transformer 43.60 points below MarCos (p = 0.0003); RS: Transformer" in text  # of three tests per task
     assert "above MarCos, noise on R (p = 0.0003); RP:" in text
     assert "MarCos (greedy: mean R)" in found and "Transformer (sampled: default)" in found
     strict = next(line for line in text.splitlines() if line.startswith("* Strict: "))
@@ -218,7 +218,7 @@ def test_the_table_has_both_accuracies_the_entropy_and_the_papers_numbers(tmp_pa
 
 
 def test_rows_that_the_paper_does_not_print_have_no_line_of_it(tmp_path: Path) -> None:
-    """The source has one behind a %."""
+    """The paper's source has one that is commented out."""
     content = yaml.safe_load(study_path("paper_synthetic").read_text())
     content["rows"].append(content["rows"][0] | {"id": "cot_sft_3b", "title": "CoT (3B)"})
     study = parse_study(content, "place.yaml")
@@ -256,7 +256,7 @@ def test_a_run_that_is_not_there_says_so(tmp_path: Path) -> None:
         for name in ("Sampled", "Greedy", "Sampled strict", "Greedy strict", "Sampled repeats", "Greedy repeats")
     ]
     assert found["MarCos"][0].startswith("not run") and "±" in found["MarCos"][6]
-    assert DASH not in found["CoT"][2:6] and found["MarCos"][2:6] == [DASH] * 4  # where nothing was said
+    assert DASH not in found["CoT"][2:6] and found["MarCos"][2:6] == [DASH] * 4  # MarCos has no answers
     assert found["step 1"] == ["75.00", DASH, "33.33"] and found["step 3"][0] == "0.00"
 
 
@@ -284,18 +284,18 @@ def test_hits_that_the_habit_of_repeating_explains_have_a_note(tmp_path: Path) -
 
 
 def test_a_habit_explains_hits_that_are_no_more_frequent() -> None:
-    """A step has one step before it on average here, and the last has three."""
+    """On average, one step precedes a step here, and three precede the last one."""
     found = habit(["1\n2\n1\n#### 1", "1\n2\n3\n#### 4"])
     assert found.repeats == pytest.approx(1 / 6) and found.last == pytest.approx(0.5)
-    assert found.explains(0.5, low=0.4) and found.explains(0.6, low=0.5)  # may be chance
+    assert found.explains(0.5, low=0.4) and found.explains(0.6, low=0.5)  # may be due to chance
     assert not found.explains(0.6, low=0.51) and not found.explains(0.0, low=0.0)
     rarely = habit(["1\n2\n1\n#### 1"] + ["1\n2\n3\n#### 4"] * 99)
-    assert not rarely.explains(0.001, low=0.0)  # a share so small explains nothing
+    assert not rarely.explains(0.001, low=0.0)  # such a small share explains nothing
     assert habit(["#### 1"]).last == 0.0
 
 
 def test_steps_that_repeat_one_another_are_counted() -> None:
-    """Whoever says the same all the time repeats an earlier step in the last one, and remembers nothing."""
+    """A model that always says the same repeats an earlier step in the last one without remembering anything."""
     assert repeats("1 2\n3 4\n5 6\n#### 3 4") == 0.0
     assert repeats("1 2\n1 2\n1 2\n#### 1 2") == pytest.approx(2 / 3)
     assert repeats("#### 1 2") == repeats("") == 0.0

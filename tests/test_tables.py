@@ -35,7 +35,7 @@ def rendered(made: Study, folder: Path, accuracy: Any = ACCURACY) -> dict[str, s
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The table of a study where one run is missing and one was not timed."""
+    """Return the table of a study in which one run is missing and one was not timed."""
     made, folder = study(), tmp_path_factory.mktemp("results")
     fabricate(made, folder)
     (folder / "fake/runs/equation/cot/s0/time.json").unlink()
@@ -46,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def cells(text: str, title: str, heading: str | None = None) -> list[str]:
-    """The cells of the first Markdown line with this title, after a section's heading."""
+    """Return the cells of the first Markdown line with this title, after a section's heading."""
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     start = 0 if heading is None else next(i for i, line in enumerate(lines) if line[0] == f"***{heading}***")
     return next(line[1:] for line in lines[start:] if line[0].removeprefix("&nbsp;&nbsp;&nbsp;") == title)
@@ -69,7 +69,7 @@ def test_layout_is_the_papers(files: dict[str, str]) -> None:
     order = ["***Training data: text***", "CoT-SFT", "MarCos", "w/o R", "(controls", "***Training data: equation***"]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
-    assert "&nbsp;w/o R" in text  # an ablation stands under its row
+    assert "&nbsp;w/o R" in text  # an ablation is indented under its row
 
 
 def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_path: Path) -> None:
@@ -81,7 +81,8 @@ def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_p
     text = contents(made, tmp_path)["md"]
     assert "equation/marcos/s0: R is dead" in text
     titles = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| MarCos")]
-    assert titles.count("MarCos (R dead)<sup>1</sup>") == 3  # among accuracies, trainings, and against the control
+    # In the accuracies, in the training costs, and against the control
+    assert titles.count("MarCos (R dead)<sup>1</sup>") == 3
     assert "MarCos (R dead) (mean R)" in text and "MarCos" in titles
 
 
@@ -188,7 +189,7 @@ def test_bold_only_where_the_test_separates(files: dict[str, str]) -> None:
     assert all(row[3].endswith("<sup>=</sup>") for row in (marcos, cot))  # 50 % each: tied
     assert "**" not in marcos[3]
     controls = cells(text, "Gold answers", "Training data: equation (controls, never ranked)")
-    assert controls[1] == "100.00 (det.)"  # more accurate, yet neither bold nor in the way of MarCos
+    assert controls[1] == "100.00 (det.)"  # more accurate, but neither bold nor a rival of MarCos
 
 
 def test_a_deterministic_row_has_no_spread(files: dict[str, str]) -> None:
@@ -214,8 +215,8 @@ def test_details(files: dict[str, str]) -> None:
     low, high = (float(part) for part in row[4].split(" to "))
     assert 70 < low < 80 < high < 90
     assert row[6:] == ["10.00", "0.25", "4.0", "400", "100", "4.00 ± 0.50"]
-    assert re.search(r"\| MarCos \(mean R\): \d\d\.\d\d %", text)  # further decodings
-    assert "w/o R" in text and "w/o R (mean R)" not in text  # which draws nothing
+    assert re.search(r"\| MarCos \(mean R\): \d\d\.\d\d %", text)  # decodings besides the default
+    assert "w/o R" in text and "w/o R (mean R)" not in text  # it draws nothing
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
     assert line["mark"] == "best" and line["low"] < line["accuracy"] < line["high"]
     assert table.set_index(keys).loc[("equation", "marcos", "default", "alpha"), "accuracy"] == line["accuracy"]
     pairs = [pair for pair in content["paired_tests"] if (pair["block"], pair["test"]) == ("equation", "alpha")]
-    assert len(pairs) == 3 and all(pair["n"] == 200 for pair in pairs)  # controls apart
+    assert len(pairs) == 3 and all(pair["n"] == 200 for pair in pairs)  # without controls
 
 
 def test_several_training_seeds(tmp_path: Path) -> None:
@@ -307,7 +308,7 @@ def test_gpu_hours_are_of_all_ranks(tmp_path: Path) -> None:
     results.collect(made, tmp_path)
     _, training = contents(made, tmp_path)["md"].split("## Training as it ran")
     assert cells(training, "CoT-SFT", "Training data: text")[2] == "2.00"
-    assert cells(training, "CoT-SFT", "Training data: equation")[2] == DASH  # on a CPU
+    assert cells(training, "CoT-SFT", "Training data: equation")[2] == DASH  # trained on a CPU
 
 
 def test_a_time_of_some_questions_says_of_how_many(tmp_path: Path) -> None:
@@ -366,6 +367,6 @@ def test_the_papers_tables_are_complete() -> None:
         for row in (row for block in table.blocks.values() for row in block.rows):
             assert row.tests.keys() == table.tests.keys()
     assert known["synthetic"].printed("rs") == {} and "cot_sft_3b" not in known["synthetic"].printed("all")
-    assert max(map(len, known["main_0.5b"].tests.values())) < 15  # they head columns
+    assert max(map(len, known["main_0.5b"].tests.values())) < 15  # they are headings of columns
     with pytest.raises(ValueError, match="no table 'main'"):
         paper_table("main")

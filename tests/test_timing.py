@@ -1,4 +1,4 @@
-"""What is timed is warm, and is what training does."""
+"""Timing happens after a warm-up, and times what training does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOGETHER = {"steps_per_epoch", "epoch_seconds", "once_seconds", "peak_memory_byt
 
 
 def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a single batch, the others would be cold in the first repeat."""
+    """After a single batch, the other batches would be cold in the first repeat."""
     (spec,) = small_study(ROWS, timing={"repeats": 2, "batch_size": 2}).runs.values()
     asked: list[list[list[int]]] = []
     generate = timing.generate
@@ -55,7 +55,7 @@ def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch
 def test_steps_warm_up_as_they_are_timed(
     warmup: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After those whose FLOPs are counted, for which nothing is compiled; over more batches than an epoch has."""
+    """Warm-up steps follow uncompiled ones whose FLOPs are counted, and may need more batches than an epoch has."""
     study = small_study([{"id": "cot_sft", "method": "cot_sft"}], training={"epochs": 1})
     (spec,) = study.runs.values()
     prepare(study, study.blocks[0], tmp_path)
@@ -81,7 +81,7 @@ def test_steps_warm_up_as_they_are_timed(
 
 
 def test_layers_are_compiled_though_flops_are_counted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer that is first called while a mode watches each operation would be left as it is for good."""
+    """A layer that is first called while a dispatch mode watches each operation would never be compiled."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch.compiler.reset()
     counters.clear()
@@ -94,8 +94,10 @@ def test_layers_are_compiled_though_flops_are_counted_first(tmp_path: Path, monk
 
 
 class Machine(NamedTuple):
-    """CPU seconds as psutil gives them; those of guests are in `user` too. Those of a process: its own in user and
-    system mode, the same of its children that have ended, and of waiting."""
+    """CPU seconds as psutil gives them; those of guests are part of `user` too.
+
+    Those of a process are its own in user and system mode, the same of its children that have ended, and of waiting.
+    """
 
     user: float
     system: float
@@ -110,8 +112,9 @@ class Machine(NamedTuple):
         (Machine(104, 11), (6, 2, 0, 0), 0.0),
         (Machine(114, 13), (6, 2, 0, 0), 0.3),  # 12 of the 40 seconds that four CPUs have in ten
         (Machine(114, 13, idle=520, iowait=7, guest=6), (6, 2, 0, 0, 5), 0.3),
-        (Machine(114, 13), (6, 2, 6, 2), 0.1),  # a process is other until it has ended: its parent counts it then
-        (Machine(104, 11), (7, 2, 0, 0), 0.0),  # clocks may tick apart
+        # A process counts as other until it has ended: only then does its parent include it
+        (Machine(114, 13), (6, 2, 6, 2), 0.1),
+        (Machine(104, 11), (7, 2, 0, 0), 0.0),  # the two clocks may differ by a tick
     ],
 )
 def test_the_cpu_time_of_other_processes_is_noticed(
@@ -156,7 +159,7 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
 
 
 def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which together compute as much as one process does."""
+    """Together, the ranks compute as much as a single process."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     rows = [{"id": "marcos", "method": "marcos", "options": MARCOS}]
     alone, both = (

@@ -1,4 +1,4 @@
-"""Import into MLflow: complete, idempotent, by one writer, and patient with a server that is down."""
+"""Import into MLflow: complete, idempotent, by one process at a time, and robust to a server that is down."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.store import connect, experiment_id, find_runs
 from fabricate import ENVIRONMENT, fabricate, study
 
-UNREACHABLE = "http://127.0.0.1:9"  # the discard port: refuses at once
+UNREACHABLE = "http://127.0.0.1:9"  # the discard port, which refuses connections at once
 
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A results folder with everything imported, and the state that was left; creating the database takes seconds."""
+    """Return a results folder with everything imported, and the state. Creating the database takes seconds."""
     folder = tmp_path_factory.mktemp("tracked")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -123,7 +123,8 @@ def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monk
         patch.setattr(tracking._Importer, "_inputs", Mock(side_effect=KeyboardInterrupt))
         tracking.track(study(), folder)
     tracking.track(study(), folder)
-    assert "record_digest" in all_runs(folder)["text/cot/s0"].data.tags  # which also finds no half-imported one
+    # The tag shows that no half-imported run was found
+    assert "record_digest" in all_runs(folder)["text/cot/s0"].data.tags
 
 
 def test_tables_are_attached_to_the_parent(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -155,7 +156,7 @@ def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytes
     assert state["status"] == "pending" and "127.0.0.1" in state["reason"]
     assert read_json(tmp_path / "patient" / "track.json") == state and "secret" not in str(state)
     assert tracking.track(made, tmp_path) == state | {"tries": 2}, "so that the workflow sees that it is not over"
-    tracking.attach_table(made, tmp_path, [])  # nothing to attach to yet, and no error
+    tracking.attach_table(made, tmp_path, [])  # there is no run to attach to yet, which is not an error
 
 
 def test_the_next_call_catches_up(
@@ -178,7 +179,7 @@ def test_the_next_call_catches_up(
 def test_what_was_rendered_while_the_server_was_down_is_attached_once_it_is_up(
     tracked: tuple[Path, dict[str, Any]],
 ) -> None:
-    """Also where the record of what waits is lost."""
+    """This also works if the record of pending files is lost."""
     folder, _ = tracked
     write_text(folder / "fake" / "table_unseen.md", "# unseen\n")
     (folder / "fake" / "track.json").unlink()
@@ -191,7 +192,7 @@ def test_what_was_rendered_while_the_server_was_down_is_attached_once_it_is_up(
 def test_an_import_that_breaks_off_anywhere_is_made_whole(
     behind: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    """Of a study that was never imported: its parent, and one run."""
+    """The study was never imported before. It has a parent and one run."""
     made = study(name="new", blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
     fabricate(made, behind)
     results.collect(made, behind)
@@ -213,7 +214,7 @@ def test_an_import_that_breaks_off_anywhere_is_made_whole(
 
 @pytest.fixture
 def behind(tracked: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
-    """A copy of the results in which one record is newer than what was imported."""
+    """Return a copy of the results in which one record is newer than its import."""
     folder = tmp_path / "results"
     shutil.copytree(tracked[0], folder)
     path = folder / "fake/runs/text/cot/s0/train.json"
@@ -224,7 +225,7 @@ def behind(tracked: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
 
 
 def track_and_render(folder: Path) -> str:
-    """Why tracking waits; the table is there all the same."""
+    """Return the reason why tracking is pending. The table is written nevertheless."""
     state = tracking.track(study(), folder)
     assert state["status"] == "pending"
     files = render(study(), folder, Table.main)
@@ -239,7 +240,7 @@ def assert_catches_up(folder: Path) -> None:
 
 
 def test_a_missing_file_of_a_run_is_no_outage(behind: Path) -> None:
-    """It is not waited for: somebody has to make it again."""
+    """Such an import is not tried again: someone has to make the file first."""
     shutil.rmtree(behind / "fake/runs/text/cot/s0/predictions")
     again = "run `evaluate`, then `collect`"
     with pytest.raises(BrokenRecord, match=rf"text/cot/s0/predictions/default\.parquet does not exist.*{again}"):
@@ -249,14 +250,14 @@ def test_a_missing_file_of_a_run_is_no_outage(behind: Path) -> None:
 
 def test_a_database_that_is_read_only_fails_no_table(behind: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.chdir(behind)  # MLflow makes a folder of that name where it is called
+        patch.chdir(behind)  # MLflow creates a folder of that name in the working directory
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///file:{behind}/mlflow.db?mode=ro&uri=true")
         assert "readonly" in track_and_render(behind)
     assert_catches_up(behind)
 
 
 def test_a_database_that_cannot_grow_fails_no_table(behind: Path) -> None:
-    """No file may be larger than the database is, so that all others can be written."""
+    """Files may not grow beyond the size of the database, so all other files can be written."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((behind / "mlflow.db").stat().st_size, limits[1]))
     try:

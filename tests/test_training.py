@@ -1,4 +1,4 @@
-"""Training is a function of its specification: done again or accumulated, it ends with the same weights."""
+"""Training is a function of its specification: repeated or accumulated, it ends with the same weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marc
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with the small study's data."""
+    """Return a results folder with the small study's data."""
     results = tmp_path_factory.mktemp("results")
     study = small_study(ROWS)
     prepare(study, study.blocks[0], results)
@@ -56,7 +56,7 @@ def run_of(study: Study, row: str) -> RunSpec:
 
 @pytest.fixture(scope="module", params=["cot_sft", "marcos"])
 def trained(request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: pytest.TempPathFactory):
-    """A run that nothing disturbed."""
+    """Return a run that was trained without interruptions."""
     spec = run_of(small_study(ROWS), request.param)
     results = fresh(prepared, tmp_path_factory.mktemp("trained"))
     return spec, results, start.train(spec, results)
@@ -117,7 +117,7 @@ def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
 
 
 def test_no_pass_has_more_tokens_than_asked(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of short examples stay whole, those of long ones are cut, in training and in validation."""
+    """Batches of short examples stay whole and those of long ones are split, in training and in validation."""
     seen: set[tuple[int, int]] = set()
     collate = CoTSFT.collate
 
@@ -132,12 +132,12 @@ def test_no_pass_has_more_tokens_than_asked(prepared: Path, tmp_path: Path, monk
 
 
 def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Path) -> None:
-    """Phase 2 of MarCos on stored features gives the loss and gradient that features computed on the spot give."""
+    """In phase 2 of MarCos, stored features give the same loss and gradient as those computed on the spot."""
     spec = run_of(small_study(ROWS), "marcos")
     trainer, _, data = stepper(spec, prepared)
     second = trainer.stages[1]
     assert second.cached
-    trainer.method.requires_grad_(True)  # the first stage's engine left the predictor out
+    trainer.method.requires_grad_(True)  # the first stage's engine froze the predictor
     context = data.context(0, 0)
     store = FeatureStore(tmp_path / "features", "test")
     store.fill(trainer.method, "float32", trainer.train, np.arange(len(trainer.train)), context, 32)
@@ -160,7 +160,7 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
 
 
 def test_moments_that_are_loaded_are_copies(prepared: Path) -> None:
-    """A checkpoint's tensors are mapped from its file, which a network file system keeps until they are gone."""
+    """A checkpoint's tensors are mapped from its file, which a network file system keeps until they are freed."""
     _, engine, _ = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
     states = {
         f"{name}.{moment}": torch.zeros_like(parameter)
@@ -173,7 +173,7 @@ def test_moments_that_are_loaded_are_copies(prepared: Path) -> None:
 
 
 def test_features_are_stored_in_the_precision_that_they_have(prepared: Path, tmp_path: Path) -> None:
-    """Half of a float32 made from bfloat16 is zeros, and a corpus has tens of gigabytes of them."""
+    """Half of each float32 made from bfloat16 is zeros, and the features of a corpus take tens of gigabytes."""
     trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), prepared)
     context, rows = data.context(0, 0), np.arange(12)
     store = FeatureStore(tmp_path / "features", "test")
@@ -188,7 +188,7 @@ def test_features_are_stored_in_the_precision_that_they_have(prepared: Path, tmp
 
 
 class Beating(Ranks):
-    """One of two ranks of a node, which counts how far it has come."""
+    """One of two ranks of a node, which counts its beats."""
 
     def __init__(self, local_rank: int) -> None:
         self.local_rank, self.local_world, self.count = local_rank, 2, 0
@@ -198,7 +198,7 @@ class Beating(Ranks):
 
 
 def test_ranks_with_unequal_numbers_of_batches_come_equally_far(prepared: Path, tmp_path: Path) -> None:
-    """Else whoever had a batch less would be taken for the one that hangs, for the rest of the run."""
+    """Otherwise, a rank with one batch less would be taken for the one that hangs, for the rest of the run."""
     trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), prepared)
     ranks = [Beating(0), Beating(1)]
     for each in ranks:  # five batches
@@ -215,7 +215,7 @@ def test_a_loss_that_is_not_finite_stops_with_place_and_examples(prepared: Path)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> None:
-    """Nothing would ever be below it, and no record can hold it."""
+    """No loss would be below it, and records cannot store it."""
     trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     context = data.context(0, 4, training=False)
@@ -226,7 +226,7 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> N
 def test_no_more_rows_at_once_than_a_micro_batch(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in training, nor in validation, nor where features are computed, nor when all that is timed."""
+    """This covers training, validation, the computation of features, and the timing of all these."""
     sizes: set[int] = set()
     collate = MarCos.collate
 
@@ -245,11 +245,11 @@ def test_no_more_rows_at_once_than_a_micro_batch(
 def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weights(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One batch without a sign of life does not make R dead."""
+    """A single batch in which R shows no activity does not make R dead."""
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("loss",))])
     monkeypatch.setattr(CoTSFT, "observed", lambda _, statistics: {"alive": statistics.get("alive", 0.0)})
     monkeypatch.setattr(CoTSFT, "warnings", lambda _, observed: [] if observed["alive"] else ["dead"])
-    alive = {5: 1.0, 10: 0.0}  # by step; the first validation is the best
+    alive = {5: 1.0, 10: 0.0}  # by step; the first validation has the lowest loss
 
     def validated(engine: Engine, data: StageData, at: Context, rows: int) -> steps.Sums:
         return steps.Sums({"loss": float(at.step)}, statistics={"alive": alive[at.step]})
@@ -265,11 +265,13 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
 def test_every_stage_selects_weights_of_its_own(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of an earlier stage stay while a checkpoint is of it: a run that is killed in this one has to end that one
-    again. The record has the losses of the weights that it names."""
+    """Weights that an earlier stage selected stay while a checkpoint belongs to it: a killed run has to end it again.
+
+    The record has the losses of the weights that it names.
+    """
     selecting = [Stage(name, 0.5, select_on=("loss",)) for name in ("first", "second")]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
-    losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage is the best
+    losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage has the lowest loss
     monkeypatch.setattr(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": losses[at.step]})
     )
@@ -291,8 +293,7 @@ def test_every_stage_selects_weights_of_its_own(
 def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where better ones were selected after it, by a try that was killed before its next checkpoint, and the try
-    that goes on finds others."""
+    """A try that was killed may have selected better weights after the checkpoint, and the next try finds others."""
     losses = {2: 2.0, 4: 1.0, 6: 3.0, 8: 3.0, 10: 3.0}
     monkeypatch.setattr(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": losses[at.step]})
@@ -319,7 +320,7 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
 def test_a_stage_that_selects_nothing_is_validated_at_its_end(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a curriculum whose last stage goes wrong can be told from one that never went well."""
+    """This distinguishes a curriculum whose last stage goes wrong from one that never went well."""
     stages = [Stage("first", 0.5), Stage("second", 0.5, select_on=("loss",))]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
@@ -338,8 +339,10 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
 def test_weights_of_stages_are_kept_where_that_is_asked(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those that each ended with, so selected ones where it selects; of stages that can answer, and not of the last. A
-    try that was killed has kept them too, and a run that lacks one is not whole."""
+    """These are the (selected) weights that each stage ended with, if it can answer and is not the last.
+
+    Weights from a try that was killed are kept too, and a run that lacks some is not complete.
+    """
     stages = [Stage("first", 0.4, select_on=("loss",)), Stage("second", 0.3, answers=False), Stage("third", 0.3)]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
@@ -362,7 +365,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
         start.train(keeping, results)
     (first,) = paths.kept.iterdir()
     digest = checkpoints.digest(load_file(first))
-    for left in (".000.safetensors.killed", "007.safetensors"):  # by a try that was killed, and by other settings
+    for left in (".000.safetensors.killed", "007.safetensors"):  # from a try that was killed, and from other settings
         (paths.kept / left).touch()
     kept = start.train(keeping, results)
     assert [path.name for path in paths.kept.iterdir()] == [first.name] == ["000.safetensors"]
@@ -378,7 +381,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
 
 
 def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_path: Path) -> None:
-    """It is read in evaluation mode, in which transformers would keep all activations, whatever the engine asks."""
+    """It is loaded in evaluation mode, in which transformers would keep all activations, whatever the engine asks."""
     load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(tmp_path)
     spec = run_of(small_study(ROWS, backbone={"pretrained": str(tmp_path)}), "cot_sft")
     method = build_method(spec, Paths(prepared, spec).data)
@@ -388,7 +391,7 @@ def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_pa
 def test_what_was_trained_from_a_checkpoint_needs_it_no_more(prepared: Path, tmp_path: Path) -> None:
     checkpoint, results = tmp_path / "checkpoint", fresh(prepared, tmp_path / "results")
     load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(checkpoint)
-    rows = [{"id": "codi", "method": "codi"}]  # which adds rows to its token table
+    rows = [{"id": "codi", "method": "codi"}]  # CODI adds rows to its token table
     spec = run_of(small_study(rows, backbone={"pretrained": str(checkpoint)}), "codi")
     digest = start.train(spec, results)["weights_sha256"]
     shutil.rmtree(checkpoint)

@@ -1,4 +1,4 @@
-"""Recorded results are computed again from their predictions; whatever was changed by hand is found."""
+"""Recorded results are recomputed from their predictions. Anything changed by hand is found."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) ->
 
 @pytest.fixture
 def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], pd.DataFrame]:
-    """An evaluate record on random summation, and its predictions."""
+    """Return an evaluate record on Random Summation, and its predictions."""
     said = answered(("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"), ("2 3\n#### 2 + 3 = 5", "7 7\n#### 7"))
     frame = scored(said, {RS: asked()})
     questions = [Record(id=id, question=text, steps=("",), answer="") for id, text in (("a", "1 2"), ("b", "3 4"))]
@@ -134,7 +134,7 @@ def test_a_record_of_another_specification_is_found(folder: Path) -> None:
 
 
 def test_answers_that_were_given_again_for_the_same_training_hold(folder: Path) -> None:
-    """Where the study asks for others than when the run was trained, which wrote spec.json."""
+    """The study now asks for another evaluation than when the run was trained and spec.json was written."""
     path = folder / RUN / "spec.json"
     edit(path, lambda spec: spec["evaluation"].update(max_new_tokens=spec["evaluation"]["max_new_tokens"] + 1))
     assert not findings(folder, "differs") and findings(folder, "drift")
@@ -195,7 +195,7 @@ def test_the_last_digits_of_another_machine_are_no_difference(folder: Path) -> N
 
 @pytest.mark.parametrize(("ending", "sign"), [("md", " | "), ("tex", " & ")])
 def test_numbers_in_rows_that_are_not_theirs_are_found(ending: str, sign: str, folder: Path) -> None:
-    """Though all of them still stand in the table."""
+    """All numbers are still in the table."""
     path = folder / f"table_main.{ending}"
     lines = path.read_text().splitlines()
     one, other = (next(i for i, line in enumerate(lines) if name in line) for name in ("CoT-SFT", "w/o R"))
@@ -351,8 +351,10 @@ COMMITTED = sorted(path.parent for path in (ROOT / "results/reference").glob("*/
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_reference_results_hold(folder: Path) -> None:
-    """Every record and every score does; tables too, unless the study has changed since. That of claims, which reads
-    other studies as well, is one of quick's."""
+    """All records and scores hold, and so do tables unless the study has changed since.
+
+    The table of claims, which also reads other studies, is part of quick's results.
+    """
     found = verify(load_study(folder.name), folder)
     expected = "table_claims.md" if folder.name == "quick" else "table_"
     assert any(finding.place.startswith(expected) for finding in found)
@@ -364,7 +366,7 @@ def test_reference_results_hold(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["quick", "gsm8k_small"])
 def test_what_was_recorded_is_what_the_study_asks_for_today(name: str) -> None:
-    """Settings that came later are left out of digests where they have their defaults."""
+    """Settings that were added later are left out of digests if they have their defaults."""
     for id, run in load_study(name).runs.items():
         for stage in ("train", "evaluate", "time"):
             record = read_json(ROOT / f"results/reference/{name}/runs/{id}/{stage}.json")

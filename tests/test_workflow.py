@@ -23,7 +23,7 @@ from methods.sources import SUFFIXES
 SMOKE = list(load_study("smoke").runs)
 STAGES = ("train", "evaluate", "time")
 TARGET = "results/table_main.md"
-# A stage that only writes the file it is asked for, at once
+# A stand-in for stages that only writes the requested file, at once
 STAND_IN = """
 import json, os, sys
 from pathlib import Path
@@ -46,7 +46,7 @@ for name in names.get(verb) or [f"runs/{rest[0]}/{verb}.json"]:
     (results / name).parent.mkdir(parents=True, exist_ok=True)
     (results / name).write_text(text)
 """
-# In the place of SLURM's plugin: says what a job asks for, and leaves what it is to write
+# In place of SLURM's plugin: prints what a job requests, and writes the job's output
 CLUSTER = """
 import json, sys
 from dataclasses import dataclass, field
@@ -93,7 +93,7 @@ class Executor(RealExecutor):
 
 
 def planned(output: str) -> Counter[str]:
-    """Jobs of a dry run by rule and run: ``train equation/marcos/s0``."""
+    """Return the jobs of a dry run by rule and run, such as ``train equation/marcos/s0``."""
     rules = re.findall(r"^(?:local)?rule (\w+):\n(.*?)(?:\n\n|\Z)", output, re.M | re.S)
     runs = [(rule, re.search(r"wildcards: study=\S+, run=(\S+)", text)) for rule, text in rules]
     return Counter(f"{rule} {run[1]}" if run else rule for rule, run in runs)
@@ -101,7 +101,7 @@ def planned(output: str) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy whose smoke study has been run by a stand-in for the stages."""
+    """Return a copy whose smoke study has been run by a stand-in for the stages."""
     folder = copy_suite(tmp_path_factory.mktemp("finished"))
     stand_in(folder, STAND_IN)
     snakemake(folder, "--config", "study=smoke", "--", TARGET)
@@ -111,7 +111,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def edit(finished: Path) -> Iterator[Callable[[str, str], None]]:
-    """Append text to a file of the finished copy, for one test."""
+    """Append text to a file of the finished copy, for a single test."""
     before: dict[Path, bytes | None] = {}
 
     def append(name: str, text: str) -> None:
@@ -165,7 +165,7 @@ def test_what_was_removed_is_made_again_though_its_table_is_there(
 
 
 def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
-    """By the same command; tables are rendered after each try."""
+    """The same command tries again, and tables are rendered after each try."""
     asked = ("--config", "study=smoke", "--", TARGET)
     record, down = finished / "results/smoke/track.json", finished / "server_is_down"
     record.write_text(json.dumps({"status": "pending", "tries": 1}))
@@ -178,7 +178,7 @@ def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
 
 
 def test_the_address_of_a_server_is_not_kept(finished: Path, tmp_path: Path) -> None:
-    """It may hold a password. Another one asks for another import."""
+    """The address may contain a password. Another address causes another import."""
     folder = shutil.copytree(finished, tmp_path / "copy")
     words = [sys.executable, "-m", "snakemake", "--cores", "2", "--config", "study=smoke", "--", TARGET]
     variables = environment(folder) | {"MLFLOW_TRACKING_URI": "https://me:secret@example.org"}
@@ -190,7 +190,8 @@ def test_the_address_of_a_server_is_not_kept(finished: Path, tmp_path: Path) -> 
 
 def test_all_tables_are_made_when_none_is_named(finished: Path) -> None:
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke"))
-    assert jobs == {"table": 2, "latest_table": 2, "report": 1, "all": 1}  # besides the main table, which is there
+    # Besides the main table, which exists already
+    assert jobs == {"table": 2, "latest_table": 2, "report": 1, "all": 1}
     one = snakemake(finished, "--dry-run", "--config", "study=smoke", "--", "results/table_controls.md")
     assert planned(one) == {"table": 1, "latest_table": 1}
 
@@ -212,7 +213,7 @@ def test_what_a_run_starts_from_is_trained_in_the_study_that_it_is_shared_with(f
 
 
 def made(*variables: str) -> list[str]:
-    """The commands of `make table`, also when make runs these tests."""
+    """Return the commands of `make table`, even if make itself runs these tests."""
     command = ["make", "--no-print-directory", "-n", "table", *variables]
     return subprocess.run(command, cwd=ROOT, text=True, capture_output=True).stdout.splitlines()
 
@@ -250,7 +251,7 @@ def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[
 
 
 def test_another_title_renders_tables_alone(finished: Path, edit: Callable[[str, str], None]) -> None:
-    edit("methods/cot_sft.py", "")  # put back when the test ends
+    edit("methods/cot_sft.py", "")  # restored when the test ends
     path = finished / "methods/cot_sft.py"
     path.write_text(path.read_text().replace('title = "CoT-SFT"', 'title = "CoT"'))
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
@@ -264,9 +265,9 @@ def test_edited_part_of_a_package_reruns_its_method(finished: Path, edit: Callab
 
 
 def test_one_test_set_more_has_all_runs_look_again(finished: Path, edit: Callable[[str, str], None]) -> None:
-    """The train stage too, which ends at once where a run is trained already (``test_ended.py``)."""
+    """The train stage runs too, but ends at once if a run is already trained (``test_ended.py``)."""
     study = finished / "workflows/config/smoke.yaml"
-    edit("workflows/config/smoke.yaml", "")  # put back when the test ends
+    edit("workflows/config/smoke.yaml", "")  # restored when the test ends
     study.write_text(study.read_text().replace("tests: [", "tests: [multiarith, "))
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
     assert {job for job in jobs if " " in job} == {f"{stage} {run}" for stage in STAGES for run in SMOKE}
@@ -274,7 +275,7 @@ def test_one_test_set_more_has_all_runs_look_again(finished: Path, edit: Callabl
 
 
 def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished: Path, tmp_path: Path) -> None:
-    """Snakemake looks at none of a job's own reasons to run while what it comes after is made anew."""
+    """Snakemake does not check a job's own reasons to run while its inputs are made again."""
     folder = tmp_path / "suite"
     shutil.copytree(finished, folder, symlinks=True)
     for name in ("methods/cot_sft.py", "benchmarks/data/store.py", "benchmarks/records/provenance.py"):
@@ -309,12 +310,12 @@ def test_a_test_set_that_there_is_none_of_is_refused_before_anything_runs(finish
 
 
 def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
-    """Other than one that was told to go or was killed, which tests/test_ended.py tries."""
+    """In contrast, tests/test_ended.py has runs that are told to stop or killed, which are tried again."""
     folder = copy_suite(tmp_path)
     failing = "if verb == 'train':\n    open('trained', 'a').write('x')\n    print('what was wrong')\n    sys.exit(2)\n"
     stand_in(folder, f"{STAND_IN}{failing}")
     run = "results/smoke/runs/equation/cot_sft/s0"
-    for tries in (1, 2):  # whoever asks anew gets a try
+    for tries in (1, 2):  # each new call gets a try
         output = snakemake(folder, "--config", "study=smoke", "--", f"{run}/train.json", fails=True)
         assert "Not tried again: the error is in results/smoke/logs/train/equation/cot_sft/s0.log.error" in output
         assert (folder / "results/smoke/logs/train/equation/cot_sft/s0.log.error").read_text() == "what was wrong\n"
@@ -322,7 +323,7 @@ def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path:
 
 
 def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
-    """Here the first of two, one after the other."""
+    """Two runs follow each other here, and the first one fails."""
     folder = copy_suite(tmp_path)
     failing = "if verb == 'train' and not Path('tried').exists():\n    Path('tried').touch()\n    sys.exit(2)\n"
     stand_in(folder, f"{STAND_IN}{failing}")
@@ -333,13 +334,13 @@ def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_data_files_have_the_names_of_modules() -> None:
-    """So that a digest of a module's source takes them in, and one of its package."""
+    """A digest of a module's source then includes its data file, and so does one of its package."""
     files = [path for path in (ROOT / "benchmarks").rglob("*.*") if path.suffix not in {".py", ".pyc"}]
     assert files and all(path.with_suffix(".py").is_file() and path.suffix in SUFFIXES for path in files)
 
 
 def test_jobs_share_a_machine_that_has_slurm_and_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A login node: jobs that ran there one by one, each with the GPU that is not there, would leave cores idle."""
+    """On a login node, jobs would run one by one for a GPU that does not exist, and leave cores idle."""
     folder = copy_suite(tmp_path)
     (folder / "sbatch").touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -349,7 +350,7 @@ def test_jobs_share_a_machine_that_has_slurm_and_no_gpu(tmp_path: Path, monkeypa
 
 
 def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None:
-    """Runs on one node, and on two of four GPUs and of one."""
+    """The runs use one node, two nodes of four GPUs, and two nodes of one GPU."""
     folder = copy_suite(tmp_path)
     study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text())
     study |= {"name": "ranks", "threads": 3, "timing_threads": 2, "engine": {"kind": "deepspeed", "gpus": 4}}
@@ -366,7 +367,7 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
     output = printed(folder, [*words, "--", *records])
     asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
     for run, (nodes, gpus) in runs.items():
-        memory = 40_000 if "wo_r" in run else 8_000  # MB of a process, by its backbone
+        memory = 40_000 if "wo_r" in run else 8_000  # MB per process, by its backbone
         for stage, threads in {"train": 3, "time": 2}.items():
             tasks = {"tasks_per_node": gpus} if gpus > 1 else {"tasks": nodes, "tasks_per_gpu": 1}
             across = {"mpi": "srun", "cpus_per_task": threads, **tasks} if nodes > 1 else {}
@@ -377,7 +378,7 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
 
 
 def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
-    """Neither reading studies and records nor rendering them, nor starting ranks: importing it takes seconds."""
+    """This covers reading studies and records, rendering, and starting ranks. Importing transformers takes seconds."""
     modules = ("studies.study", "data", "records.results", "tracking.importer", "tables.render", "figures.render")
     imports = ", ".join(f"benchmarks.{module}" for module in (*modules, "training.start", "launch"))
     load = "benchmarks.studies.study.load_study('quick').runs"

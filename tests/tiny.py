@@ -1,4 +1,4 @@
-"""A model, a vocabulary and problems so small that every number of a method can be computed again in a test."""
+"""A model, a vocabulary and problems that are small enough to recompute every number of a method in a test."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PROBLEMS = {  # question -> steps and answer
 
 
 def ids(text: str) -> list[int]:
-    """One token per ASCII character."""
+    """Encode a text with one token per ASCII character."""
     return list(text.encode("ascii"))
 
 
 def text(tokens: Sequence[int], **names: int) -> str:
-    """The opposite of ids; end-of-text is $, and tokens that are no characters go by their names."""
+    """Decode tokens, the inverse of ids. End-of-text is $, and tokens that are not characters show their names."""
     special = {EOS: "$", **{token: f"[{name}]" for name, token in names.items()}}
     return "".join(special.get(int(token)) or chr(token) for token in tokens)
 
@@ -54,13 +54,13 @@ def questions() -> list[list[int]]:
 
 
 def context(training: bool = True, **settings: float) -> Context:
-    """In a stage with these settings."""
+    """Return the context of a stage with the given settings."""
     return Context(Stage("a stage", 1.0, settings=settings), epoch=0, step=0, seed=0, training=training)
 
 
 @contextmanager
 def passes(method: Method) -> Iterator[list[torch.Size]]:
-    """The shapes of what transformer trunks of a method read meanwhile, one entry for every call."""
+    """Record the input shapes of a method's transformer trunks, one entry per call."""
     shapes: list[torch.Size] = []
 
     def note(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

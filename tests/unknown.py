@@ -1,4 +1,4 @@
-"""Training steps on tensors that have shapes and no numbers: what asks for a number fails."""
+"""Training steps on tensors that have shapes but no values: reading a value fails."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from methods.base import Batch, Context, Method
 
 
 def step_without_numbers(method: Method, batch: Batch, context: Context) -> None:
-    """Forward and backward pass of a micro-batch, features of a cached stage included.
+    """Run the forward and backward pass of a micro-batch, including the features of a cached stage.
 
-    On a GPU, whatever asks for a number waits until all work before it is done, and the device then for new work. Here
-    it is an error of PyTorch's that names the operation.
+    On a GPU, reading a value waits until all earlier work is done, and then the device waits for new work. Here it is
+    an error of PyTorch that names the operation.
     """
     mode = FakeTensorMode()
     own = {**dict(method.named_buffers()), **method.state_dict(keep_vars=True)}
@@ -31,7 +31,7 @@ def step_without_numbers(method: Method, batch: Batch, context: Context) -> None
 
 
 class _Features(nn.Module):
-    """Calls :meth:`Method.features` where a module's forward is called."""
+    """Call :meth:`Method.features` as a module's forward pass."""
 
     def __init__(self, method: Method) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""The figures of a study, each drawn from files alone."""
+"""The figures of a study, each drawn from its result files alone."""

@@ -1,4 +1,4 @@
-"""What drawing R is worth: its mean against one draw and majorities of several, and whether votes are calibrated."""
+"""The benefit of sampling R: its mean against one draw and against majority votes, and whether votes are calibrated."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from benchmarks.records import statistics
 
 
 class CalibrationFigure(LatentsFigure):
-    """Left: accuracy by way of answering. Right: accuracy of the majority by its share of the votes."""
+    """Left: accuracy by answering protocol. Right: accuracy of the majority answer by its share of the votes."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: samples of R"
 
     def data(self) -> pd.DataFrame:
-        """``part`` accuracy: by ``protocol``, with a 95 % interval over questions; ``part`` reliability: accuracy of
-        the majority of all draws by its share of the votes."""
+        """Return the numbers of both panels, by ``part``.
+
+        * accuracy: by ``protocol``, with a 95 % interval over questions.
+        * reliability: accuracy of the majority answer of all draws by its share of the votes.
+        """
         return pd.DataFrame([line for analysis in self.analyses for line in self._lines(analysis)])
 
     def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:

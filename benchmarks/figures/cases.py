@@ -1,4 +1,4 @@
-"""Outputs before and after dimensions of R are set by hand, differences in colour (the paper's case study)."""
+"""Outputs before and after dimensions of R are set by hand, with differences in colour (the paper's case study)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import GREY, colour
 
 FONT = 6.5  # points
-WIDE = 0.602 * FONT / 72  # inches of one character of DejaVu Sans Mono
-HIGH = 1.5 * FONT / 72  # inches of one line
+WIDE = 0.602 * FONT / 72  # width of a character of DejaVu Sans Mono in inches
+HIGH = 1.5 * FONT / 72  # height of a line in inches
 COLUMN, GAP = 55, 4  # characters
-LONGEST = 12  # lines of an output that are shown
+LONGEST = 12  # lines of an output that are shown at most
 
 Piece = tuple[int, str, bool]  # column, text, whether it is highlighted
 
 
 class CasesFigure(LatentsFigure):
-    """A row for each set of dimensions: one question's output as it is, and with the set at a value by hand."""
+    """One row per set of dimensions: a question's output as it is, and with these dimensions set by hand."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: cases of dimensions set by hand"
 
     def data(self) -> pd.DataFrame:
-        """One line per block and set of dimensions, at the value that changes most outputs: the question whose output
-        changes by the median of all that change, and how many do."""
+        """Return one line per block and set of dimensions, at the value that changes most outputs.
+
+        Of all questions whose output changes, the line has the one that changes by the median amount, and their number.
+        Raise :class:`NothingToDraw` if no output changes.
+        """
         lines = [line for analysis in self.analyses for line in self._lines(analysis)]
         if not lines:
             raise NothingToDraw("no dimension that was set changes any output")
@@ -60,7 +63,7 @@ class CasesFigure(LatentsFigure):
             yield {"block": analysis.block.id, "setting": setting, "test": test, "id": id, **outputs, **counts}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
-        """One axis over all, whose units are characters and lines."""
+        """Draw all text in one axis whose units are characters and lines."""
         blocks = [(line, *layout(line["before"], line["after"])) for line in data.to_dict("records")]
         heads = [wrapped([(f"{line['id']}: {line['question']}", False)], 2 * COLUMN + GAP) for line, *_ in blocks]
         lines = sum(4 + len(head) + max(map(len, sides)) for (_, *sides), head in zip(blocks, heads, strict=True))
@@ -93,14 +96,14 @@ class CasesFigure(LatentsFigure):
 
 
 def layout(before: str, after: str) -> tuple[list[list[Piece]], list[list[Piece]]]:
-    """Two texts as lines of pieces, cut at line ends and at the width of a column."""
+    """Split two texts into lines of pieces, at line ends and at the width of a column, with differences marked."""
     parts = differences(before, after)
     sides = ([(old, not shared) for shared, old, _ in parts], [(new, not shared) for shared, _, new in parts])
     return wrapped(sides[0]), wrapped(sides[1])
 
 
 def wrapped(parts: list[tuple[str, bool]], width: int = COLUMN) -> list[list[Piece]]:
-    """Marked and unmarked text as lines of pieces, broken at blanks where there are any."""
+    """Wrap marked and unmarked text into lines of pieces, at spaces where possible; longer texts are truncated."""
     marks = [marked for text, marked in parts for _ in text]
     lines: list[list[Piece]] = []
     start = 0
@@ -114,7 +117,7 @@ def wrapped(parts: list[tuple[str, bool]], width: int = COLUMN) -> list[list[Pie
 
 
 def _pieces(line: str, marks: list[bool]) -> list[Piece]:
-    """A line's stretches that are marked, or not, alike."""
+    """Split a line into stretches that are either marked or unmarked."""
     pieces = []
     for marked, group in itertools.groupby(range(len(line)), key=marks.__getitem__):
         places = list(group)
@@ -123,7 +126,7 @@ def _pieces(line: str, marks: list[bool]) -> list[Piece]:
 
 
 def write(axes: Axes, lines: list[list[Piece]], start: int, first: int, highlight: str) -> None:
-    """Lines of pieces from a column and a line on."""
+    """Write lines of pieces, starting at a column and a line."""
     for number, pieces in enumerate(lines, first):
         for column, text, marked in pieces:
             look: dict[str, Any] = {"color": highlight, "fontweight": "bold"} if marked else {"color": "black"}

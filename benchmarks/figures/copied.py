@@ -1,4 +1,4 @@
-"""Which step the answers to the long-range copy repeat (the paper's figure on selected source steps)."""
+"""The steps that answers to the long-range copy repeat (the paper's figure on selected source steps)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,27 @@ HATCHED: dict[str, Any] = {"facecolor": "none", "hatch": "////", "linewidth": 0.
 
 
 def is_copy(test: str) -> bool:
-    """Whether a test set is the long-range copy."""
+    """Return whether a test set is the long-range copy."""
     return isinstance(scorer_of(test), Copying)
 
 
 class CopiedFigure(Drawing):
-    """A panel for each test set: of the answers that copy a step, the shares of each. Hatched where the model repeats
-    steps so freely that they are no evidence of memory."""
+    """One panel per test set: for each step, its share of the answers that copy a step.
+
+    Bars are hatched if the model repeats steps so often that the shares are no evidence of memory.
+    """
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: the copied step"
 
     def data(self) -> pd.DataFrame:
-        """One line per test set, row and bin of steps: share of the answers that copy a step, and of a uniform draw.
-        ``repeats``: share of the steps before the last that equal an earlier one; ``by_habit``: that this explains how
-        many answers copy a step."""
+        """Return one line per test set, row and bin of steps.
+
+        * ``share``: the bin's share of the answers that copy a step; ``uniform``: that of a uniform draw.
+        * ``repeats``: the share of the steps before the last that equal an earlier one.
+        * ``by_habit``: whether this habit explains how many answers copy a step.
+        """
         blocks = self.study.blocks
         found = [line for block in blocks for row in self.study.rows_of(block) for line in self._lines(block, row)]
         if not found:
@@ -75,7 +80,7 @@ class CopiedFigure(Drawing):
                 places = [place + width * (at - (len(rows) - 1) / 2) for place in range(len(bins))]
                 look: dict[str, Any] = {"color": self.look(row)["color"], "label": self.row_name(row)}
                 if own.loc[own["row"] == row.id, "by_habit"].any():
-                    axes.bar(0, 0, **look)  # for the legend
+                    axes.bar(0, 0, **look)  # an entry in the legend
                     axes.bar(0, 0, edgecolor=GREY, label="no evidence of memory", **HATCHED)
                     look = {"edgecolor": look["color"], **HATCHED}
                 axes.bar(places, 100 * line["share"].astype(float), width, **look)
@@ -96,7 +101,7 @@ class CopiedFigure(Drawing):
         legend_below(canvas, panels)
 
     def set_title(self, block: str, test: str) -> str:
-        """A test set, and the block where more than one is asked its questions."""
+        """Return a test set's title, with the block's if several blocks are evaluated on it."""
         several = len(self.study.blocks) > 1 and self.study.block(block).tests is None
         return self.test_title(test) + (f", {self.study.block(block).title.lower()}" if several else "")
 

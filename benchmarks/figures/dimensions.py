@@ -1,4 +1,4 @@
-"""Which dimensions of R three questions activate, and how often each is active (the paper's figure on R's values)."""
+"""Dimensions of R that three questions activate, and how often each is active (the paper's figure on R's values)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ CASES = 3
 
 
 class DimensionsFigure(LatentsFigure):
-    """Left: R of one step for three cases. Right: frequencies of all dimensions, the most frequent first."""
+    """Left: R in one step for three cases. Right: frequencies of all dimensions, the most frequent first."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: active dimensions of R"
 
     def data(self) -> pd.DataFrame:
-        """``part`` case: value of R in the step that is shown, by question and dimension; ``part`` frequency: the
-        number of samples (steps of questions) in which a dimension is active, by rank."""
+        """Return the numbers of both panels, by ``part``.
+
+        * case: the value of R in the step that is shown, by question and dimension.
+        * frequency: the number of samples (steps of questions) in which a dimension is active, by rank.
+        """
         frames = []
         for analysis in self.analyses:
             samples, values = analysis.latents
@@ -45,7 +48,7 @@ class DimensionsFigure(LatentsFigure):
             own = data.loc[data["block"] == analysis.block.id]
             for case, group in own.loc[own["part"] == "case"].groupby("case"):
                 number = int(case)  # type: ignore[arg-type]
-                beside = group["dim"] + 0.25 * (number - 2)  # or one case would hide another
+                beside = group["dim"] + 0.25 * (number - 2)  # side by side, so that no case hides another
                 left.vlines(beside, 0, group["value"], color=colour(number - 1), linewidth=1.0)
                 left.plot([], [], color=colour(number - 1), label=f"case {number}")
             left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
@@ -78,8 +81,10 @@ class DimensionsFigure(LatentsFigure):
 
 
 def chosen(steps: np.ndarray, active: np.ndarray) -> tuple[int, np.ndarray]:
-    """The first step in which any dimension is active in any sample, and the first samples of that step with one; step
-    1 and its first samples where none is. (N,) steps; (N, D) active."""
+    """Return the first step in which any dimension is active, and the indices of its first samples with an active one.
+
+    If no dimension is ever active, return step 1 and its first samples. ``steps`` is (N,), ``active`` (N, D).
+    """
     any_active = active.any(axis=1)
     step = int(min(steps[any_active], default=1))
     return step, np.flatnonzero((steps == step) & (any_active | ~any_active.any()))[:CASES]

@@ -1,4 +1,4 @@
-"""What the figures share: where their numbers come from, what is written, and how rows are named."""
+"""The base class of all figures: sources of their numbers, captions, and names and colours of rows."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from methods.registry import available
 
 
 class NothingToDraw(InputError):
-    """A figure whose numbers a study does not have; the message says what would give them."""
+    """A study lacks the numbers of a figure. The message says what is missing."""
 
 
 @dataclass
 class Drawing(ABC):
-    """One figure of one study: a frame with a line for each mark, how it is drawn, and what its reader has to know."""
+    """One figure of one study: a frame with its numbers, the drawing of the frame, and the caption."""
 
     study: Study
     results: Path
 
     @classmethod
     def needs(cls, study: Study, results: Path) -> list[Path]:
-        """Files that the figure is drawn from, beside what ``collect`` wrote and the predictions."""
+        """Return the files that the figure needs besides what ``collect`` wrote and the predictions."""
         return []
 
     @property
@@ -46,7 +46,7 @@ class Drawing(ABC):
 
     @abstractmethod
     def data(self) -> pd.DataFrame:
-        """What is drawn, for CSV; :class:`NothingToDraw` where there is nothing."""
+        """Return the numbers that are drawn, also written as CSV. Raise :class:`NothingToDraw` if there are none."""
 
     @abstractmethod
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
@@ -54,7 +54,7 @@ class Drawing(ABC):
 
     @abstractmethod
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        """Paragraphs: what is shown, over how many questions, what the error bars are, what is missing."""
+        """Yield paragraphs: what is shown, over how many questions, what the error bars are, and what is missing."""
 
     @cached_property
     def collected(self) -> Collected:
@@ -68,7 +68,7 @@ class Drawing(ABC):
         return titles(self.collected).get(test, test)
 
     def row_name(self, row: Row) -> str:
-        """A row's title outside a table, where an ablation needs the name of the row above it too."""
+        """Return a row's title for use outside a table, where an ablation also needs the title of its parent row."""
         title = self.study.row_title(row)
         if not row.indent:
             return title
@@ -77,8 +77,11 @@ class Drawing(ABC):
         return f"{parents[-1]} {title.lstrip('- ')}" if parents else title
 
     def look(self, row: Row) -> dict[str, Any]:
-        """Colour and marker of a row. A method has the same colour in every study, or figures of one report could not
-        be read side by side; further rows of a method have shades of it and markers of their own. Controls are grey."""
+        """Return the colour and marker of a row.
+
+        A method has the same colour in every study, so that the figures of a report can be read side by side. Further
+        rows of the method have shades of this colour and markers of their own. Controls are grey.
+        """
         if row.control:
             return {"color": GREY, "marker": "x"}
         ranked = [other for other in self.study.rows if not other.control]
@@ -93,8 +96,10 @@ class Drawing(ABC):
 
 
 def colour_order() -> dict[str, int]:
-    """A place for each registered method. Those of other packages come last: what is installed beside this package must
-    not change the colours of its own methods."""
+    """Return the position of each registered method in the order of colours.
+
+    Methods of other packages come last, so that installing them does not change the colours of this package's methods.
+    """
     known = available()
     return {name: at for at, name in enumerate(sorted(known, key=lambda name: (_foreign(known[name]), name)))}
 
@@ -104,13 +109,13 @@ def _foreign(method: type[Method]) -> bool:
 
 
 def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **settings: object) -> list[list[Axes]]:
-    """Panels of ``size`` inches each, row by row; narrower where they would not fit the width of a page."""
+    """Return panels of ``size`` inches each, row by row. They are narrower if they would not fit the page's width."""
     canvas.set_size_inches(min(columns * size[0], PAGE), rows * size[1])
     return canvas.subplots(rows, columns, squeeze=False, **settings).tolist()  # type: ignore[arg-type]
 
 
 def legend_below(canvas: Canvas, panels: Sequence[Axes]) -> None:
-    """One legend for all panels, every label once, in as many columns as fit."""
+    """Add one legend for all panels, with every label once, in as many columns as fit."""
     entries = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -1,5 +1,7 @@
-"""Random Summation: which dimension of R stands for which drawn digit, and whether setting it steers (the paper's
-figure on the encoding of randomness)."""
+"""Random Summation: which dimension of R encodes which drawn digit, and whether setting it steers the model.
+
+This is the paper's figure on the encoding of randomness.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import GREY, SEQUENTIAL, colour, picture
 from benchmarks.paper.claims import load_claims
 
-OTHERS = 6  # dimensions of no digit that are shown too: the most active ones
+OTHERS = 6  # number of the most active dimensions without a digit that are shown too
 
 
 class EncodingFigure(LatentsFigure):
-    """Left: mean of R by digit and dimension. Right: steps that obey a digit set by hand."""
+    """Left: mean of R by digit and dimension. Right: share of steps that obey a digit set by hand."""
 
     @property
     def title(self) -> str:
@@ -34,8 +36,12 @@ class EncodingFigure(LatentsFigure):
         return found
 
     def data(self) -> pd.DataFrame:
-        """``part`` encoding: mean of R by digit and dimension; ``part`` steering: by steered step and digit, shares of
-        questions whose step obeys, whose later steps follow, and with both."""
+        """Return the numbers of both panels, by ``part``.
+
+        * encoding: the mean of R by digit and dimension.
+        * steering: by steered step and digit, the shares of questions whose step obeys, whose later steps follow, and
+          with both.
+        """
         frames = []
         for analysis, _ in self._encoded:
             block = analysis.block.id
@@ -101,7 +107,7 @@ class EncodingFigure(LatentsFigure):
 
 
 def told(encoded: EncodingRecord) -> str:
-    """What R tells, the drawn digit or the level of the numbers that come of it, in words."""
+    """Say how much of R's variance the drawn digit explains, and how much the level of the numbers that result."""
     shares = {what: [share for share in found if share is not None] for what, found in encoded.explained.items()}
     if not all(shares.values()) or not shares:
         return ""
@@ -111,7 +117,7 @@ def told(encoded: EncodingRecord) -> str:
 
 
 def steered(shares: pd.DataFrame) -> str:
-    """The steering test in words."""
+    """Describe the result of the steering test."""
     if shares.empty:
         return "Steering accuracy: none, since no digit can be set by hand."
     return f"""Steering accuracy: {100 * shares["both"].mean():.1f} %, steered over {shares["digit"].nunique()} of 10
@@ -120,7 +126,7 @@ def steered(shares: pd.DataFrame) -> str:
 
 
 def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:
-    """The digits' dimensions in their order, then the most active of the others."""
+    """Return the digits' dimensions in order, then the most active of the others."""
     own = encoded.own
     rest = matrix.drop(columns=own).max().fillna(-np.inf).sort_values(ascending=False)
     return own + [int(dim) for dim in rest.index[:OTHERS]]

@@ -1,5 +1,7 @@
-"""Dimensions of R that are active together, and what setting a clique of them does (the paper's figures on correlated
-dimensions)."""
+"""Dimensions of R that are active together, and the effects of setting a clique of them.
+
+These are the paper's figures on correlated dimensions.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +20,29 @@ from benchmarks.figures.latents import LatentsFigure
 from benchmarks.figures.style import DIVERGING, GREY, colour, picture
 from benchmarks.paper.claims import load_claims
 
-LABELLED = 20  # dimensions, at most, that are named in a panel
+LABELLED = 20  # panels with more dimensions than this have no labels for them
 
 
 class InterventionFigure(LatentsFigure):
-    """Correlations of frequent dimensions; effects of their clique at several values; the graph and its clique."""
+    """Correlations of frequent dimensions, effects of their clique at several values, and the graph with its clique."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: correlated dimensions of R, set by hand"
 
     def data(self) -> pd.DataFrame:
-        """``part`` correlation: Pearson's of dimensions ``a`` and ``b``; ``part`` effect: ``measure`` under ``setting``
-        (tokens per question; shares of answers)."""
+        """Return the numbers of the panels, by ``part``. Raise :class:`NothingToDraw` if no dimension is ever active.
+
+        * correlation: the Pearson correlation of dimensions ``a`` and ``b``.
+        * effect: ``measure`` under ``setting`` (tokens per question, or shares of answers).
+        """
         if not self._active:
             raise NothingToDraw(f"no dimension of R is ever active in {self.study.name}")
         return pd.DataFrame([line for analysis in self._active for line in self._lines(analysis)])
 
     @property
     def _active(self) -> list[Analysis]:
-        """Those with dimensions that can be set: R may be dead."""
+        """The analyses with active dimensions, which can be set. There are none if R is dead."""
         return [analysis for analysis in self.analyses if analysis.record.frequent]
 
     def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
@@ -100,7 +105,10 @@ class InterventionFigure(LatentsFigure):
         axes.legend(handles=handles, loc="upper left")
 
     def _graph(self, axes: Axes, matrix: pd.DataFrame, analysis: Analysis) -> None:
-        """Few nodes stand on a circle, the clique side by side: forces would pull a clique into one heap of numbers."""
+        """Draw the correlation graph. Few nodes are placed on a circle, with those of the clique side by side.
+
+        A force-directed layout would pull a clique together until its labels overlap.
+        """
         dims, inside = analysis.record.frequent, set(analysis.record.clique)
         found = correlation_graph(matrix.to_numpy(), dims, self.study.analysis.correlated_above)
         small = len(dims) <= LABELLED
@@ -143,7 +151,7 @@ class InterventionFigure(LatentsFigure):
 
 
 def _left_out(axes: Axes, why: str) -> None:
-    """A panel that says why it is empty."""
+    """Leave a panel empty except for the reason why."""
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center")
     axes.set_xticks([])
     axes.set_yticks([])

@@ -1,4 +1,4 @@
-"""What the figures of latents share: the analyses that they are drawn from."""
+"""The base class of the figures of latents, with the analyses that they are drawn from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.studies.study import Study
 
 
 class LatentsFigure(Drawing):
-    """A row of panels for each block that has latents that can be set by hand."""
+    """One row of panels per block with latents that can be set by hand."""
 
     @classmethod
     def needs(cls, study: Study, results: Path) -> list[Path]:
@@ -26,12 +26,12 @@ class LatentsFigure(Drawing):
 
     @property
     def asked(self) -> str:
-        """Which questions were asked, in words."""
+        """A description of the questions that were asked."""
         return f"up to {self.study.analysis.questions} questions of each test set, spread evenly over it"
 
     @property
     def samples(self) -> str:
-        """Where the values of latents are from, in words."""
+        """A description of where the latents' values come from."""
         if {analysis.record.source for analysis in self.analyses} == {"encoded"}:
             return "as training encodes the written steps of validation questions, empty steps included"
         return f"as drawn for {self.asked}"

@@ -1,4 +1,4 @@
-"""Accuracy against its costs: test time and training compute, with the front of rows that no other row beats."""
+"""Accuracy against costs (test time and training compute), with the Pareto front of the rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FILLS = ("full", "none", "left", "right", "top", "bottom")  # one for each block
 
 
 class ParetoFigure(Drawing):
-    """A column for each test set, a row of panels for each cost."""
+    """One column of panels per test set, one row per cost."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: accuracy against cost"
 
     def data(self) -> pd.DataFrame:
-        """One line per cost, test set, block and row; accuracies are shares of 1."""
+        """Return one line per cost, test set, block and row. Accuracies are shares of 1."""
         lines = []
         for line in self.summary.lines.to_dict("records"):
             shared = {key: line[key] for key in ("test", "block", "row", "accuracy", "low", "high", "control")}
@@ -50,7 +50,7 @@ class ParetoFigure(Drawing):
             across[0].set_ylabel("Accuracy (%)")
         for axes, test in zip(panels[0], tests, strict=True):
             axes.set_title(self.test_title(test))
-            axes.set_ylim(bottom=0)  # of the panel below too
+            axes.set_ylim(bottom=0)  # also sets the panel below, which shares the axis
         for block, fill in zip(self.study.blocks, FILLS, strict=False):
             panels[0][0].plot([], [], "o", color=GREY, fillstyle=fill, label=block.title)
         legend_below(canvas, [axes for across in panels for axes in across])
@@ -96,7 +96,7 @@ class ParetoFigure(Drawing):
 
 
 def _front(group: pd.DataFrame) -> list[int]:
-    """Index of the lines that no other beats: cheapest first, each more accurate than all before it."""
+    """Return the indices of the lines on the Pareto front, cheapest first: each is more accurate than all before it."""
     kept, best = [], -1.0
     ordered = group.sort_values(["value", "accuracy"], ascending=[True, False])
     for index, accuracy in zip(ordered.index.tolist(), ordered["accuracy"].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Rendering of a study's figures: PNG, PDF, their numbers as CSV, and a caption as Markdown."""
+"""Render a study's figures as PNG and PDF, with their numbers as CSV and a caption as Markdown."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ DRAWINGS: dict[Figure, type[Drawing]] = {
     Figure.calibration: CalibrationFigure,
     Figure.sweeps: SweepsFigure,
 }
-METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # the same numbers give the same bytes
+METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that the same numbers give the same bytes
 
 
 def render(study: Study, results: Path, figure: Figure) -> list[Path]:
-    """Write a figure's four files, the caption last."""
+    """Write a figure's four files, the caption last, and return their paths."""
     drawing = DRAWINGS[figure](study, results)
     data = drawing.data()
     target = results / study.name / "figures" / figure

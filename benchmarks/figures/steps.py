@@ -18,14 +18,14 @@ COLUMNS = ("test", "id", "same_as", "seed", "correct", "n_steps")
 
 
 class StepsFigure(Drawing):
-    """A column for each test set whose solutions are known, a row of panels for each block."""
+    """One column of panels per test set with written solutions, one row per block."""
 
     @property
     def title(self) -> str:
         return f"{self.study.title}: accuracy by number of steps"
 
     def data(self) -> pd.DataFrame:
-        """One line per test set, block, row and number of steps; accuracies are shares of 1."""
+        """Return one line per test set, block, row and number of steps. Accuracies are shares of 1."""
         blocks = self.study.blocks
         lines = [line for block in blocks for row in self.study.rows_of(block) for line in self._lines(block, row)]
         if not lines:

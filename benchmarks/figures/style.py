@@ -1,4 +1,4 @@
-"""One look for all figures: readable in print at the width of a text column or page, and by the colour-blind."""
+"""The style of all figures: readable in print at the width of a text column or page, and by colour-blind readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-# Okabe and Ito's palette, olive in place of their yellow, which is faint on paper
+# Okabe and Ito's palette, with olive in place of their yellow, which is faint on paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999933")
 MARKERS = "osD^vP*XhdpH8<>"
 GREY = "#888888"
@@ -37,7 +37,7 @@ SETTINGS: dict[Any, Any] = {
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.5,
     "savefig.dpi": 200,
-    "pdf.fonttype": 42,  # text stays text
+    "pdf.fonttype": 42,  # TrueType, so that text stays text
 }
 
 
@@ -56,16 +56,21 @@ def marker(index: int) -> str:
 
 
 def shade(name: str, index: int) -> tuple[float, float, float]:
-    """A darker and lighter colour in turn, of which the first two differ from each other and from the colour itself at
-    a glance."""
+    """Return a shade of a colour: darker for odd ``index``, lighter for even.
+
+    Both are easy to tell apart from each other and from the colour itself.
+    """
     other = 0.0 if index % 2 else 1.0
     red, green, blue = (0.6 * part + 0.4 * other for part in to_rgb(name))
     return red, green, blue
 
 
 def log_axis(axes: Axes, label: str) -> None:
-    """A logarithmic x axis for what is drawn, with few ticks, in plain numbers where these are short. Within a decade
-    they are evenly spaced numbers: 1, 2 and 5 could be one tick alone, from which nothing can be read off."""
+    """Make the x axis of a finished plot logarithmic, with few ticks, labelled with plain numbers if these are short.
+
+    Within a single decade, the ticks are evenly spaced numbers: with ticks at 1, 2 and 5 only, there might be just one,
+    and no value could be read off.
+    """
     axes.set_xscale("log")
     axes.set_xlabel(label)
     low, high = axes.get_xlim()
@@ -76,6 +81,6 @@ def log_axis(axes: Axes, label: str) -> None:
 
 
 def picture(axes: Axes) -> None:
-    """No grid and no tick marks: for heat maps and graphs."""
+    """Remove the grid and the tick marks, for heat maps and graphs."""
     axes.grid(False)
     axes.tick_params(length=0)

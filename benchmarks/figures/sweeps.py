@@ -1,4 +1,4 @@
-"""Accuracy against one option at a time: in the paper, the numbers of neurons T and S, and R's length tau."""
+"""Accuracy against one option at a time; in the paper, the numbers of neurons T and S, and the length tau of R."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from methods.registry import get_method
 
 
 class SweepsFigure(Drawing):
-    """A column for each option that alone distinguishes some rows from the study's first row. A row of panels for each
-    block; with one block, the first test set is above and the others are below."""
+    """One column of panels per option that alone distinguishes some rows from the study's first row.
+
+    There is one row of panels per block. With a single block, the first test set is above and the others are below.
+    """
 
     @property
     def title(self) -> str:
@@ -30,8 +32,10 @@ class SweepsFigure(Drawing):
         return self.study.rows[0]
 
     def data(self) -> pd.DataFrame:
-        """One line per option, value, block and test set; accuracies are shares of 1. ``dead``: R was, when a training
-        ended."""
+        """Return one line per option, value, block and test set. Accuracies are shares of 1.
+
+        ``dead`` says whether R was dead at the end of a training.
+        """
         points = list(self._points())
         lines = [
             {"option": option, "value": value, "default": row is self.default, "dead": dead(line) > 0}
@@ -49,7 +53,7 @@ class SweepsFigure(Drawing):
         return pd.DataFrame(lines).sort_values(["option", "value"], kind="stable").reset_index(drop=True)
 
     def _points(self) -> Iterator[tuple[str, float, Row]]:
-        """Option, value and row; the first row is a point of every option that another row differs in."""
+        """Yield option, value and row. The first row is a point of every option in which another row differs."""
         base = _options(self.default)
         swept: dict[str, None] = {}
         for row in self.study.rows[1:]:
@@ -77,13 +81,13 @@ class SweepsFigure(Drawing):
         legend_below(canvas, [axes for across in panels for axes in across])
 
     def _parts(self) -> list[tuple[Block, tuple[str, ...]]]:
-        """Block and test sets of each row of panels."""
+        """Return the block and the test sets of each row of panels."""
         blocks, tests = self.study.blocks, self.study.evaluation.tests
         split = [tests] if len(blocks) > 1 or len(tests) == 1 else [tests[:1], tests[1:]]
         return [(block, part) for block in blocks for part in split]
 
     def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
-        """Values are evenly spaced: they grow roughly like powers, and may be 0."""
+        """Draw one panel. Values are evenly spaced, because they grow roughly like powers and may be 0."""
         values = sorted(set(data["value"]))
         for test in tests:
             line = data.loc[data["test"] == test].sort_values("value")

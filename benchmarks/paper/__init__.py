@@ -1,1 +1,1 @@
-"""What the paper says: its numbers, and its claims about them."""
+"""The paper's numbers, and its claims about them."""

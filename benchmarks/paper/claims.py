@@ -1,4 +1,4 @@
-"""What the paper says of its numbers (``claims.yaml``), judged by the numbers of its own tables, or of our records."""
+"""The paper's claims about its numbers (``claims.yaml``), judged by its own tables or by our records."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from benchmarks.records.statistics import TIMES_DIFFER
 from benchmarks.studies.specs import Identifier, Strict
 
 PATH = Path(__file__).with_name("claims.yaml")
-PRINTED = 0.005 + 1e-9  # the paper prints two decimals at most
-FEW = 3  # comparisons that a reason names
-ANALYSIS = "analysis"  # stands for a table where an analysis of R gave the number
+PRINTED = 0.005 + 1e-9  # rounding error of a printed number: the paper prints at most two decimals
+FEW = 3  # number of comparisons that a reason names at most
+ANALYSIS = "analysis"  # in place of a table's name if the number comes from an analysis of R
 Measure = Literal["accuracy", "test", "train"]
 Analysed = Literal["own_dimensions", "steering", "longer", "unmarked", "still_marked", "as_accurate"]
 Verdict = Literal["held", "not held", "not comparable"]
 
 
 class Cells(Strict):
-    """Cells of the paper's tables: a row, and what it is compared with, on some test sets (default: all)."""
+    """Cells of the paper's tables: a row and the rows it is compared with, on some test sets (default: all)."""
 
     table: str
     block: str
@@ -43,7 +43,7 @@ class Cells(Strict):
 
 
 class Claim(Strict):
-    """One sentence of the paper in one reading; ``claims.yaml`` says what the fields mean."""
+    """One sentence of the paper in one reading. The fields are explained in ``claims.yaml``."""
 
     id: Identifier
     place: str
@@ -76,17 +76,19 @@ class Claim(Strict):
 
     @property
     def bound(self) -> float:
-        """Where a ratio begins to support the claim."""
+        """The ratio from which on the claim is supported."""
         return self.above or self.at_least or self.equals or 1.0
 
     @property
     def is_strict(self) -> bool:
-        """Whether the claim asserts a difference, so that a tie refutes it; "not worse" and "the same" allow one."""
+        """Whether the claim asserts a difference, so that a tie refutes it. "Not worse" and "the same" allow a tie."""
         return self.within is None and (self.at_least is None or self.at_least > 0)
 
     def met(self, value: float, measured: bool) -> bool:
-        """Whether a number supports the claim. Our own measurement (``measured``) never equals a printed number, so it
-        only has to reach it."""
+        """Return whether a number supports the claim.
+
+        Our own measurement (``measured``) never equals a printed number exactly, so it only has to reach it.
+        """
         if self.equals is not None:
             return value >= self.equals - PRINTED if measured else abs(value - self.equals) < PRINTED
         if self.within is not None:
@@ -105,44 +107,51 @@ class PaperCell:
 
 
 class Source(ABC):
-    """Numbers by their places in the paper's tables, where there are any. ``measured``: ours, not the paper's."""
+    """Numbers by cells of the paper's tables. ``measured``: the numbers are ours, not the paper's."""
 
     measured: ClassVar[bool]
 
     @abstractmethod
     def value(self, cell: PaperCell, measure: Measure) -> float | None:
-        """Accuracy in percent, or seconds."""
+        """Return the accuracy in percent or a time in seconds, or None if there is no number."""
 
     def separated(self, a: PaperCell, b: PaperCell) -> bool | None:
-        """Whether a paired test separates two accuracies, or their 95 % intervals where there can be no such test."""
+        """Return whether a paired test separates two accuracies, or their 95 % intervals if no such test is possible.
+
+        Return None if this is unknown.
+        """
         return None
 
     def unpaired(self, a: PaperCell, b: PaperCell) -> str | None:
-        """Why no paired test can compare two accuracies, where that is so, and what else sets them apart."""
+        """Say why no paired test can compare two accuracies, and what else differs between them, or return None."""
         return None
 
     @abstractmethod
     def analysed(self, claim: Claim) -> tuple[float, str] | None:
-        """What an analysis of R gave, in percent, and the run that was analysed."""
+        """Return the number of an analysis of R, in percent, and the run that was analysed, or None."""
 
     @abstractmethod
     def unanalysed(self, claim: Claim) -> str:
-        """Why no analysis of R has a number for a claim."""
+        """Say why no analysis of R has a number for a claim."""
 
     def test(self, cell: PaperCell) -> str:
-        """The test set that a cell's number comes from."""
+        """Return the test set that a cell's number comes from."""
         return cell.test
 
     def incomparable(self, cell: PaperCell, against: PaperCell | None) -> str | None:
-        """Why a comparison, or an accuracy alone, is no evidence of what a claim is about, where it is none."""
+        """Say why a comparison, or an accuracy alone, is no evidence for or against a claim, or return None."""
         return None
 
 
 @dataclass(frozen=True)
 class Value:
-    """One comparison: a difference in points (``signed``), a ratio, or a share. ``sure``: see
-    :meth:`Source.separated`; of a ratio of times, whether it is too far from the claim's bound to be noise. ``test``:
-    see :meth:`Source.test`; of an analysis, the run that was analysed. ``unpaired``: see :meth:`Source.unpaired`."""
+    """One comparison: a difference in points (``signed``), a ratio, or a share.
+
+    * ``sure``: see :meth:`Source.separated`. For a ratio of times, whether it is too far from the claim's bound to be
+      noise.
+    * ``test``: see :meth:`Source.test`. For an analysis, the run that was analysed.
+    * ``unpaired``: see :meth:`Source.unpaired`.
+    """
 
     cell: PaperCell
     against: PaperCell | None
@@ -154,11 +163,11 @@ class Value:
 
     @property
     def stands_in(self) -> bool:
-        """Whether its test set stands in for the paper's; a name such as copy_k16 says which of the paper's it is."""
+        """Whether the test set stands in for the paper's. A name such as copy_k16 contains the paper's: it does not."""
         return self.cell.table != ANALYSIS and self.cell.test not in (self.test, *self.test.split("_"))
 
     def place(self, measure: Measure) -> str:
-        """Where it stands, for people. Training has no test set."""
+        """Describe the compared cells for a reader. Training has no test set."""
         number = f"{self.number:+.2f}" if self.signed else f"{self.number:.2f}"
         if self.cell.table == ANALYSIS:
             return f"{self.test} ({number})"
@@ -168,14 +177,14 @@ class Value:
         return f"{self.cell.block}{test} {self.cell.row}{against} ({number})"
 
     def doubt(self, measure: Measure) -> str:
-        """What leaves open which side is ahead, where that is open."""
+        """Say what leaves it open which side is ahead."""
         tests = "95 % intervals" if self.unpaired else "paired tests"
         return f"{tests} do not separate" if measure == "accuracy" else "another measurement may turn round"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a source's numbers say to a claim."""
+    """The verdict of a source's numbers on a claim."""
 
     claim: Claim
     values: tuple[Value, ...]
@@ -185,13 +194,13 @@ class Finding:
 
 @cache
 def load_claims() -> tuple[Claim, ...]:
-    """All claims, their cells looked up in the paper's tables."""
+    """Load all claims, and check that the paper's tables have their cells."""
     entries = yaml.safe_load(PATH.read_text(encoding="utf-8"))["claims"]
     return tuple(checked(Claim.model_validate(entry)) for entry in entries)
 
 
 def checked(claim: Claim) -> Claim:
-    """The claim, if the paper's tables have its cells."""
+    """Return the claim if the paper's tables have its cells. Raise :class:`ValueError` otherwise."""
     for part in claim.cells:
         for table, row in ((part.table, part.row), *((part.against_table or part.table, r) for r in part.against)):
             known = row in paper_table(table).printed(part.block) or row in claim.unprinted
@@ -201,8 +210,11 @@ def checked(claim: Claim) -> Claim:
 
 
 def judge(claim: Claim, source: Source, same_setting: bool = True) -> Finding:
-    """A size is comparable only in the paper's setting. A claim that asserts a difference (:attr:`Claim.is_strict`) is
-    not supported by one that nothing separates from zero, nor by a ratio of times that may be noise."""
+    """Judge a claim by the numbers of a source.
+
+    A size is comparable only in the paper's setting. A claim that asserts a difference (:attr:`Claim.is_strict`) is not
+    supported by a difference that is not separated from zero, nor by a ratio of times that may be noise.
+    """
     if claim.without:
         return Finding(claim, (), "not comparable", claim.without)
     values = tuple(value for part in claim.cells for value in _values(claim, part, source))
@@ -235,7 +247,7 @@ def _nothing(claim: Claim, source: Source) -> str:
 
 
 def _reason(claim: Claim, values: Sequence[Value], met: Sequence[bool], reached: Sequence[bool], wanted: int) -> str:
-    """How many comparisons meet the claim, which do not where they are few, and how many are missing."""
+    """Say how many comparisons meet the claim, which ones do not if they are few, and how many are missing."""
     parts = []
     if claim.judge != "largest" and len(values) > 1:
         parts.append(f"{sum(met)} of {len(values)}")
@@ -259,7 +271,7 @@ def _comparisons(claim: Claim, part: Cells) -> int:
 
 
 def _values(claim: Claim, part: Cells, source: Source) -> Iterator[Value]:
-    """The comparisons of one group of cells that the source has both sides of."""
+    """Yield the comparisons of one group of cells for which the source has both sides."""
     for test in part.on[:1] if claim.measure == "train" else part.on:
         own = PaperCell(part.table, part.block, part.row, test)
         number = source.value(own, claim.measure)

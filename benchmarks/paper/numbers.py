@@ -17,14 +17,14 @@ PATH = Path(__file__).with_name("numbers.yaml")
 
 
 class Measured(Strict):
-    """A printed number and, where the paper gives one, its spread."""
+    """A printed number, with its spread if the paper gives one."""
 
     mean: float
     spread: float | None = None
 
 
 def _measured(value: Any) -> Any:
-    """``[mean, spread]`` or a mean alone, as the file writes them."""
+    """Parse a number as the file writes it: ``[mean, spread]`` or a mean alone."""
     if isinstance(value, list):
         return dict(zip(("mean", "spread"), value, strict=True))
     return {"mean": value} if isinstance(value, (int, float)) else value
@@ -48,7 +48,7 @@ class PaperRow(Strict):
 
     @property
     def in_paper(self) -> str | None:
-        """Its note, where it stands among rows that are not the paper's."""
+        """The row's note, worded for a table that also has rows that are not the paper's."""
         return f"{self.title} in the paper: {self.note}" if self.note else None
 
 
@@ -63,8 +63,13 @@ class PaperBlock(Strict):
 
 
 class PaperTable(Strict):
-    """``label``: of the table in the LaTeX source. ``unit``: of its accuracies. ``tests``: titles by name.
-    ``about_tests``: what these titles leave out."""
+    """A table of the paper.
+
+    * ``label``: its label in the LaTeX source.
+    * ``unit``: the unit of its accuracies.
+    * ``tests``: the titles of its test sets, by name.
+    * ``about_tests``: details that these titles leave out.
+    """
 
     label: str
     caption: str
@@ -76,16 +81,16 @@ class PaperTable(Strict):
 
     @property
     def place(self) -> str:
-        """Where in the paper it is, for people."""
+        """The table's place in the paper, for a reader."""
         return f"{self.caption.rstrip('.')} ({self.label} in the paper's LaTeX source)"
 
     def printed(self, block: str) -> dict[str, PaperRow]:
-        """The rows that the paper prints of a block, by id; none of a block that the table does not have."""
+        """Return the rows that the paper prints for a block, by id. Empty if the table does not have the block."""
         return self.blocks[block].printed if block in self.blocks else {}
 
     @property
     def decimals(self) -> int:
-        """How many the table prints of its accuracies."""
+        """The number of decimals of the table's accuracies."""
         rows = [row for block in self.blocks.values() for row in block.rows]
         means = [score.accuracy.mean for row in rows for score in row.tests.values()]
         return max(len(str(mean).partition(".")[2]) for mean in means)
@@ -101,7 +106,7 @@ class PaperTable(Strict):
 
 @cache
 def paper_tables() -> dict[str, PaperTable]:
-    """All tables of the paper by name; those that name no tests are on the three benchmarks."""
+    """Load all tables of the paper, by name. Those that name no test sets are on the three benchmarks."""
     content = yaml.safe_load(PATH.read_text(encoding="utf-8"))
     shared = {key: content[key] for key in ("tests", "about_tests")}
     tables = content["tables"].items()
@@ -109,13 +114,13 @@ def paper_tables() -> dict[str, PaperTable]:
 
 
 def require_reference(study: Study) -> None:
-    """Refuse the name of a table that there is none of before anything is trained for it."""
+    """Raise :class:`InputError` if the study names an unknown table of the paper, before anything is trained for it."""
     if study.paper:
         paper_table(study.paper)
 
 
 def paper_table(name: str) -> PaperTable:
-    """One table, or an error that lists those there are."""
+    """Return a table of the paper. Raise :class:`InputError`, which lists the known ones, if the name is unknown."""
     tables = paper_tables()
     if name not in tables:
         raise InputError(f"{PATH.name} has no table {name!r}: a study's `paper` is one of {', '.join(tables)}")

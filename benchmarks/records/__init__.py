@@ -1,1 +1,1 @@
-"""What stages leave behind, read as one frame, summarised, tested; and what made it."""
+"""Run records: reading them into one data frame, summaries, statistical tests and provenance."""

@@ -1,4 +1,4 @@
-"""What made a study's numbers: code, versions, hardware, seeds and data, as its records tell it."""
+"""The provenance of a study's numbers: code, versions, hardware, seeds and data, taken from its records."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ VERSIONS = ("python", "torch", "transformers", "datasets", "deepspeed")
 
 
 def titles(collected: Collected) -> dict[str, str]:
-    """Titles of the data sets by name, from the cards that were recorded when they were prepared."""
+    """Return the data sets' titles by name, from the dataset cards that were recorded when the data were prepared."""
     cards = {name: card for data in collected.data.values() for name, card in data.get("cards", {}).items()}
     return {name: card["title"] for name, card in cards.items() if "title" in card}
 
 
 def environments(collected: Collected) -> list[dict[str, Any]]:
-    """The environments of all usable records, and those in which answers were made that were only scored later."""
+    """Return the environments of all usable records, and those that produced answers which were only scored later."""
     stages = [stage for run in collected.runs.values() for stage in (run.train, run.evaluate, run.time)]
     earlier = [made for run in collected.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
     return [stage.environment for stage in stages if stage] + earlier
 
 
 def provenance(study: Study, collected: Collected) -> dict[str, str]:
-    """Labels and texts for the foot of a table."""
+    """Return the labels and texts of a table's footer."""
     found = environments(collected)
     decodings = [f"{name}: {spec.seeds} where anything is drawn" for name, spec in study.evaluation.decodings.items()]
     lines = {"Study": f"{study.name}. {study.description}".strip()}
@@ -59,12 +59,15 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
 
 
 def in_short(study: Study, collected: Collected) -> str:
-    """The models and commits of a study, for a table that has its numbers beside another's; its own tables say more."""
+    """Return a study's models and commits, for another study's table that shows its numbers as well.
+
+    The study's own tables give its full provenance.
+    """
     return f"{'; '.join(_models(study))}; commit {'; '.join(_distinct(map(_commit, environments(collected))))}"
 
 
 def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
-    """What the rows of a block were trained for."""
+    """Yield the training budgets of a block's rows."""
 
     def budget(spec: RunSpec) -> str | None:
         record = collected.runs[spec.id].train if spec.id in collected.runs else None
@@ -75,7 +78,7 @@ def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
 
 
 def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterator[str]:
-    """What there is to say of the study's rows; those of which the same is said together, unnamed if these are all."""
+    """Yield a description of the study's rows. Rows with the same text share a line, without names if all rows do."""
     rows: dict[str, dict[str, None]] = {}
     runs = [spec for spec in study.runs.values() if spec.seed == study.seeds[0]]
     for spec in runs:
@@ -87,7 +90,7 @@ def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterato
 
 
 def _engine(engine: EngineSpec) -> str:
-    """What a run's steps are computed on, as far as results or times depend on it."""
+    """Describe the engine that computes a run's steps, as far as results or times depend on it."""
     ranks = f"{engine.ranks} ranks of DeepSpeed, ZeRO {engine.zero_stage}"
     on = "one process" if engine.kind == "process" else ranks
     parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
@@ -107,7 +110,7 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
 
 
 def _models(study: Study) -> Iterator[str]:
-    """The study's backbone and tokenizer, and those of blocks and rows that have their own."""
+    """Yield the study's backbone and tokenizer, then those of blocks and rows that have their own."""
     yield f"{backbone(study.backbone)}; tokenizer: {_tokenizer(study.tokenizer)}"
     for block in study.blocks:
         own = [backbone(block.backbone)] if block.backbone else []
@@ -120,7 +123,7 @@ def _models(study: Study) -> Iterator[str]:
 
 
 def backbone(spec: BackboneSpec) -> str:
-    """A backbone's name, and in brackets what the name does not say."""
+    """Return a backbone's name, with its revision and configuration overrides in brackets."""
     more = [spec.revision] if spec.revision else []
     more += [f"{field} {value}" for field, value in spec.overrides.items()]
     return (spec.pretrained or spec.name) + (f" ({', '.join(more)})" if more else "")
@@ -147,7 +150,7 @@ def _commit(environment: dict[str, Any]) -> str:
 
 
 def _other_code(collected: Collected) -> dict[str, str]:
-    """Runs whose method was edited between their stages; records of old do not say what code they were made by."""
+    """Name the runs whose method was edited between their stages. Older records do not store a hash of the code."""
     edited = []
     for id, run in collected.runs.items():
         codes = {stage.environment.get("code") for stage in (run.train, run.evaluate, run.time) if stage}
@@ -161,7 +164,7 @@ def _distinct(texts: Any) -> list[str]:
 
 
 def _data(record: dict[str, Any]) -> Iterator[str]:
-    """Each data set with its digest, and what a test set shares with the training data."""
+    """Yield each data set with its digest, and for a test set its overlap with the training data."""
     known = {name: card.get("title", name) for name, card in record.get("cards", {}).items()}
     for place, digest in record.get("digests", {}).items():
         name, split = place.split("/")

@@ -1,6 +1,6 @@
-"""The run records of a study, read into one tidy data frame.
+"""Read the run records of a study into one tidy data frame.
 
-A record that is missing, broken or made from another specification is a row that says so: no row is dropped.
+No row is dropped: if a record is missing, broken or made from another specification, the row says so.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "method": "string",
     "seed": "Int64",  # training seed
     "run": "string",
-    "shown": "boolean",  # False: a warm start that is no row of the tables
+    "shown": "boolean",  # False: a warm start that is not a row of the tables
     "decoding": "string",
     "test": "string",
     "status": "string",  # done, partial (a stage is missing), not run, skipped
     "reason": "string",
-    "warning": "string",  # what was wrong at the end of training, of this run or of its warm starts
+    "warning": "string",  # problems at the end of training, in this run or in its warm starts
     "n": "Int64",
     "n_distinct": "Int64",
     "n_deduplicated": "Int64",
     "stochastic": "boolean",
     "n_seeds": "Int64",  # decoding seeds
     "accuracy_mean": "Float64",
-    "accuracy_std": "Float64",  # over decoding seeds; none where nothing is drawn
+    "accuracy_std": "Float64",  # over decoding seeds; missing if nothing is drawn
     "strict": "Float64",
     "no_answer": "Float64",
     "deduplicated": "Float64",  # accuracy on the questions that are not in the training data
@@ -50,18 +50,18 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "tokens_per_question": "Float64",
     "latent_steps": "Float64",
     "test_seconds_median": "Float64",  # over repeats, for `timed_n` questions, answer only
-    "test_seconds_spread": "Float64",  # half the interquartile range over repeats; none of one alone
-    "all_steps_seconds_median": "Float64",  # the same, steps said too; where the method can leave them out
+    "test_seconds_spread": "Float64",  # half the interquartile range over repeats; missing for a single repeat
+    "all_steps_seconds_median": "Float64",  # the same with steps written; only for methods that can leave them out
     "all_steps_seconds_spread": "Float64",
     "timed_n": "Int64",
     "ms_per_question": "Float64",
     "tokens_per_second": "Float64",
     "peak_memory": "Float64",
     "parameters": "Int64",
-    "training_flops": "Float64",  # of the whole budget; like all that follows, warm starts included
-    "train_epoch_seconds": "Float64",  # one epoch of each phase
-    "train_wall_seconds": "Float64",
-    "train_tokens_per_second": "Float64",  # of the run alone
+    "training_flops": "Float64",  # for the whole budget, warm starts included
+    "train_epoch_seconds": "Float64",  # one epoch of each phase, warm starts included
+    "train_wall_seconds": "Float64",  # warm starts included
+    "train_tokens_per_second": "Float64",  # of this run alone
 }
 
 
@@ -74,7 +74,7 @@ class Collected(BaseModel):
 
 
 def collect(study: Study, results: Path) -> pd.DataFrame:
-    """Read all records of a study; write ``collect.json`` and ``frame.csv``."""
+    """Read all records of a study, write ``collect.json`` and ``frame.csv``, and return the frame."""
     folder = results / study.name
     runs = {id: read_records(Paths(results, source).run, source) for id, source in study.sources.items()}
     data = {block.id: _data_record(study, block, results) for block in study.blocks}
@@ -86,7 +86,7 @@ def collect(study: Study, results: Path) -> pd.DataFrame:
 
 
 def require_records(study: Study, results: Path) -> None:
-    """Refuse a folder without any record of the study: most likely it is not the folder that was meant."""
+    """Raise :class:`BrokenRecord` if the folder has no record of the study: most likely it is the wrong folder."""
     if not any(
         Paths(results, spec).record(stage).is_file() for spec in study.sources.values() for stage in spec.stages
     ):
@@ -97,8 +97,8 @@ def require_records(study: Study, results: Path) -> None:
 
 
 def load_collected(study: Study, results: Path) -> Collected:
-    """What ``collect`` wrote for this version of the study, or :class:`BrokenRecord`."""
-    # Whole, for the error: perhaps the command runs in another folder than was meant
+    """Load what ``collect`` wrote for this version of the study. Raise :class:`BrokenRecord` if there is none."""
+    # An absolute path, so that the error shows if the command runs in the wrong folder
     path = results.absolute() / study.name / "collect.json"
     collected = read_collected(path)
     if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
@@ -107,7 +107,7 @@ def load_collected(study: Study, results: Path) -> Collected:
 
 
 def read_collected(path: Path) -> Collected:
-    """What ``collect`` wrote, of whatever version of the study, or :class:`BrokenRecord`."""
+    """Read what ``collect`` wrote for any version of the study. Raise :class:`BrokenRecord` if it cannot be read."""
     try:
         return Collected.model_validate(read_json(path, f"run `{_command(path)}`"))
     except ValidationError as error:
@@ -117,13 +117,15 @@ def read_collected(path: Path) -> Collected:
 
 
 def _command(path: Path) -> str:
-    """What writes a collection."""
+    """Return the command that writes a collection."""
     return f"marcos-bench collect {path.parent.name}"
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
-    """A block's data record: the study's own, unless all runs of the block are another study's. Without one, the tables
-    lack the digests of the data, and nothing else."""
+    """Return a block's data record: the study's own, unless all runs of the block belong to another study.
+
+    Without one, the tables lack only the digests of the data.
+    """
     homes = [source.study for source in study.sources.values() if source.block == block.id]
     home = study.name if study.name in homes or not homes else homes[0]
     try:
@@ -133,7 +135,10 @@ def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
 
 
 def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
-    """One row per run, decoding and test set, in the study's order; then warm starts that the tables do not show."""
+    """Return a frame with one row per run, decoding and test set, in the study's order.
+
+    Warm starts that the tables do not show come last.
+    """
     titles = {row.id: study.row_title(row) for row in study.rows}
     lines = []
     for block in study.blocks:
@@ -147,7 +152,7 @@ def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
                 lines += _run_lines(study, spec, collected)
     emitted = {line.get("run") for line in lines}
     for spec in study.runs.values():
-        if spec.id not in emitted:  # of no row, or of one that is not for this block
+        if spec.id not in emitted:  # a warm start of no row, or of a row that this block does not have
             lines += [line | {"shown": False} for line in _run_lines(study, spec, collected)]
     frame = pd.DataFrame(lines, columns=list(COLUMNS))
     frame["study"] = study.name
@@ -159,7 +164,7 @@ def _run_lines(study: Study, spec: RunSpec, collected: Collected) -> Iterator[di
     records = collected.runs[spec.id]
     chain = list(_chain(study, spec))
     problems = [*records.problems.values()]
-    for run in chain[1:]:  # a warm start's own accuracy does not matter here
+    for run in chain[1:]:  # whether a warm start itself was evaluated does not matter here
         why = [text for stage, text in collected.runs[run].problems.items() if stage != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
     nothing = len(records.problems) == len(study.sources[spec.id].stages)
@@ -170,7 +175,7 @@ def _run_lines(study: Study, spec: RunSpec, collected: Collected) -> Iterator[di
     shared |= {"warning": _warning([collected.runs[run] for run in chain])}
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
-            timed = _timing(records, test) if decoding == "default" else {}  # the timing stage knows no other
+            timed = _timing(records, test) if decoding == "default" else {}  # the timing stage uses no other decoding
             yield {**shared, "decoding": decoding, "test": test, **_scores(records, decoding, test), **timed}
 
 
@@ -180,14 +185,14 @@ def _warning(chain: list[RunRecords]) -> str | None:
 
 
 def _chain(study: Study, spec: RunSpec) -> Iterator[str]:
-    """Ids of a run, of the run it starts from, and so on."""
+    """Yield the ids of a run, of the run it starts from, and so on."""
     yield spec.id
     if spec.starts_from:
         yield from _chain(study, study.runs[spec.starts_from])
 
 
 def _training(chain: list[RunRecords]) -> dict[str, Any]:
-    """What training took: sums along the warm starts, or nothing where one of them is unknown."""
+    """Return the costs of training, summed over the run and its warm starts. A sum with an unknown part is left out."""
     values: dict[str, Any] = {}
     trained = [records.train for records in chain if records.train]
     timed = [records.time.train for records in chain if records.time]
@@ -249,6 +254,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _repeats(times: TestTimes) -> tuple[float, float | None]:
-    """Median and half the interquartile range of the timed repeats, of which one has none."""
+    """Return the median and half the interquartile range of the timed repeats (None for a single repeat)."""
     lower, median, upper = np.percentile(times.seconds, [25, 50, 75])
     return float(median), float(upper - lower) / 2 if len(times.seconds) > 1 else None

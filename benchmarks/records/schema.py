@@ -1,4 +1,4 @@
-"""What the stages of a run leave behind: the fields that the tables need, checked when a record is read."""
+"""The records that the stages of a run write: the fields that the tables need, validated when a record is read."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from benchmarks.studies.specs import EvaluationSpec
 
 
 class Record(BaseModel):
-    """Fields that the tables need; a record may hold more."""
+    """The fields that the tables need. A record may have more."""
 
     model_config = ConfigDict(extra="allow")
     digest: str
     environment: dict[str, Any]
 
     def missing(self, asked: EvaluationSpec) -> str | None:
-        """What a record of this stage should hold and does not."""
+        """Describe what the record lacks for the evaluation that was asked for, or return None."""
         return None
 
 
 class StageRecord(BaseModel):
     phase: str = ""
     epochs: float | None = None
-    warnings: list[str] = []  # of the weights that it selected
+    warnings: list[str] = []  # about the weights that the stage selected
 
 
 class TrainRecord(Record):
@@ -41,7 +41,7 @@ class TrainRecord(Record):
 
 
 class TestScores(BaseModel):
-    """Scores of one test set; lists hold one number per decoding seed."""
+    """Scores on one test set. Lists have one number per decoding seed."""
 
     n: int
     n_distinct: int
@@ -49,35 +49,37 @@ class TestScores(BaseModel):
     accuracy: list[float] = Field(min_length=1)
     strict: list[float]
     no_answer: list[float]
-    deduplicated: list[float] | None  # none where the training data hold every question
+    deduplicated: list[float] | None  # None if every question is in the training data
     forward_passes_per_question: float
     tokens_per_question: float
     latent_steps: float
-    draws: list[DrawStatistics] = []  # of each step that is left to chance
+    draws: list[DrawStatistics] = []  # one per step that is left to chance
 
 
 class StageEnd(BaseModel):
     name: str
-    steps: int  # of the run, until then
+    steps: int  # of the whole run, up to the end of this stage
     epochs: float
 
 
 class DecodingScores(BaseModel):
-    stage: StageEnd | None = None  # that the weights come from; older records do not say
+    stage: StageEnd | None = None  # the stage that the weights come from; missing in older records
     stochastic: bool
     tests: dict[str, TestScores]
 
 
 class EvaluateRecord(Record):
-    weights_sha256: str | None = None  # of the weights that answered; older records do not say
-    decodings: dict[str, DecodingScores]  # those of the study, then `at_stage` of each stage whose weights are kept
+    weights_sha256: str | None = None  # of the evaluated weights; missing in older records
+    decodings: dict[str, DecodingScores]  # the study's, then a `default@N` for each stage whose weights were kept
     predictions: dict[str, str]  # sha256 by decoding
-    answered: dict[str, dict[str, Any]] = {}  # by decoding: the environment of answers that were only scored anew
+    answered: dict[str, dict[str, Any]] = {}  # by decoding: the environment that produced answers only rescored here
 
     @property
     def by_stage(self) -> dict[str, tuple[StageEnd, DecodingScores]]:
-        """How the default decoding answers by the weights of each stage that were kept, and at last by the final ones;
-        by its name in ``decodings``."""
+        """The default decoding's scores with each stage's kept weights and, last, with the final weights.
+
+        Keys are the names in ``decodings``.
+        """
         names = [*(name for name in self.decodings if name.startswith(AT_STAGE)), "default"]
         return {name: (one.stage, one) for name in names if (one := self.decodings[name]).stage}
 
@@ -106,8 +108,8 @@ class TrainTimes(BaseModel):
 
 class TimeRecord(Record):
     weights_sha256: str | None = None
-    other_load: float | None = None  # share of the machine's CPU time; older records do not say
-    pace_seconds: float | None = None  # of a fixed piece of work in between; older records do not say
+    other_load: float | None = None  # other processes' share of the machine's CPU time; missing in older records
+    pace_seconds: float | None = None  # of a fixed piece of work between measurements; missing in older records
     tests: dict[str, dict[str, TestTimes]]
     train: TrainTimes
 
@@ -120,7 +122,7 @@ RECORDS: dict[StageName, type[Record]] = {"train": TrainRecord, "evaluate": Eval
 
 
 class RunRecords(BaseModel):
-    """What the stages of a run left behind, and why a stage's record cannot be used."""
+    """The records of a run's stages, and for each record that cannot be used the reason why."""
 
     train: TrainRecord | None = None
     evaluate: EvaluateRecord | None = None
@@ -128,13 +130,13 @@ class RunRecords(BaseModel):
     problems: dict[StageName, str] = {}
 
     def fit(self, spec: RunSpec) -> bool:
-        """Whether all records come from this specification."""
+        """Return whether all records come from this specification."""
         records: dict[StageName, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
         return all(record is None or record.digest == spec.digest(stage) for stage, record in records.items())
 
 
 def read_records(folder: Path, spec: RunSpec) -> RunRecords:
-    """The usable records of one run."""
+    """Read the usable records of one run, and the problems of the others."""
     records: dict[StageName, Any] = {}
     problems: dict[StageName, str] = {}
     for stage in spec.stages:
@@ -151,7 +153,7 @@ def read_records(folder: Path, spec: RunSpec) -> RunRecords:
 
 
 def parsed(path: Path, stage: StageName) -> Record:
-    """A run's record, of whatever specification, or :class:`BrokenRecord`."""
+    """Read a run's record, whatever specification it was made from. Raise :class:`BrokenRecord` if it is unreadable."""
     try:
         return RECORDS[stage].model_validate(read_json(path))
     except ValidationError as error:

@@ -1,7 +1,8 @@
-"""How far numbers can be trusted: spreads, intervals, and paired tests between rows over the same questions.
+"""Uncertainty of the numbers: spreads, confidence intervals, and paired tests between rows over the same questions.
 
-A row's answers are a frame: a line per question, a column per training. With one training, tests and intervals are
-about other questions for these weights. With several, they are about other questions and other training seeds.
+The correctness of a row's answers is a frame with one line per question and one column per training. With one training,
+tests and intervals generalise to other questions for these weights. With several, they generalise to other questions
+and other training seeds.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from methods.errors import InputError
 
 PERMUTATIONS = 9_999
 RESAMPLES = 2_000  # of the bootstrap
-SEED = 0  # of what is drawn: a table is a function of its records
+SEED = 0  # of permutations and resamples, so that a table is a function of its records
 ALPHA = 0.05
 CONFIDENCE = 0.95  # of intervals
-FEWEST = 10  # questions or answers: a share of fewer says nothing
-FEWEST_TRAININGS = 3  # of a row: fewer say too little of how far its trainings differ, whatever a test makes of them
-TIMES_DIFFER = 1.75  # at most, of 94 times of `quick` and `small_3b` that an idle machine measured twice (half: 1.2)
+FEWEST = 10  # questions or answers: a share of fewer is not meaningful
+FEWEST_TRAININGS = 3  # per row: with fewer, the variation between trainings is too poorly known for any test
+# The largest ratio between two measurements of the same time: 94 times of `quick` and `small_3b` were measured twice on
+# an idle machine (half of them differ by at most 1.2)
+TIMES_DIFFER = 1.75
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """``difference``: mean correctness of the first minus the second over ``n`` shared questions; two-sided.
-    ``p_value``: NaN where nothing tests the difference (see :func:`testable`)."""
+    """A two-sided paired test of two rows.
+
+    ``difference`` is the mean correctness of the first row minus that of the second over ``n`` shared questions.
+    ``p_value`` is NaN if the difference cannot be tested (see :func:`testable`).
+    """
 
     n: int
     difference: float
@@ -40,16 +46,18 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The variance of a mean over questions and trainings, and its degrees of freedom (Welch and Satterthwaite). Its
-    sources are added as if they were independent: what the draw of questions and the seeds both vary counts twice, so
-    that the variance is rather too large than too small."""
+    """The variance of a mean over questions and trainings, and its degrees of freedom (Welch and Satterthwaite).
+
+    The variances of the sources are added as if they were independent. Variation that is due to both questions and
+    seeds therefore counts twice, so the variance errs on the large side.
+    """
 
     variance: float
     freedom: float
 
     @classmethod
     def of(cls, *sources: tuple[float, int]) -> Uncertainty:
-        """Of variances of means, each with the number of values behind it."""
+        """Combine variances of means, each given with the number of values that it comes from."""
         total = sum(variance for variance, _ in sources)
         freedom = total**2 / sum(variance**2 / (count - 1) for variance, count in sources) if total else np.inf
         return cls(total, freedom)
@@ -60,30 +68,37 @@ class Uncertainty:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Sample standard deviation, or None where fewer than two values leave it undefined."""
+    """Return the sample standard deviation, or None for fewer than two values."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def correctness(predictions: pd.DataFrame, by: str = "same_as") -> pd.DataFrame:
-    """Mean correctness over decoding seeds of each question in each training: one, or those of the column
-    ``training_seed``. Questions that are the same (column ``same_as``, which older predictions lack) are one question:
-    as several they would count as independent."""
+    """Return each question's mean correctness over decoding seeds, with one column per training.
+
+    Trainings are told apart by the column ``training_seed``; without it there is one. Duplicate questions (same value
+    in the column ``same_as``, which older predictions lack) count as one question, since tests would treat them as
+    independent otherwise.
+    """
     frame = predictions.assign(training_seed=predictions.get("training_seed", 0), correct=predictions["correct"] * 1.0)
     return frame.pivot_table("correct", by if by in frame else "id", "training_seed")
 
 
 def testable(a: int, b: int) -> bool:
-    """Whether rows of so many trainings can be tested against each other: one of each, over questions, or enough of
-    both. With less, Welch's test calls luck a difference too often, the more so the less alike they vary."""
+    """Return whether rows with ``a`` and ``b`` trainings can be tested against each other.
+
+    Either each has one training (the test is over questions), or each has at least ``FEWEST_TRAININGS``. With fewer,
+    Welch's test finds differences that are due to chance too often, all the more if the rows' variances are unequal.
+    """
     return a == b == 1 or min(a, b) >= FEWEST_TRAININGS
 
 
 def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
-    """Whether two rows differ on the questions they share.
+    """Test whether two rows differ on the questions that they share.
 
-    With one training each: an exact McNemar test where each question is right or wrong; where correctness is a mean
-    over decoding seeds, a sign-flip permutation test of the mean difference. With at least three of each: a t test of
-    the mean difference, which varies with the questions and with the trainings of either row. Otherwise none.
+    With one training each, this is an exact McNemar test if each question is right or wrong, and a sign-flip
+    permutation test of the mean difference if correctness is a mean over decoding seeds. With at least three trainings
+    each, it is a t test of the mean difference, whose variance covers the questions and the trainings of both rows.
+    With other numbers of trainings, the difference is not tested. Raise :class:`InputError` if no question is shared.
     """
     shared = a.index.intersection(b.index)
     if not len(shared):
@@ -105,7 +120,7 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
 
 
 def _between_trainings(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> float:
-    """The p-value of rows of several trainings each."""
+    """Return the p-value of the t test of two rows with several trainings each."""
     found = Uncertainty.of(_questions(difference), _trainings(a), _trainings(b))
     if not found.variance:
         return float(difference.mean() == 0)
@@ -113,34 +128,38 @@ def _between_trainings(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame)
 
 
 def _questions(values: np.ndarray) -> tuple[float, int]:
-    """The variance that questions give to a mean over them, and how many there are."""
+    """Return the variance of a mean that is due to the questions, and the number of questions."""
     return (float(values.var(ddof=1)) / len(values), len(values)) if len(values) > 1 else (0.0, 2)
 
 
 def _trainings(correct: pd.DataFrame) -> tuple[float, int]:
-    """The variance that trainings give to a mean over them, and how many there are."""
+    """Return the variance of a mean that is due to the trainings, and the number of trainings."""
     count = correct.shape[1]
     return float(correct.mean().to_numpy().var(ddof=1)) / count, count
 
 
 def _sign_flip(differences: np.ndarray) -> float:
-    """Two-sided p-value of the mean under random signs.
+    """Return the two-sided p-value of the mean under random signs.
 
-    Means over a few seeds take few values, so signs are drawn for all questions of one size at once: how many of them
-    are positive is binomial. It is the test of ``scipy.stats.permutation_test`` on one sample, a hundred times faster.
+    Means over a few seeds take few distinct values, so the signs of all questions whose difference has the same size
+    are drawn at once: the number of positive ones is binomial. This is the one-sample test of
+    ``scipy.stats.permutation_test``, a hundred times faster.
     """
     sizes, counts = np.unique(np.abs(differences).round(9), return_counts=True)
     positive = np.random.default_rng(SEED).binomial(counts, 0.5, size=(PERMUTATIONS, len(sizes)))
     null = (2 * positive - counts) @ sizes
-    extreme = np.abs(null) >= abs(differences.sum()) - 1e-6  # sums of the same sizes, in another order
+    # The tolerance is for rounding: both sums have the same terms, in another order
+    extreme = np.abs(null) >= abs(differences.sum()) - 1e-6
     return float((1 + extreme.sum()) / (1 + PERMUTATIONS))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for their number (Holm, Scandinavian Journal of Statistics 1979). NaN, of what nothing tests,
-    stays, and does not count."""
+    """Return p-values with Holm's correction (Scandinavian Journal of Statistics, 1979).
+
+    NaN, the p-value of an untested difference, stays NaN and does not count.
+    """
     p = np.asarray(p_values, dtype=float)
-    order = np.argsort(p, kind="stable")[: np.isfinite(p).sum()]  # NaN come last
+    order = np.argsort(p, kind="stable")[: np.isfinite(p).sum()]  # NaNs sort last
     stepped = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
     adjusted = np.full_like(p, np.nan)
     adjusted[order] = np.minimum(stepped, 1.0)
@@ -148,7 +167,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_rows(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """All pairs of rows tested over the same questions: columns a, b, n, difference, p_value, p_holm, kind."""
+    """Test all pairs of rows over the same questions: columns a, b, n, difference, p_value, p_holm, kind."""
     pairs = list(itertools.combinations(rows, 2))
     tests = [paired_test(rows[a], rows[b]) for a, b in pairs]
     adjusted = holm([test.p_value for test in tests])
@@ -159,11 +178,12 @@ def compare_rows(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, str]:
-    """``best`` for the best row where the tests separate it from every other, else ``tie`` for it and all those that
-    they do not separate from it.
+    """Return the marks of the rows: ``best`` or ``tie``.
 
-    All pairs are corrected for, because the best row is chosen on the same questions. One row alone has no mark, nor
-    has one that is not tested against the best; then none is ``best``.
+    The most accurate row is ``best`` if the tests separate it from every other row. Otherwise it and all rows that the
+    tests do not separate from it are a ``tie``. The tests are corrected for all pairs, because the best row is chosen
+    on the same questions. A single row has no mark. A row that is not tested against the best has none either, and then
+    no row is ``best``.
     """
     if len(rows) < 2:
         return {}
@@ -177,16 +197,16 @@ def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, st
 
 
 def accuracy(correct: pd.DataFrame) -> float:
-    """The mean over questions and trainings."""
+    """Return the mean correctness over questions and trainings."""
     return float(correct.to_numpy().mean())
 
 
 def interval(correct: pd.DataFrame) -> tuple[float, float]:
-    """Confidence interval of accuracy: what another draw of questions, and other trainings where there are several,
-    could have given.
+    """Return the confidence interval of the accuracy over other questions and, with several trainings, other trainings.
 
-    With one training, Wilson's where each question is right or wrong, else a percentile bootstrap of questions. With
-    several, of the t distribution; two have one degree of freedom, as what more Welch would give them holds too seldom.
+    With one training, this is Wilson's interval if each question is right or wrong, and a percentile bootstrap over
+    questions otherwise. With several trainings, the interval is that of the t distribution. For two trainings it uses
+    one degree of freedom: with the larger number that Welch's formula gives, it would cover the accuracy too rarely.
     """
     values = correct.mean(axis=1).to_numpy()
     if (count := correct.shape[1]) > 1:

@@ -1,4 +1,4 @@
-"""The frame behind every rendering of a table: one line per block, row, decoding and test set, over training seeds."""
+"""The data behind all renderings of a table: one line per block, row, decoding and test set, over training seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.studies.study import Study
 from methods.base import DEAD_R
 
 KEYS = ["block", "row", "decoding", "test"]
-MEANS = [  # over training seeds; the run records' columns of the same names say what they are
+MEANS = [  # over training seeds, of the columns of the same names in ``results.COLUMNS``
     "strict",
     "no_answer",
     "deduplicated",
@@ -40,35 +40,39 @@ MEANS = [  # over training seeds; the run records' columns of the same names say
     "train_tokens_per_second",
 ]
 COUNTS = ["n", "n_distinct", "n_deduplicated", "timed_n", "parameters"]
-OWN = {  # what this frame adds
+OWN = {  # columns that this frame adds
     "title": "string",
     "control": "boolean",
     "status": "string",
     "reason": "string",
     "warning": "string",
-    "training_seeds": "Int64",  # that have an accuracy
+    "training_seeds": "Int64",  # number of seeds that have an accuracy
     "accuracy": "Float64",
     "spread": "Float64",
     "stochastic": "boolean",  # whether anything is drawn
-    "decoding_spread": "Float64",  # over decoding seeds; its mean over training seeds
+    "decoding_spread": "Float64",  # over decoding seeds, averaged over training seeds
     "spread_over": "string",  # what the spread covers: N training seeds, N decoding seeds, nothing drawn, one seed
-    "low": "Float64",  # 95 % interval over questions
+    "low": "Float64",  # 95 % interval (`statistics.interval`)
     "high": "Float64",
     "mark": "string",  # best or tie, by paired tests within the block
 }
 
 RESULT = {"n": "Int64", "difference": "Float64", "p_value": "Float64", "p_holm": "Float64", "kind": "string"}
-# a row as it is against the same row with other latents; differences of accuracy are as it is minus the other
+# A row with its own latents against the same row with other latents; differences of accuracy are own minus other
 TESTED = dict.fromkeys(KEYS, "string") | RESULT
-# a row against a control row of its block; differences are the row minus the control
+# A row against a control row of its block; differences are the row minus the control
 AGAINST = dict.fromkeys(["block", "row", "control", "test"], "string") | RESULT
 
 
 @dataclass(frozen=True)
 class Summary:
-    """``lines``: one per block, row, decoding and test. ``pairs``: the paired tests that the marks rest on.
-    ``swaps``: paired tests of each row as it is against the same row with latents that are not its own.
-    ``against_controls``: paired tests of each row against each control row of its block, on every test set."""
+    """The numbers and tests of a study.
+
+    * ``lines``: one line per block, row, decoding and test set.
+    * ``pairs``: the paired tests that the marks are based on.
+    * ``swaps``: paired tests of each row with its own latents against the same row with latents that are not its own.
+    * ``against_controls``: paired tests of each row against each control row of its block, on every test set.
+    """
 
     lines: pd.DataFrame
     pairs: pd.DataFrame
@@ -77,7 +81,7 @@ class Summary:
 
     @cached_property
     def tested(self) -> pd.DataFrame:
-        """The lines, those with other latents with their paired tests."""
+        """The lines, with paired tests for those whose latents are not the row's own."""
         return self.lines.merge(self.swaps.drop(columns="n"), how="left", on=KEYS)
 
     @cached_property
@@ -85,13 +89,12 @@ class Summary:
         return {tuple(line[key] for key in KEYS): line for line in self.tested.to_dict("records")}
 
     def line(self, block: str, row: str, decoding: str, test: str) -> dict[str, Any] | None:
-        """The line of these keys, or None where that decoding is not for the row."""
+        """Return the line of these keys, or None if the decoding does not apply to the row."""
         return self._by_key.get((block, row, decoding, test))
 
 
 def summarise(study: Study, collected: Collected, results: Path, decodings: Sequence[str]) -> Summary:
-    """Aggregate the run records of some decodings, and test the rows of each block against each other, on every test
-    set."""
+    """Aggregate the run records of some decodings, and test each block's rows against each other on every test set."""
     frame = to_frame(study, collected)
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(list(decodings))]
     controls = {row.id for row in study.rows if row.control}
@@ -110,7 +113,7 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
 
 
 def dead(line: Mapping[str, Any]) -> int:
-    """In how many trainings of a line R was dead at the end: what they gave are results without R."""
+    """Return the number of a line's trainings in which R was dead at the end: their results are results without R."""
     return 0 if pd.isna(line["warning"]) else str(line["warning"]).count(DEAD_R)
 
 
@@ -123,8 +126,10 @@ def answers(
     decoding: str,
     columns: Sequence[str],
 ) -> pd.DataFrame | None:
-    """What the training seeds of a row answered in a block, one frame below the other, with a column
-    ``training_seed``; None where none has."""
+    """Return the answers of a row in a block for all training seeds, with a column ``training_seed``.
+
+    Return None if no training seed has answers.
+    """
     frames = []
     for seed in study.seeds:
         run = run_id(block, row, seed)
@@ -144,8 +149,10 @@ def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, .
 def _correctness(
     study: Study, collected: Collected, results: Path, key: tuple[str, ...], tests: Iterable[str]
 ) -> dict[tuple[str, ...], pd.DataFrame]:
-    """Correctness of one row and decoding (``key``: block, row, decoding) on each test set, by question and training
-    seed."""
+    """Return the correctness of a row and decoding (``key``: block, row, decoding) on each test set.
+
+    The frames have one line per question and one column per training seed.
+    """
     block, row, decoding = key
     every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "same_as", "correct"))
     if every is None:
@@ -170,14 +177,14 @@ def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, A
 
 
 def _by_run(group: pd.DataFrame, column: str) -> str | None:
-    """What the runs of a group say in a column of texts."""
+    """Join the texts that a group's runs have in a column."""
     saying = group.dropna(subset=column)
     texts = [f"{run}: {text}" for run, text in zip(saying["run"].fillna("skipped"), saying[column], strict=True)]
     return "; ".join(dict.fromkeys(texts)) or None
 
 
 def _spread(done: pd.DataFrame) -> dict[str, Any]:
-    """The spread over training seeds if there are several, else over decoding seeds if anything is drawn."""
+    """Return the spread over training seeds if there are several, else over decoding seeds if anything is drawn."""
     if len(done) > 1:
         values = done["accuracy_mean"].tolist()
         return {"spread": statistics.spread(values), "spread_over": f"{len(done)} training seeds"}
@@ -189,7 +196,7 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
 
 
 def _rank(correct: dict[tuple[str, ...], pd.DataFrame]) -> tuple[dict[tuple[str, ...], str], pd.DataFrame]:
-    """Marks of the rows, and all paired tests, family by family: the rows of a block on one test set."""
+    """Return the rows' marks and all paired tests. A family of tests is the rows of a block on one test set."""
     marks: dict[tuple[str, ...], str] = {}
     tables = [pd.DataFrame(columns=["block", "test"])]
     for block, test, rows in _families(correct):
@@ -210,8 +217,10 @@ def _families(correct: dict[tuple[str, ...], pd.DataFrame]) -> Iterator[tuple[st
 def _against_own(
     swapped: Mapping[tuple[str, ...], pd.DataFrame], correct: Mapping[tuple[str, ...], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Each row's default decoding against those with other latents, the p-values corrected within a block's test
-    set."""
+    """Test each row's default decoding against those with other latents.
+
+    P-values are corrected within each block and test set.
+    """
     lines = []
     for block, test in dict.fromkeys((key[0], key[3]) for key in swapped):
         family = {key: series for key, series in swapped.items() if (key[0], key[3]) == (block, test)}
@@ -223,8 +232,10 @@ def _against_own(
 
 
 def _against_controls(correct: dict[tuple[str, ...], pd.DataFrame], controls: set[str]) -> pd.DataFrame:
-    """Each row's default decoding against the control rows of its block, the p-values corrected within a block's test
-    set."""
+    """Test each row's default decoding against the control rows of its block.
+
+    P-values are corrected within each block and test set.
+    """
     lines = []
     for block, test, rows in _families(correct):
         pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]

@@ -2,7 +2,7 @@
 
 from benchmarks.studies.rendered import Table
 
-COUNTERPARTS = {  # the paper's table (benchmarks/paper/numbers.yaml) that has the same rows
+COUNTERPARTS = {  # the table of the paper (in benchmarks/paper/numbers.yaml) with the same rows
     Table.main: "main_0.5b",
     Table.scale: "main_3b",
     Table.pretrained: "pretrained",

@@ -1,5 +1,8 @@
-"""Tables of accuracy alone: every row against the first, beside the paper's number for it. Those of further ablations,
-of speaking without autoregression, and of methods that start from published checkpoints."""
+"""Tables of accuracy alone: every row against the first row, beside the paper's number for it.
+
+They are the tables of further ablations, of non-autoregressive decoding, and of methods that start from published
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
 class AccuracyTable(Maker):
-    """``references``: the paper's tables in which a row's numbers are looked up; the first that has the row counts."""
+    """Accuracy of each row, and its difference from the first row of its section.
+
+    A row's printed numbers come from the first of the paper's tables in ``references`` that has the row.
+    """
 
     references: ClassVar[tuple[str, ...]]
 
@@ -54,7 +60,7 @@ class AccuracyTable(Maker):
         title, cells = self.row_title(self.line(block, row)), []
         for test in self.test_names:
             line = self.summary.line(block.id, row.id, "default", test)
-            if line is None:  # no test of this block
+            if line is None:  # this block is not evaluated on the test set
                 cells += [Cell() for _ in self._columns(test)]
                 continue
             cells += [self.accuracy(line), *self._against(block, row, first, test)]
@@ -76,7 +82,7 @@ class AccuracyTable(Maker):
         return Line(Cell(self.study.row_title(row)), cells, row.indent)
 
     def _paper(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
-        """The paper's number and its difference from the first row's; dashes where the paper gives none."""
+        """Return the paper's number and its difference from the first row's, or dashes if the paper has none."""
         own, base = (self._printed(block, of, test) for of in (row, first))
         if own is None:
             return Cell(), Cell()
@@ -93,7 +99,7 @@ class AccuracyTable(Maker):
 
     @cached_property
     def paired_tests(self) -> pd.DataFrame:
-        """Each row minus the first of its block, corrected for the rows of a block's test set."""
+        """Tests of each row minus the first of its block, with p-values corrected within a block and test set."""
         lines = []
         for block in self.study.blocks:
             first = next(iter(self.rows(block)))[1][0].id
@@ -122,7 +128,7 @@ class AccuracyTable(Maker):
 
 
 class AblationTable(AccuracyTable):
-    """The paper's appendix "Additional Ablation Studies"; its default row is that of the main table."""
+    """The table of the paper's appendix "Additional Ablation Studies". Its default row is that of the main table."""
 
     references = (COUNTERPARTS[Table.ablation],)
 
@@ -133,7 +139,7 @@ class AblationTable(AccuracyTable):
 
 
 class NarTable(AccuracyTable):
-    """The paper's table has the rows that speak at once; the numbers of all other rows are those of its main table."""
+    """Non-autoregressive decoding. The paper's table has only such rows; its main table has those of all other rows."""
 
     references = (COUNTERPARTS[Table.nar], COUNTERPARTS[Table.main])
 
@@ -153,7 +159,7 @@ class NarTable(AccuracyTable):
 
 
 class PretrainedTable(AccuracyTable):
-    """A block for each checkpoint, as in the paper."""
+    """Methods that start from published checkpoints, with one block per checkpoint as in the paper."""
 
     references = (COUNTERPARTS[Table.pretrained],)
 
@@ -166,7 +172,7 @@ class PretrainedTable(AccuracyTable):
 
 
 def _pairs_with(first: str, pairs: pd.DataFrame, block: str, test: str) -> Iterator[dict[str, Any]]:
-    """The pairs of a block's test set in which the ``first`` row is one, as the other row minus the first."""
+    """Yield the pairs of a block and test set that include the ``first`` row, as the other row minus the first."""
     for pair in pairs.loc[(pairs["block"] == block) & (pairs["test"] == test)].to_dict("records"):
         if first in (pair["a"], pair["b"]):
             other, sign = (pair["b"], -1.0) if pair["a"] == first else (pair["a"], 1.0)

@@ -1,4 +1,4 @@
-"""Numbers as the cells of a table show them."""
+"""Format numbers as the cells of a table."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from benchmarks.tables.markup import Cell
 
 
 def cell(value: Any, form: Callable[[Any], str], note: str = "", spread: Any = None) -> Cell:
-    """A formatted number; a dash, with the note of why, where there is none."""
+    """Return a formatted number with its spread, or a dash with a ``note`` on why the number is missing."""
     if pd.isna(value):
         return Cell(mark=note)
     return Cell(form(value), "" if pd.isna(spread) else f" ± {form(spread)}")
 
 
 def timed(value: Any, note: str = "", spread: Any = None) -> Cell:
-    """Seconds and their spread, to as many decimals as the seconds alone would have."""
+    """Return seconds and their spread, both with the number of decimals of the seconds."""
     digits = 2 if pd.isna(value) else decimals(value)
     return cell(value, lambda number: f"{number:.{digits}f}", note, spread)
 
@@ -28,19 +28,19 @@ def percent(share: float) -> str:
 
 
 def points(difference: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
+    """Format a difference of shares in percentage points, with its sign."""
     return f"{100 * difference:+.2f}"
 
 
 def asked(line: Mapping[str, Any]) -> Cell:
-    """How many a line was asked, and how many of them are distinct where some stand in the test set several times."""
+    """Return the number of questions of a line, and of distinct ones if the test set has duplicates."""
     if pd.isna(line["n"]) or line["n_distinct"] == line["n"]:
         return cell(line["n"], "{:,}".format)
     return Cell(f"{line['n']:,}", f" ({line['n_distinct']:,} distinct)")
 
 
 def bounds(line: Mapping[str, Any]) -> Cell:
-    """The 95 % interval of a line's accuracy; a dash where there is no accuracy."""
+    """Return the 95 % interval of a line's accuracy, or a dash if it has no accuracy."""
     return Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
 
 
@@ -53,12 +53,12 @@ def seconds(value: float) -> str:
 
 
 def decimals(value: float) -> int:
-    """How many a time is shown with: two, or four where two would show nothing."""
+    """Return the number of decimals for a time: two, or four if two would show only zeros."""
     return 2 if value >= 0.005 or value == 0 else 4
 
 
 def count(value: float) -> str:
-    """Parameters, in millions or billions."""
+    """Format a number of parameters in millions or billions."""
     return f"{value / 1e9:.2f}B" if value >= 1e9 else f"{value / 1e6:.2f}M"
 
 

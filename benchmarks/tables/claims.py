@@ -1,4 +1,4 @@
-"""The table of claims: what the paper says of its numbers, from its own cells and from the records at hand."""
+"""The table of claims: the paper's statements about its numbers, checked against its tables and against our records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("Stands in", "Cells", "Paper's numbers", "Verdict on them", "Ours", "
 
 
 class ClaimsTable(Maker):
-    """A line for each claim in each reading. Our numbers come from this study and those that it names ``beside``."""
+    """One line per claim and reading. Our numbers come from this study and from those that it names as ``beside``."""
 
     reads_beside: ClassVar[bool] = True
 
@@ -37,7 +37,7 @@ class ClaimsTable(Maker):
 
     @cached_property
     def findings(self) -> list[tuple[Finding, Finding]]:
-        """What the paper's own numbers say to each claim, and what ours do."""
+        """For each claim, the finding from the paper's own numbers and the finding from ours."""
         return [(claims.judge(claim, Paper()), self._ours(claim)) for claim in claims.load_claims()]
 
     def _ours(self, claim: Claim) -> Finding:
@@ -80,13 +80,13 @@ LEGEND = (
 
 
 def paper_alone() -> Document:
-    """The claims against the paper's own numbers, for which no study has to have run."""
+    """Return the claims judged by the paper's own numbers alone, which needs no results of a study."""
     findings = [(claims.judge(claim, Paper()), None) for claim in claims.load_claims()]
     return Document(TITLE, (claims_grid(TITLE, findings),), (" ".join(LEGEND[0].split()),))
 
 
 def _stand_ins(studies: Sequence[tuple[str, Study]]) -> str:
-    """Which test sets stand in for the paper's, and what these are."""
+    """Say which test sets stand in for the paper's, and what the paper's are."""
     parts = dict.fromkeys(
         f"{own} for {paper_table(table).tests[test]}"
         for table, study in studies
@@ -98,7 +98,7 @@ def _stand_ins(studies: Sequence[tuple[str, Study]]) -> str:
 
 
 def claims_grid(title: str, findings: Iterable[tuple[Finding, Finding | None]]) -> Grid:
-    """One line per claim; without records of ours its columns have dashes."""
+    """Return a grid with one line per claim. Without records of ours, the columns for them have dashes."""
     lines = []
     for papers, ours in findings:
         claim = papers.claim
@@ -117,7 +117,7 @@ def claims_grid(title: str, findings: Iterable[tuple[Finding, Finding | None]]) 
 
 
 def claims_frame(findings: Iterable[tuple[Finding, Finding | None]]) -> pd.DataFrame:
-    """One line per comparison of each claim, and one for each claim that has none."""
+    """Return a frame with one line per comparison of each claim, and one for a claim without comparisons."""
     lines = []
     for papers, ours in findings:
         claim = papers.claim
@@ -144,8 +144,10 @@ def claims_frame(findings: Iterable[tuple[Finding, Finding | None]]) -> pd.DataF
 
 
 def shown(finding: Finding) -> str:
-    """The numbers of a finding: all where they are few, else how far they reach; of an analysis, with its run, and on
-    test sets that are not the paper's, with these."""
+    """Format the numbers of a finding: all of them if they are few, else their range and how many there are.
+
+    The number of an analysis is followed by its run. Test sets that stand in for the paper's are named.
+    """
     if not finding.values:
         return DASH
     numbers = [value.number for value in finding.values]

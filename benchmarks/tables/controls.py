@@ -1,4 +1,4 @@
-"""The table of controls: what is left of a method's accuracy when questions are answered with other latents."""
+"""The table of controls: a method's accuracy when questions are answered with latents that are not their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEANINGS = {
 
 
 class ControlsTable(Maker):
-    """`default`, and beside it the same with other latents."""
+    """The default decoding, and beside it the same decoding with other latents."""
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:

@@ -13,7 +13,7 @@ from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
 class DecodingTable(Maker):
-    """All decodings that leave each question its own latents."""
+    """All decodings in which each question keeps its own latents."""
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
@@ -60,7 +60,7 @@ class DecodingTable(Maker):
 
 
 def _described(name: str, spec: DecodingSpec) -> str:
-    """What a decoding draws, and which methods it is for."""
+    """Describe what a decoding draws, and which methods it applies to."""
     nucleus = f" from the likeliest that make up a share of {spec.top_p:g}" if spec.top_p < 1 else ""
     tokens = "the likeliest" if spec.tokens == "greedy" else f"drawn at temperature {spec.temperature:g}{nucleus}"
     latents = {

@@ -1,4 +1,4 @@
-"""Evidence on the paper's claims, its own tables and our records: numbers by their places in the paper's tables."""
+"""Evidence on the paper's claims: the paper's tables and our records, both looked up by cells of the paper's tables."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.repeating import habit_of
 from methods.base import ANSWER_MARKER, DEAD_R
 
-# Tables whose test sets are the paper's own tasks, no stand-ins: a name such as copy_k16 says which one it is
+# Tables whose test sets are the paper's own tasks, not stand-ins: a name such as copy_k16 contains the task's name
 TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
-MARKS = ("unmarked", "still_marked")  # measures of a clique: how many answers have the marker
+MARKS = ("unmarked", "still_marked")  # measures of a clique that count answers with or without the marker
 CLIQUES = (*MARKS, "longer", "as_accurate")  # all measures of a clique
-Place = tuple[Study, Summary, str, str]  # a study, its numbers, and a block and a test set of it
+Place = tuple[Study, Summary, str, str]  # a study, its summary, and the ids of a block and a test set of it
 
 
 class Paper(Source):
-    """The paper's own numbers, which cannot be tested."""
+    """The paper's own numbers. They cannot be tested for significance."""
 
     measured: ClassVar = False
 
@@ -57,8 +57,11 @@ class Paper(Source):
 
 
 class Records(Source):
-    """Numbers of studies by the places of the paper's tables. Rows have the ids of the paper's rows. Test sets have the
-    paper's names or, in tables of :data:`TASKS`, contain them; others stand in for the paper's, in their order."""
+    """Numbers of our studies, looked up by cells of the paper's tables.
+
+    Rows have the same ids as the paper's rows. Test sets have the paper's names or, in tables of :data:`TASKS`, names
+    that contain them. If a study has none of the paper's test sets, its own stand in for them, in order.
+    """
 
     measured: ClassVar = True
 
@@ -82,7 +85,7 @@ class Records(Source):
         if pd.isna(value):  # type: ignore[arg-type]
             return None
         if measure == "train" and (found := self._place(cell)):
-            scale = _run(found, cell).engine.ranks  # GPU time: the paper's rows all have as many GPUs, ours may differ
+            scale = _run(found, cell).engine.ranks  # GPU time: our rows may differ in GPUs, the paper's do not
         return scale * float(value)  # type: ignore[arg-type]
 
     def separated(self, a: PaperCell, b: PaperCell) -> bool | None:
@@ -101,7 +104,11 @@ class Records(Source):
         return None
 
     def unpaired(self, a: PaperCell, b: PaperCell) -> str | None:
-        """Two rows on one test set may differ in all else: that is what is compared. On two, nothing else should."""
+        """Say why no paired test can compare two cells, or return None.
+
+        Two rows on one test set may differ in every other respect, since that is what is compared. Between two test
+        sets nothing else should differ, so the reason names the differences of the runs.
+        """
         if across := self._across(a, b):
             return "; ".join(["different test sets, so no paired test", *_set_apart(*across)])
         if (one := self._line(a)) and (other := self._line(b)):
@@ -116,24 +123,29 @@ class Records(Source):
         return None if found is None else (100 * found[2], run_of(found[1]))
 
     def unanalysed(self, claim: Claim) -> str:
-        every = {run_of(analysis): analysis for _, analysis in self._analyses()}  # studies may share a run
+        every = {run_of(analysis): analysis for _, analysis in self._analyses()}  # once if studies share a run
         if claim.analysis in CLIQUES and every:
             return "; ".join(f"{run}: {_without_clique(one, claim.analysis)}" for run, one in every.items())
         return "no run that was analysed shows it"
 
     def test(self, cell: PaperCell) -> str:
-        """The test set that was run."""
+        """Return the test set that was run for a cell."""
         return found[3] if (found := self._place(cell)) else cell.test
 
     def incomparable(self, cell: PaperCell, against: PaperCell | None) -> str | None:
-        """A difference between two test sets says more of the models than of the tasks where models are not built
-        alike."""
+        """Say why a comparison, or an accuracy alone, is no evidence, or return None.
+
+        A difference between two test sets says more about the models than about the tasks if the backbones differ.
+        """
         if against and (across := self._across(cell, against)) and across[0].backbone != across[1].backbone:
             return self.unpaired(cell, against)
         return self._trivial(cell)
 
     def _trivial(self, cell: PaperCell) -> str | None:
-        """A model that says the same step again and again need not remember it to repeat it."""
+        """Say why the accuracy of a long-range copy is no evidence of memory, or return None.
+
+        A model that keeps repeating its steps need not remember one to repeat it at the end.
+        """
         found, line = self._place(cell), self._line(cell)
         if cell.table != COUNTERPARTS[Table.longrange] or found is None or line is None:
             return None
@@ -144,19 +156,19 @@ class Records(Source):
         return known.reason(hits) if known and known.explains(hits, line["low"]) else None
 
     def without_r(self, finding: Finding) -> str | None:
-        """Which of the rows that are compared were trained to a dead R, so that what they show is a row without it."""
+        """Name the compared rows whose R was dead after training: their results are those of a row without R."""
         cells = dict.fromkeys(cell for value in finding.values for cell in (value.cell, value.against) if cell)
         rows = dict.fromkeys(f"{cell.block} {cell.row}" for cell in cells if (line := self._line(cell)) and dead(line))
         return f"{DEAD_R} in {', '.join(rows)}" if rows else None
 
     def _analyses(self) -> Iterator[tuple[Study, Analysis]]:
-        """Those of all studies that are up to date."""
+        """Yield the up-to-date analyses of all studies."""
         for study in self.studies:
             for analysis in analyses(study, self.results):
                 yield study, analysis
 
     def _analysis(self, claim: Claim) -> tuple[Study, Analysis, float] | None:
-        """The first analysis that has what the claim is about, and the number."""
+        """Return the first analysis that has a number for the claim, with its study and the number."""
         if claim.analysis is not None:
             for study, analysis in self._analyses():
                 if (number := MEASURES[claim.analysis](analysis)) is not None:
@@ -171,7 +183,7 @@ class Records(Source):
         return all(study.paper == name for name in tables for study, _ in self.by_table.get(name, []))
 
     def _across(self, a: PaperCell, b: PaperCell) -> tuple[RunSpec, RunSpec] | None:
-        """The runs behind two cells on different test sets; None where these are on the same, or not at hand."""
+        """Return the runs of two cells on different test sets, or None if these are the same or a run is missing."""
         here, there = self._place(a), self._place(b)
         if here is None or there is None or here[3] == there[3]:
             return None
@@ -182,8 +194,10 @@ class Records(Source):
         return found[1].line(found[2], cell.row, "default", found[3]) if found else None
 
     def _place(self, cell: PaperCell) -> Place | None:
-        """The study that has a cell, and its block and test set there. A study that trains on each test set's own data
-        has a block for each."""
+        """Return the study that has a cell, its summary, and the cell's block and test set in it.
+
+        A study that trains on each test set's own data has one block per test set.
+        """
         for study, summary in self.by_table.get(cell.table, []):
             if (test := counterparts(cell.table, study).get(cell.test)) is None:
                 continue
@@ -194,7 +208,7 @@ class Records(Source):
 
 
 def counterparts(table: str, study: Study) -> dict[str, str]:
-    """A study's test sets by those of the paper's table."""
+    """Map the test sets of the paper's table to those of a study."""
     papers, own = tuple(paper_table(table).tests), study.evaluation.tests
     if table in TASKS:
         return {test: one for test in papers for one in own if test in one.split("_")}
@@ -202,13 +216,13 @@ def counterparts(table: str, study: Study) -> dict[str, str]:
 
 
 def _run(place: Place, cell: PaperCell) -> RunSpec:
-    """The first training of a cell's row; those with other seeds have the same settings."""
+    """Return the first training of a cell's row. Those with other seeds have the same settings."""
     study, _, block, _ = place
     return study.runs[run_id(block, cell.row, study.seeds[0])]
 
 
 def _set_apart(one: RunSpec, other: RunSpec) -> Iterator[str]:
-    """How models differ, and what they were trained for."""
+    """Yield how two runs differ in their backbones and training budgets."""
     if one.backbone != other.backbone:
         yield f"models of {backbone(one.backbone)} and of {backbone(other.backbone)}"
     if (ours := _budget(one.training)) != (theirs := _budget(other.training)):
@@ -220,12 +234,12 @@ def _budget(training: TrainingSpec) -> str:
 
 
 def run_of(analysis: Analysis) -> str:
-    """The run that was analysed, with its study."""
+    """Return the id of the run that was analysed, with its study."""
     return f"{analysis.spec.study}:{analysis.spec.id}"
 
 
 def _without_clique(analysis: Analysis, measure: Analysed) -> str:
-    """Why an analysis has no number on a clique, and what it has instead."""
+    """Say why an analysis has no number on a clique, and what it has instead."""
     clique, marks = analysis.record.clique, measure in MARKS
     if not clique:
         return "no dimension of R is ever active"

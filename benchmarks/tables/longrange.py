@@ -17,7 +17,7 @@ from benchmarks.tables.synthetic import Found, SyntheticTable
 
 
 class LongRangeTable(SyntheticTable):
-    """Every block is a K."""
+    """Every block is one value of K, the number of steps."""
 
     extra = ("Sampled strict (%)", "Greedy strict (%)", "Sampled repeats (%)", "Greedy repeats (%)")
 
@@ -32,7 +32,7 @@ class LongRangeTable(SyntheticTable):
             yield Cell() if own is None else Cell(percent(own.repeats))
 
     def _habit(self, line: Found | None) -> Habit | None:
-        """How often the answers of a line repeat their own steps; None where there is no answer."""
+        """Return how often the answers of a line repeat their own steps, or None if there is no answer."""
         if line is None:
             return None
         place = line["block"], line["row"], line["decoding"]
@@ -42,11 +42,11 @@ class LongRangeTable(SyntheticTable):
 
     @cached_property
     def _habits(self) -> dict[tuple[str, str, str], Habit | None]:
-        """Those that have been looked at, by block, row and decoding."""
+        """A cache of habits by block, row and decoding."""
         return {}
 
     def _by_habit(self, line: Found | None) -> str | None:
-        """Why the accuracy of a line is no evidence of memory, where it is none."""
+        """Say why the accuracy of a line is no evidence of memory, or return None."""
         own = self._habit(line)
         if line is None or own is None or pd.isna(line["accuracy"]) or not own.explains(line["accuracy"], line["low"]):
             return None
@@ -58,12 +58,12 @@ class LongRangeTable(SyntheticTable):
         return self.note(reason and f"{place}, {'sampled' if line['stochastic'] else 'greedy'}: {reason}")
 
     def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
-        """Of two rows that are compared, those whose hits are no evidence of memory."""
+        """Name those of two compared rows whose accuracy is no evidence of memory."""
         titles = [self.study.row_title(row) for row in rows if self._by_habit(self.found(block, row, drawn=True))]
         return f"; no evidence of memory by {' and '.join(titles)}" if titles else ""
 
     def _copied(self) -> Grid:
-        """Shares of the steps that right answers copied."""
+        """Return the shares of the steps that right answers copied."""
         columns = tuple(Column(f"{self.study.row_title(row)} (%)") for row in self.study.rows)
         sections = tuple((block.title, tuple(self._bins(block))) for block in self.study.blocks)
         return Grid(
@@ -82,7 +82,7 @@ class LongRangeTable(SyntheticTable):
             yield Line(Cell(name), (*cells, Cell(percent(len(part) / choices))))
 
     def _counts(self, block: Block, row: Row) -> list[int]:
-        """How often each step was copied, over all questions, decoding seeds and training seeds."""
+        """Return how often each step was copied, over all questions, decoding seeds and training seeds."""
         draws = self.draws(block, row, drawn=True)
         if not draws:
             return []

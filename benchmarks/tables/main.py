@@ -1,5 +1,7 @@
-"""The main table: accuracy and costs of each row as the paper prints them, then details by test set, training, and how
-rows compare with the control."""
+"""The main table: accuracy and costs of each row as the paper prints them.
+
+Further grids have details by test set, training costs, and comparisons with the controls.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ COSTS += (Column("Peak MiB"), Column("All steps (s)"))
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit for a whole column of times."""
+    """The unit of a whole column of times."""
 
     name: str
     seconds: float
@@ -43,8 +45,10 @@ SECONDS, HOURS = Unit("s", 1.0), Unit("h", 3600.0)
 
 
 class MainTable(Maker):
-    """`default`, and in the details the mean in place of drawn latents. ``reference``: the paper's table that a study
-    on real test sets is shown beside."""
+    """The default decoding; the details also show decodings with the mean in place of drawn latents.
+
+    ``reference`` is the paper's table whose numbers are shown for reference if a study uses the paper's test sets.
+    """
 
     reference: ClassVar[str] = COUNTERPARTS[Table.main]
 
@@ -60,7 +64,7 @@ class MainTable(Maker):
 
     @property
     def _has_reference(self) -> bool:
-        """Whether the paper's numbers stand apart: it has the test sets, and another setting."""
+        """Whether the paper's numbers get their own grid: the paper has some of the test sets, but another setting."""
         return self.paper is None and not paper_table(self.reference).tests.keys().isdisjoint(self.test_names)
 
     @property
@@ -101,7 +105,7 @@ class MainTable(Maker):
         note = self.note(first["reason"])
         cells = [cell(first["train_epoch_seconds"], unit.format, note)]
         for line in lines:
-            if line is None:  # no test of this block
+            if line is None:  # this block is not evaluated on the test set
                 cells += [Cell(), Cell()]
                 continue
             cells.append(self.accuracy(line))
@@ -110,7 +114,7 @@ class MainTable(Maker):
         return Line(title, tuple(cells), row.indent)
 
     def _paper_line(self, row: PaperRow, title: str, unit: Unit, blank: int = 2) -> Line:
-        """The paper's numbers in the columns of the main table, of which the last ``blank`` are not in the paper."""
+        """Return the paper's numbers in the columns of the main table. The paper lacks the last ``blank`` columns."""
         hours = row.train_hours
         cells = [_measured(hours, lambda value: unit.format(3600 * value))]
         for test in self.test_names:
@@ -126,7 +130,8 @@ class MainTable(Maker):
 
     def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
         default = self.summary.line(block.id, row.id, "default", test)
-        drawn = default is not None and default["stochastic"] is True  # else the mean of it is the same answer
+        # If nothing is drawn, taking the mean gives the same answers
+        drawn = default is not None and default["stochastic"] is True
         for decoding in ("default", *(self.decodings() if drawn else ())):
             line = self.summary.line(block.id, row.id, decoding, test)
             if line is None or (decoding != "default" and pd.isna(line["accuracy"])):
@@ -150,7 +155,10 @@ class MainTable(Maker):
         return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
 
     def _gpu_hours(self, block: Block, row: Row, spent: Any) -> Cell:
-        """Of all ranks of a row, warm starts included, which run on as many; a dash where no GPU trained it."""
+        """Return the GPU-hours over all ranks of a row, or a dash if it was trained on a CPU.
+
+        Warm starts are included; they use the same number of ranks.
+        """
         id = run_id(block.id, row.id, self.study.seeds[0])
         trained = self.runs[id].train if id in self.runs else None
         if trained is None or trained.environment.get("device") == "cpu":
@@ -158,7 +166,7 @@ class MainTable(Maker):
         return cell(self.study.runs[id].engine.ranks * spent / 3600, "{:.2f}".format)
 
     def _against_controls(self) -> Iterator[Grid]:
-        """Each row against each control row of its block."""
+        """Yield a grid of each row against each control row of its block, if there are controls."""
         tests = self.summary.against_controls.to_dict("records")
         found = {tuple(test[key] for key in ("block", "control", "row", "test")): test for test in tests}
         columns = tuple(Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p"))
@@ -213,7 +221,7 @@ class MainTable(Maker):
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
 
     def _machines(self) -> Iterable[str]:
-        """Which runs were timed where, if not all on one kind of machine."""
+        """Say which runs were timed on which machine, if there are several kinds of machines."""
         timed: dict[str, list[str]] = {}
         for id, records in self.runs.items():
             if records.time:
@@ -224,7 +232,7 @@ class MainTable(Maker):
             one and rows of another. {where}."""
 
     def _disturbed(self) -> Iterable[str]:
-        """Which runs were timed beside other work, or while the machine was slow."""
+        """Name the runs that were timed beside other work or while the machine was slow."""
         loads = {id: records.time.other_load or 0.0 for id, records in self.runs.items() if records.time}
         if busy := [f"{id} ({100 * load:.0f} %)" for id, load in loads.items() if load > MUCH]:
             yield f"""Other processes took more than {100 * MUCH:g} % of the machine's CPU time while these were timed,
@@ -237,7 +245,7 @@ class MainTable(Maker):
             beside the row where it was fastest, so that their Train and Test may be too long: {", ".join(slow)}."""
 
     def _times(self) -> str:
-        """What the columns of times are, where there are any."""
+        """Explain the columns of times, or say that nothing is timed."""
         timing, shares = self.study.timing, " and ".join(self.study.shared)
         if timing is None:
             theirs = f" Times and training FLOPs of rows that are runs of {shares} come from there." if shares else ""
@@ -273,7 +281,7 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
 
 
 def _difference(test: dict[str, Any] | None) -> tuple[Cell, Cell]:
-    """A difference from the control and its corrected p; dashes where there is none."""
+    """Return a difference from the control and its corrected p-value, or dashes without a test."""
     if test is None:
         return Cell(), Cell()
     return cell(test["difference"], points), cell(test["p_holm"], p_value)

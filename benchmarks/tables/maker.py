@@ -1,4 +1,4 @@
-"""What the tables share: their rows, sections and notes."""
+"""The base class of all tables: rows, sections, notes and the texts that legends share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarks.tables.cells import asked, bounds, cell, percent
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 
 TIE = "="
-# What several legends say
+# Texts of several legends
 RANKS = f"""Bold: separated from every other ranked row of its block and test set by paired tests over the same
     questions; controls are never ranked and may be higher. {TIE}: the most accurate row and the rows that the tests do
     not separate from it, where there are any."""
@@ -34,9 +34,15 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
 
 @dataclass
 class Maker(ABC):
-    """Turns a summary into a document; ``notes`` collects the reasons why a number is missing. ``beside``: the studies
-    named as `beside` in this one, for a table that ``reads_beside``. ``runs``: the records themselves, by run.
-    ``results``: the folder of all studies' results."""
+    """Turns a summary into a document.
+
+    * ``reads_beside``: whether the table also needs the studies that this one names as `beside`.
+    * ``titles``: the titles of the data sets, by name.
+    * ``beside``: those studies with their summaries; empty unless ``reads_beside``.
+    * ``runs``: the records themselves, by run.
+    * ``results``: the folder of all studies' results.
+    * ``notes``: collects the reasons why numbers are missing.
+    """
 
     reads_beside: ClassVar[bool] = False
 
@@ -50,7 +56,7 @@ class Maker(ABC):
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
-        """Whether a decoding belongs in this table, besides `default`, which belongs in every one."""
+        """Return whether the table shows a decoding other than `default`, which every table shows."""
         return False
 
     @property
@@ -59,7 +65,7 @@ class Maker(ABC):
 
     @property
     def speaks(self) -> str:
-        """What the tests of the study speak for."""
+        """A legend text: what the tests of the study generalise to."""
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
         few = self.untested(self.summary.pairs, self.summary.against_controls, self.paired_tests)
@@ -69,7 +75,7 @@ class Maker(ABC):
 
     @staticmethod
     def untested(*tests: pd.DataFrame) -> str:
-        """Why some pairs of rows have no test, where some have none."""
+        """Return a legend text on why some pairs of rows are not tested, or an empty one if all are."""
         if not any("untested" in set(frame["kind"]) for frame in tests):
             return ""
         return f"""Two rows have no test, and no mark by one, unless both have at least {FEWEST_TRAININGS} trainings or
@@ -77,13 +83,13 @@ class Maker(ABC):
 
     @property
     def interval(self) -> str:
-        """What the 95 % intervals are."""
+        """A legend text: the kind of the 95 % intervals."""
         if len(self.study.seeds) > 1:
             return "of the t distribution, over questions and training seeds"
         return "Wilson's, or a bootstrap over questions where a question's score is a mean over seeds"
 
     def repeated(self) -> str:
-        """What becomes of questions that a test set has more than once, where it has."""
+        """Return a legend text on how duplicate questions are counted, or an empty one if no test set has any."""
         lines = self.summary.lines.dropna(subset="n")
         repeating = lines.loc[lines["n_distinct"] < lines["n"], "test"].unique()
         if not len(repeating):
@@ -92,7 +98,7 @@ class Maker(ABC):
             there several times; tests and intervals are over the distinct ones, each scored by its mean."""
 
     def questions(self) -> Grid:
-        """How many questions the default decoding was asked, what others could have given, and what its ± covers."""
+        """Return a grid with the default decoding's number of questions, 95 % interval, ± and what that covers."""
         columns = (Column("n"), Column("95 % interval"), Column("±"), Column("± over"))
         return Grid("Questions and intervals of the default decoding", columns, self.by_test(self._question_lines))
 
@@ -102,13 +108,13 @@ class Maker(ABC):
         yield Line(self.row_title(line), (asked(line), bounds(line), *spread), row.indent)
 
     def about_questions(self) -> str:
-        """What stands in :meth:`questions`."""
+        """Return the legend text of :meth:`questions`."""
         return f"""Last table: n questions; the 95 % interval of the default decoding's accuracy ({self.interval}); its
             ±, which says nothing about other questions, and what that covers. {self.repeated()}"""
 
     @cached_property
     def paper(self) -> PaperTable | None:
-        """The table of the paper that has the study's setting, if any."""
+        """The paper's table with the same setting as the study, if any."""
         return paper_table(self.study.paper) if self.study.paper else None
 
     @abstractmethod
@@ -116,7 +122,7 @@ class Maker(ABC):
 
     @abstractmethod
     def legend(self) -> Iterable[str]:
-        """What every column, spread and mark means, in this study."""
+        """Yield paragraphs that explain every column, spread and mark of this study's table."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -125,12 +131,12 @@ class Maker(ABC):
 
     @property
     def paired_tests(self) -> pd.DataFrame:
-        """The paired tests that the table rests on."""
+        """The paired tests that the table is based on."""
         return self.summary.pairs
 
     @property
     def further(self) -> dict[str, pd.DataFrame]:
-        """More numbers, for JSON alone, by their key there."""
+        """More numbers for JSON alone, by their key there."""
         return {}
 
     def document(self, footer: dict[str, str]) -> Document:
@@ -145,7 +151,7 @@ class Maker(ABC):
         return self.titles.get(test, test)
 
     def strict(self) -> str:
-        """What Strict means, which depends on the scorers of the study's test sets."""
+        """Return a legend text on the column Strict, which depends on the scorers of the study's test sets."""
         found: dict[str, list[str]] = {}
         for test in self.test_names:
             found.setdefault(_scorer(test).strict_means, []).append(self.test_title(test))
@@ -153,19 +159,21 @@ class Maker(ABC):
         return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(found))}."
 
     def decodings(self) -> dict[str, DecodingSpec]:
-        """The decodings that the table shows, besides `default`."""
+        """Return the decodings that the table shows besides `default`."""
         shown = self.study.evaluation.decodings.items()
         return {name: spec for name, spec in shown if name != "default" and self.shows(spec)}
 
     def line(self, block: Block, row: Row, test: str | None = None) -> dict[str, Any]:
-        """The line of a row's default decoding on a test set of its block (default: the first). Every row of a block
-        has one: where there is no run, it says why."""
+        """Return the line of a row's default decoding on a test set of its block (default: the first).
+
+        Every row of a block has such a line. If there is no run, the line says why.
+        """
         line = self.summary.line(block.id, row.id, "default", test or self.study.tests_of(block)[0])
         assert line is not None
         return line
 
     def note(self, reason: Any) -> str:
-        """The number of a note; the same reason has the same number."""
+        """Add a reason to the notes and return its number as text. The same reason always has the same number."""
         if pd.isna(reason) or not reason:
             return ""
         if reason not in self.notes:
@@ -173,27 +181,29 @@ class Maker(ABC):
         return str(self.notes.index(reason) + 1)
 
     def row_title(self, line: Mapping[str, Any]) -> Cell:
-        """A row's title, with the note of what was still wrong when its training ended."""
+        """Return a row's title, with a note on problems that remained when its training ended."""
         return Cell(line["title"], self.without_r(line), mark=self.note(line["warning"]))
 
     def without_r(self, line: Mapping[str, Any]) -> str:
-        """Stands behind the title of a row whose R was dead when its training ended: its numbers are those of a row
-        without R."""
+        """Return a suffix for the title of a row whose R was dead when its training ended.
+
+        The numbers of such a row are those of a row without R.
+        """
         count, trained = dead(line), len(self.study.seeds)
         if not count:
             return ""
         return " (R dead)" if count >= trained else f" (R dead in {count} of {trained} trainings)"
 
     def absent(self, line: Mapping[str, Any]) -> Cell:
-        """Stands in the place of a run's result where there is none."""
+        """Return the cell that takes the place of a missing result."""
         return Cell("skipped" if line["status"] == "skipped" else "not run", mark=self.note(line["reason"]))
 
     def lacking(self, line: Mapping[str, Any]) -> str:
-        """The note on a mean that lacks some training seeds."""
+        """Return the note on a mean that lacks some training seeds."""
         return self.note(line["reason"]) if line["training_seeds"] < len(self.study.seeds) else ""
 
     def accuracy(self, line: Mapping[str, Any]) -> Cell:
-        """A row's accuracy with its spread, bold or with the mark of a tie."""
+        """Return a row's accuracy with its spread, in bold if it is the best or with the mark of a tie."""
         if pd.isna(line["accuracy"]):
             return self.absent(line)
         tail = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
@@ -203,18 +213,18 @@ class Maker(ABC):
         return Cell(percent(line["accuracy"]), tail, line["mark"] == "best", " ".join(mark for mark in marks if mark))
 
     def rows(self, block: Block) -> Iterable[tuple[str, list[Row]]]:
-        """Rows of a block under headings: those compared, then controls."""
+        """Yield a block's rows under headings: first the rows that are ranked, then the controls."""
         own = self.study.rows_of(block)
         for heading, control in ((block.title, False), (f"{block.title} (controls, never ranked)", True)):
             if rows := [row for row in own if row.control == control]:
                 yield heading, rows
 
     def all_rows(self, block: Block) -> list[Row]:
-        """Rows of a block in the order of :meth:`rows`."""
+        """Return the rows of a block in the order of :meth:`rows`."""
         return [row for _, rows in self.rows(block) for row in rows]
 
     def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        """Sections of a grid, one for each block and test set."""
+        """Return the sections of a grid, one for each block and test set."""
         sections = []
         for block in self.study.blocks:
             for test in self.study.tests_of(block):
@@ -225,7 +235,7 @@ class Maker(ABC):
 
 
 def _scorer(test: str) -> Scorer:
-    """A test set's scorer; a set that is no longer known is one of word problems."""
+    """Return a test set's scorer. A data set that is no longer known is taken for word problems."""
     try:
         return scorer_of(test)
     except DataError:
@@ -233,11 +243,11 @@ def _scorer(test: str) -> Scorer:
 
 
 def heading(decoding: str) -> str:
-    """A decoding's name, as a heading has it."""
+    """Return a decoding's name as a heading."""
     name = spoken(decoding)
     return name[0].upper() + name[1:]
 
 
 def spoken(name: str) -> str:
-    """A decoding's name, as a sentence has it: variables, of one letter, are capitals."""
+    """Return a decoding's name as part of a sentence. Words of one letter are variables and become capitals."""
     return " ".join(part.upper() if len(part) == 1 else part for part in name.split("_"))

@@ -1,4 +1,4 @@
-"""Documents of tables and notes, as Markdown and as LaTeX (booktabs)."""
+"""Render documents of tables and notes as Markdown and as LaTeX (booktabs)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import groupby
 
 from tabulate import tabulate
 
-DASH = "\N{EN DASH}"  # stands where there is no number
-MADE = "How it was made"  # heads what made the numbers
+DASH = "\N{EN DASH}"  # in place of a missing number
+MADE = "How it was made"  # heading of the provenance
 LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -29,7 +29,7 @@ MARKDOWN = str.maketrans({"|": r"\|", "<": "&lt;", "*": r"\*"})
 
 @dataclass(frozen=True)
 class Cell:
-    """``text``, perhaps bold, then ``tail`` (a spread), then ``mark`` raised."""
+    """``text``, optionally bold, followed by ``tail`` (such as a spread) and by ``mark`` as a superscript."""
 
     text: str = DASH
     tail: str = ""
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """Adjacent columns with the same ``group`` share a heading. ``text``: sentences, not numbers."""
+    """A column. Adjacent columns with the same ``group`` share a heading. ``text``: it has sentences, not numbers."""
 
     name: str
     group: str = ""
@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: the first column, ``head``, holds the titles of the lines; sections have headings of their own."""
+    """A table. The first column has the heading ``head`` and the lines' titles. Each section has its own heading."""
 
     caption: str
     columns: tuple[Column, ...]
@@ -65,7 +65,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Document:
-    """``notes`` are numbered from 1, as the marks in the cells are."""
+    """Grids with a title, a legend, notes and a footer. Notes are numbered from 1, and marks of cells refer to them."""
 
     title: str
     grids: tuple[Grid, ...]
@@ -75,8 +75,10 @@ class Document:
 
 
 def markdown(document: Document) -> str:
-    """GitHub's Markdown: the first grid is under the title, then comes the legend, then further grids; each note is
-    under the first grid that refers to it."""
+    """Render a document as GitHub Markdown: the title, the first grid, the legend, further grids, the footer.
+
+    Each note is below the first grid that refers to it.
+    """
     first, *others = document.grids
     told: set[str] = set()
     parts = [f"# {_md(document.title)}", _markdown_grid(first), _markdown_notes(document, first, told)]
@@ -89,7 +91,7 @@ def markdown(document: Document) -> str:
 
 
 def _markdown_notes(document: Document, grid: Grid, told: set[str]) -> str:
-    """The notes that a grid refers to, but those that are ``told`` already, to which they are added."""
+    """Return the notes that a grid refers to, without those in ``told``, and add the grid's marks to ``told``."""
     lines = [line for _, section in grid.sections for line in section]
     marks = {one.mark for line in lines for one in (line.title, *line.cells)} - told
     told |= marks
@@ -98,7 +100,7 @@ def _markdown_notes(document: Document, grid: Grid, told: set[str]) -> str:
 
 
 def markdown_footer(footer: Mapping[str, str]) -> str:
-    """What made the numbers, under a heading of its own."""
+    """Render the provenance of the numbers under its own heading."""
     return "\n\n".join([f"## {MADE}", "\n".join(f"* **{_md(k)}:** {_md(v)}" for k, v in footer.items())])
 
 
@@ -124,7 +126,7 @@ def _markdown_grid(grid: Grid) -> str:
 
 
 def latex(document: Document) -> str:
-    """Floats to ``\\input``; the first line names the packages that they need."""
+    """Render a document as LaTeX floats for ``\\input``. The first line names the packages that they need."""
     parts = ["% needs \\usepackage{booktabs}"]
     below = [*(f"\\textsuperscript{{{i}}} {_tex(note)}" for i, note in enumerate(document.notes, 1))]
     below += [_tex(text) for text in document.legend]
@@ -147,7 +149,7 @@ def _tex_cell(cell: Cell) -> str:
 def _latex_grid(grid: Grid, caption: str, below: Sequence[str]) -> str:
     width = 1 + len(grid.columns)
     lines = ["\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"]
-    wide = "p{2.2cm}"  # sentences break there
+    wide = "p{2.2cm}"  # so that sentences wrap
     columns = "".join(wide if column.text else "r" for column in grid.columns)
     first = wide if any(column.text for column in grid.columns) else "l"
     lines += [f"\\caption{{{_tex(caption)}}}", f"\\begin{{tabular}}{{{first}{columns}}}", "\\toprule"]
@@ -163,7 +165,7 @@ def _latex_grid(grid: Grid, caption: str, below: Sequence[str]) -> str:
 
 
 def _latex_headings(head: str, columns: Sequence[Column]) -> list[str]:
-    spans: list[tuple[str, int, int]] = []  # group, first and last column, counted from 1 with the titles
+    spans: list[tuple[str, int, int]] = []  # group, first and last column, counted from 1, the titles' column included
     for group, members in groupby(enumerate(columns, 2), key=lambda pair: pair[1].group):
         numbers = [number for number, _ in members]
         spans.append((group, numbers[0], numbers[-1]))

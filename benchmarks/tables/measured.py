@@ -1,4 +1,4 @@
-"""The table of measured costs beside the paper's Train and Test columns."""
+"""The table of measured costs, beside the paper's Train and Test columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEGEND = (
 
 
 def render_measured(study: Study, folder: Path) -> list[Path]:
-    """Write the table of all records in ``folder``, as Markdown, CSV and JSON."""
+    """Write the table of a study's records in ``folder`` as Markdown, CSV and JSON."""
     runs = [read_json(path) for path in sorted((folder / "runs").glob("*/*/*.json"))]
     records = {(run["block"], run["row"]): run for run in runs if run["study"] == study.name}
     lines = measured_lines(study, records)
@@ -49,7 +49,7 @@ def render_measured(study: Study, folder: Path) -> list[Path]:
 
 
 def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line per measured row, in the study's order, with the paper's numbers where its table has the row's block."""
+    """Return one line per measured row, in the study's order, with the paper's numbers if its table has the row."""
     lines = []
     for block in study.blocks:
         printed = paper_table(study.paper).printed(block.id) if study.paper else {}
@@ -63,7 +63,7 @@ def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]])
 
 
 def _training(record: dict[str, Any], records: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
-    """What training costs, as far as it was measured."""
+    """Return the costs of training, as far as they were measured."""
     if not record["train"]:
         return {}
     phase = max(record["train"]["phases"].values(), key=lambda phase: phase["epoch_seconds"])
@@ -122,13 +122,13 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
 
 
 def _notes(lines: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What the paper says of how it got some rows' numbers, each once."""
+    """Return the distinct notes from the paper on how some rows' numbers were obtained."""
     return tuple(dict.fromkeys(line["paper_note"] for line in lines if line["paper_note"]))
 
 
 def _line(line: dict[str, Any], tests: Iterable[str], notes: tuple[str, ...]) -> Line:
     def shown(name: str, form: str = ",.2f") -> Cell:
-        return cell(line.get(name), lambda value: format(value, form))  # a line need not have every part and test
+        return cell(line.get(name), lambda value: format(value, form))  # not every line has all parts and tests
 
     cells = [cell(line["parameters"], count), cell(line.get("step_seconds"), seconds)]
     cells += [shown("tokens_per_second", ",.0f"), cell(line.get("mfu"), lambda share: f"{100 * share:.1f}")]

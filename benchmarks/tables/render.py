@@ -1,4 +1,4 @@
-"""Rendering of a study's tables: Markdown, LaTeX, CSV and JSON of the same frame."""
+"""Render a study's tables as Markdown, LaTeX, CSV and JSON of the same frame."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAKERS: dict[Table, type[Maker]] = {
 
 
 def render(study: Study, results: Path, table: Table = Table.main) -> list[Path]:
-    """Write a table in four formats, Markdown first. Needs what ``collect`` wrote and the predictions."""
+    """Write a table in four formats, Markdown first, from what ``collect`` wrote and the predictions."""
     paths = []
     for ending, text in contents(study, results, table).items():
         paths.append(results / study.name / f"table_{table}.{ending}")
@@ -52,13 +52,12 @@ def render(study: Study, results: Path, table: Table = Table.main) -> list[Path]
 
 
 def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str, str]:
-    """A table's contents by the ending of the file's name."""
+    """Return a table's contents by file extension."""
     return rendered(study, load_collected(study, results), results, table)
 
 
 def rendered(study: Study, collected: Collected, results: Path, table: Table) -> dict[str, str]:
-    """A table's contents by the ending of the file's name, from records at hand; the predictions are read from
-    ``results``."""
+    """Return a table's contents by file extension, from collected records and the predictions in ``results``."""
     kind = MAKERS[table]
     others = tuple(_beside(study, results)) if kind.reads_beside else ()
     beside = tuple((other, _summary(other, found, results, kind)) for other, found in others)
@@ -89,12 +88,12 @@ def _summary(study: Study, collected: Collected, results: Path, kind: type[Maker
 
 
 def _beside(study: Study, results: Path) -> Iterator[tuple[Study, Collected]]:
-    """The studies named beside this one, where their records are collected."""
+    """Yield the studies that this one names as `beside` and whose records are collected."""
     for other in map(load_study, study.beside):
         if (results / other.name / "collect.json").is_file():
             yield other, load_collected(other, results)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Lines for JSON, which has null and no NA."""
+    """Return a frame's lines for JSON, with missing values as None (JSON has no NA)."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")

@@ -1,5 +1,7 @@
-"""How often a model repeats its own steps though nothing asks for it: hits in the long-range copy that this habit
-explains are no evidence of memory."""
+"""How often a model repeats its own steps although the task does not ask for it.
+
+Hits in the long-range copy that this habit explains are no evidence of memory.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,30 @@ from benchmarks.scoring.base import said
 from benchmarks.scoring.copying import repeats
 from benchmarks.studies.study import Study
 
-FREELY = 0.01  # a share of repeated steps that is too small to explain anything
+FREELY = 0.01  # a share of repeated steps up to this is too small to explain anything
 
 
 @dataclass(frozen=True)
 class Habit:
-    """``repeats``: share of the steps before the last that equal an earlier one, which none has to. ``last``: share of
-    the last steps that would equal an earlier one at that rate; about twice as many steps stand before them as before
-    a step on average."""
+    """How often a model repeats steps.
+
+    * ``repeats``: the share of the steps before the last that equal an earlier one, although none has to.
+    * ``last``: the share of last steps that would equal an earlier one at the same rate. About twice as many steps
+      precede the last step as precede a step on average.
+    """
 
     repeats: float
     last: float
 
     def explains(self, hits: float, low: float) -> bool:
-        """Whether an accuracy (a share of 1) is not clearly higher than the habit alone makes it. ``low``: where its
-        interval over questions begins."""
+        """Return whether the habit alone explains an accuracy, so that it is not clearly higher.
+
+        ``hits`` is the accuracy (a share of 1), ``low`` the lower bound of its interval over questions.
+        """
         return self.repeats > FREELY and hits > 0 and low <= self.last
 
     def reason(self, hits: float) -> str:
-        """Why hits that the habit explains are no evidence of memory."""
+        """Say why hits that the habit explains are no evidence of memory."""
         return (
             f"{100 * self.repeats:.1f} % of the steps before the last repeat an earlier step, though nothing asks for "
             f"it; at this rate {100 * self.last:.1f} % of the last steps, which have more steps before them, would "
@@ -43,12 +50,12 @@ class Habit:
 def habit_of(
     study: Study, runs: Mapping[str, RunRecords], results: Path, block: str, row: str, decoding: str
 ) -> Habit | None:
-    """The habit that a row's answers under a decoding show; None where there is no answer."""
+    """Return the habit that a row's answers under a decoding show, or None if there is no answer."""
     own = answers(study, runs, results, block, row, decoding, ("text",))
     return None if own is None else habit(own["text"].tolist())
 
 
 def habit(texts: Sequence[str]) -> Habit:
-    """The habit that the answers of one row to one test set show, each a text with a line for every step."""
+    """Return the habit that a row's answers to one test set show. Each text has one line per step."""
     share, before = fmean(map(repeats, texts)), fmean(len(said(text)[0]) - 1 for text in texts)
     return Habit(share, min(1.0, 2 * share * before / (before - 1)) if before > 1 else share)

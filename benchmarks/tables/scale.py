@@ -1,4 +1,4 @@
-"""The table of baselines on a larger backbone: the main table, and what each row is built of."""
+"""The table of baselines on a larger backbone: the main table, and the backbone of each row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
 class ScaleTable(MainTable):
-    """The paper compares MarCos, each of whose modules is a backbone of its own, with baselines on one backbone of six
-    times that size."""
+    """The main table with the backbone and number of parameters of each row.
+
+    The paper compares MarCos, each of whose modules has its own backbone, with baselines on one backbone of six times
+    that size.
+    """
 
     reference = COUNTERPARTS[Table.scale]
 

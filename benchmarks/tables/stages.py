@@ -1,4 +1,4 @@
-"""The table of curricula: how a row answers by the weights that each of its stages ended with."""
+"""The table of curricula: a row's accuracy with the weights that each of its stages ended with."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 COLUMNS = {
     **dict.fromkeys(("block", "row"), "string"),
-    "moment": "Int64",  # of the row
-    "weights": "string",  # its title
+    "moment": "Int64",  # index within the row
+    "weights": "string",  # the moment's title
     "epochs": "Float64",
     "test": "string",
     **dict.fromkeys(("n", "training_seeds"), "Int64"),
@@ -35,8 +35,11 @@ OF_TEST = ("Acc (%)", "Δ", "p")
 
 @dataclass(frozen=True)
 class Moment:
-    """What a row answers by at one time: the weights of a ``row`` of the records, perhaps of the one that it starts
-    from, and the name that the records have for what was answered by them."""
+    """A point in a row's curriculum: the weights whose answers are scored.
+
+    ``row`` is the row that the weights belong to: the row itself, or the one that it starts from. ``answered`` is the
+    name of their answers in the records.
+    """
 
     title: str
     row: str
@@ -45,7 +48,7 @@ class Moment:
 
 
 class StagesTable(Maker):
-    """Every stage against what its row starts from, or against the row's first stage where that is nothing."""
+    """Every stage of a row against its warm start, or against the row's first stage if it has no warm start."""
 
     @property
     def title(self) -> str:
@@ -58,7 +61,7 @@ class StagesTable(Maker):
 
     @property
     def paired_tests(self) -> pd.DataFrame:
-        """Each stage minus the first line of its row, corrected for the row's lines on the test set."""
+        """Tests of each stage minus the first line of its row, corrected for the row's lines on the test set."""
         return self.frame.dropna(subset="kind").drop(columns=["training_seeds", "accuracy", "spread"])
 
     @cached_property
@@ -68,19 +71,19 @@ class StagesTable(Maker):
         return [place for place in found if (run := self._run(*place)) and run.training.keep_stages]
 
     def _run(self, block: Block, row: Row) -> RunSpec | None:
-        """A row's first training; None where the row is skipped."""
+        """Return a row's first training, or None if the row is skipped."""
         return self.study.runs.get(run_id(block.id, row.id, self.study.seeds[0]))
 
     def _ids(self, block: Block, row: str) -> list[str]:
         return [run_id(block.id, row, seed) for seed in self.study.seeds]
 
     def _records(self, block: Block, row: str) -> list[EvaluateRecord]:
-        """Those of a row's trainings that are there."""
+        """Return the evaluation records of a row's trainings that have one."""
         runs = [self.runs.get(id) for id in self._ids(block, row)]
         return [run.evaluate for run in runs if run and run.evaluate]
 
     def _moments(self, block: Block, row: Row) -> Iterator[Moment]:
-        """What a row starts from, and the ends of its stages; one moment where it has not run."""
+        """Yield a row's warm start, if any, and the ends of its stages (one moment if the row has not run)."""
         run, records = self._run(block, row), self._records(block, row.id)
         if run and run.starts_from:
             start, titles = row_of(run.starts_from), {one.id: self.study.row_title(one) for one in self.study.rows}
@@ -91,7 +94,7 @@ class StagesTable(Maker):
             yield Moment(self.study.row_title(row), row.id, "default")
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
-        """A line for each test set and moment, with the test against the first moment."""
+        """Yield a line for each test set and moment, with the paired test against the first moment."""
         moments = list(self._moments(block, row))
         correct = [self._correct(block, moment) for moment in moments]
         for test in self.study.tests_of(block):
@@ -102,7 +105,7 @@ class StagesTable(Maker):
                 yield tested | place | at | self._scores(block, moment, test)
 
     def _scores(self, block: Block, moment: Moment, test: str) -> dict[str, Any]:
-        """Over the trainings that are there."""
+        """Return the accuracy of a moment, over the trainings that were evaluated."""
         scores = [record.decodings[moment.answered].tests[test] for record in self._records(block, moment.row)]
         if not scores:
             return {"training_seeds": 0}
@@ -111,7 +114,7 @@ class StagesTable(Maker):
         return {**counts, "accuracy": fmean(means), "spread": statistics.spread(means)}
 
     def _correct(self, block: Block, moment: Moment) -> dict[str, pd.DataFrame]:
-        """By test set, whether each question is answered right in each training; empty where nothing is answered."""
+        """Return each question's correctness in each training, by test set. Empty without answers."""
         place, columns = (block.id, moment.row, moment.answered), ("test", "id", "same_as", "correct")
         found = answers(self.study, self.runs, self.results, *place, columns)
         return {} if found is None else {str(test): statistics.correctness(own) for test, own in found.groupby("test")}
@@ -135,7 +138,7 @@ class StagesTable(Maker):
             yield Line(Cell(moment.title, mark=self.note(warned)), (cell(moment.epochs, "{:.2f}".format), *cells))
 
     def _of_test(self, block: Block, moment: Moment, line: Mapping[str, Any] | None) -> tuple[Cell, ...]:
-        if line is None:  # no test of this block
+        if line is None:  # this block is not evaluated on the test set
             return tuple(Cell() for _ in OF_TEST)
         missing = self.note(self._missing(block, moment.row))
         accuracy = Cell("not run", mark=missing)
@@ -144,7 +147,7 @@ class StagesTable(Maker):
         return accuracy, cell(line["difference"], points), cell(line["p_holm"], p_value)
 
     def _missing(self, block: Block, row: str) -> str:
-        """Which trainings of a row have no answers, and why."""
+        """Say which trainings of a row have no answers, and why."""
         runs = {id: self.runs.get(id) for id in self._ids(block, row)}
         without = {id: run for id, run in runs.items() if run is None or run.evaluate is None}
         return "; ".join(f"{id}: {run.problems.get('evaluate') if run else 'not run'}" for id, run in without.items())
@@ -164,8 +167,10 @@ class StagesTable(Maker):
 
 
 def _against_first(correct: Sequence[pd.DataFrame | None]) -> list[dict[str, Any]]:
-    """The test of each row of answers against the first, corrected for all of them; nothing for the first, and where
-    answers are missing."""
+    """Return the paired test of each moment against the first, corrected for all of them.
+
+    The dict is empty for the first moment and for moments whose answers are missing.
+    """
     first, *others = correct
     tests = [None if first is None or own is None else statistics.paired_test(own, first) for own in others]
     adjusted = statistics.holm([found.p_value if found else nan for found in tests])

@@ -1,4 +1,4 @@
-"""The table of the synthetic tasks: accuracy when models draw and when they do not, and how varied their draws are."""
+"""The table of the synthetic tasks: accuracy with sampled and greedy decoding, and the diversity of the samples."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Found = dict[str, Any]
 
 
 class SyntheticTable(Maker):
-    """For every row the decoding that draws, and beside it the one that does not. A block is a task, with one test."""
+    """For every row a decoding that samples, and beside it one that does not. A block is a task with one test set."""
 
-    extra: tuple[str, ...] = ("Entropy (bits)",)  # columns of a task besides its two accuracies
+    extra: tuple[str, ...] = ("Entropy (bits)",)  # a task's columns besides its two accuracies
     scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
         equation must be right. P24: every equation must be true, have natural numbers and use numbers that are still
         there, and the last path must use all four numbers once and end in 24. All methods say every step, and every
@@ -42,7 +42,7 @@ class SyntheticTable(Maker):
     def grids(self) -> list[Grid]:
         return [self._scores(), self._detail()]
 
-    # ---- accuracy, a column of each task
+    # ---- accuracy, with columns for each task
 
     def _scores(self) -> Grid:
         columns = [
@@ -59,7 +59,7 @@ class SyntheticTable(Maker):
         return Grid(self.title, tuple(columns), (("Accuracy", tuple(lines)),))
 
     def _title(self, row: Row) -> Cell:
-        """A row's title, and the tasks in whose training R ended dead."""
+        """Return a row's title, with the tasks in which R was dead when training ended."""
         lines = [(block.title, self.found(block, row, drawn=True)) for block in self.study.blocks]
         tasks = [task for task, line in lines if line is not None and self.without_r(line)]
         where = "" if len(tasks) == len(lines) else f": {', '.join(tasks)}"
@@ -72,11 +72,14 @@ class SyntheticTable(Maker):
         yield from self.extra_cells(block, row)
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
-        """One for each of ``extra``."""
+        """Yield one cell for each column of ``extra``."""
         yield _entropy(self.draws(block, row, drawn=True))
 
     def found(self, block: Block, row: Row, drawn: bool) -> Found | None:
-        """The line of a row's first decoding that draws (or does not); that of `default` where the row has none."""
+        """Return the line of a row's first evaluated decoding that draws (or does not), or None.
+
+        If no decoding has been evaluated, return the line of the first one, which says why.
+        """
         (test,) = self.study.tests_of(block)
         lines = [self.summary.line(block.id, row.id, name, test) for name in ("default", *self.decodings())]
         own = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
@@ -92,11 +95,11 @@ class SyntheticTable(Maker):
         return Cell(percent(line["accuracy"]), tail, mark=" ".join(mark for mark in marks if mark))
 
     def accuracy_note(self, line: Found) -> str:
-        """The number of a note on what an accuracy is worth, if any."""
+        """Return the number of a note that qualifies an accuracy, or an empty text."""
         return ""
 
     def _printed(self, row: str) -> Line | None:
-        """The paper's numbers of a row, under what is drawn: the paper does not say how it decoded."""
+        """Return the paper's numbers of a row, in the columns for sampling: the paper does not say how it decodes."""
         if self.paper is None:
             return None
         rows = {id: own for block in self.paper.blocks.values() for id, own in block.printed.items()}
@@ -112,7 +115,7 @@ class SyntheticTable(Maker):
     # ---- details
 
     def draws(self, block: Block, row: Row, drawn: bool) -> list[list[DrawStatistics]]:
-        """Statistics of the draws: for each step, one of each training seed."""
+        """Return statistics of the draws: for each step, one entry per training seed."""
         line = self.found(block, row, drawn)
         if line is None or pd.isna(line["accuracy"]):
             return []
@@ -169,7 +172,7 @@ class SyntheticTable(Maker):
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper/numbers.yaml."
 
     def _verdicts(self, block: Block) -> Iterator[str]:
-        """How the rows of a block differ, in words."""
+        """Yield the tested differences between a block's rows, in words."""
         rows = {row.id: row for row in self.study.rows}
         titles = {id: self.study.row_title(row) for id, row in rows.items()}
         for pair in self.summary.pairs.to_dict("records"):
@@ -180,7 +183,7 @@ class SyntheticTable(Maker):
                 yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} ({test}{note})"
 
     def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
-        """What else there is to say of two rows that are compared."""
+        """Return a remark on two compared rows, or an empty text."""
         return ""
 
 

@@ -1,1 +1,1 @@
-"""Runs in MLflow."""
+"""Tracking of runs in MLflow."""

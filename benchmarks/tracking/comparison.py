@@ -1,4 +1,4 @@
-"""Two tracked runs side by side: their metrics, a paired test per test set, and the questions where they differ."""
+"""Compare two tracked runs: their metrics, a paired test per test set, and the questions on which they differ."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are shares of 1, in tables percentages
+SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are shares of 1, shown as percentages
 NO_RUN = "it has no run at all: `marcos-bench track STUDY` brings those of a study"
-QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, two correctnesses, two texts
+QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, correctness of a and b, texts of a and b
 
 
 class ComparisonError(InputError):
@@ -33,8 +33,13 @@ class ComparisonError(InputError):
 
 @dataclass(frozen=True)
 class Comparison:
-    """``metrics``: metric, a, b, difference. ``tests``: the paired test per test set. ``questions``: those that one
-    run answers right more often than the other, with both texts (of the first decoding seed)."""
+    """A comparison of the runs ``a`` and ``b``.
+
+    * ``metrics``: metric, a, b, difference.
+    * ``tests``: a paired test for each test set.
+    * ``questions``: those that one run answers right more often than the other, with both texts (of the first decoding
+      seed).
+    """
 
     a: str
     b: str
@@ -45,8 +50,11 @@ class Comparison:
 
 
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
-    """Compare two runs, each given as MLflow run id, run name (as equation/marcos/s0) or STUDY:RUN; on one test set, or
-    where ``test`` is None on all that both have."""
+    """Compare two runs on one test set, or on all that both have if ``test`` is None.
+
+    Each run is given as an MLflow run id, a run name (such as equation/marcos/s0) or STUDY:RUN. Raise
+    :class:`ComparisonError` if the runs cannot be found or compared.
+    """
     try:
         require_store(results)
         with session(results) as client:
@@ -73,14 +81,14 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
 
 
 def _not_shared(test: str | None, shared: Sequence[str]) -> str:
-    """Why there is nothing to compare."""
+    """Return the message on why there is nothing to compare."""
     if not shared:
         return "the runs share no test set: name two that were evaluated on the same one"
     return f"not both runs were evaluated on {test}; they share: {', '.join(shared)}"
 
 
 def render(comparison: Comparison, limit: int = 10) -> str:
-    """Plain text; at most ``limit`` differing questions of each test set, and how many there are."""
+    """Render a comparison as plain text, with the number of differing questions per test set and ``limit`` of them."""
     parts = [f"a: {comparison.a}\nb: {comparison.b}\ndecoding: {comparison.decoding}"]
     parts += ["Metrics", _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]
     parts += ["Paired tests over the same questions (p_holm: corrected for the number of test sets)"]
@@ -99,7 +107,7 @@ def render(comparison: Comparison, limit: int = 10) -> str:
 
 
 def _with_units(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Shares as percentages, as in the tables, and memory in MB."""
+    """Convert shares to percentages, as in the tables, and memory to MB."""
     shares, memory = metrics["metric"].str.startswith(SHARES), metrics["metric"].str.startswith("peak_memory")
     shown = metrics.copy()
     for chosen, factor, unit in ((shares, 100, "%"), (memory, 1e-6, "MB")):
@@ -117,7 +125,7 @@ def _label(run: Run) -> str:
 
 
 def _find(client: MlflowClient, experiment: str, name: str) -> Run:
-    """The newest run of that id or name, or an error that says how to name it."""
+    """Return the run with an id, or the newest run with a name. Raise :class:`ComparisonError` if it is not unique."""
     if re.fullmatch(r"[0-9a-f]{32}", name):
         return _by_id(client, name)
     study, _, run = name.rpartition(":")
@@ -134,7 +142,7 @@ def _find(client: MlflowClient, experiment: str, name: str) -> Run:
 
 
 def _imported(client: MlflowClient, experiment: str, tags: dict[str, str]) -> list[Run]:
-    """Runs with these tags, the newest first, without those that are half imported."""
+    """Return the completely imported runs with these tags, newest first."""
     found = find_runs(client, experiment, " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items()))
     return [run for run in found if "record_digest" in run.data.tags]
 
@@ -159,7 +167,7 @@ def _by_id(client: MlflowClient, id: str) -> Run:
 
 
 def _predictions(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.DataFrame]:
-    """Predictions by test set."""
+    """Download a run's predictions, by test set."""
     known = [Path(file.path).stem for file in client.list_artifacts(run.info.run_id, "predictions")]
     if decoding not in known:
         raise ComparisonError(f"{run.info.run_name} has no predictions of decoding {decoding!r}; it has: {known}")
@@ -169,7 +177,7 @@ def _predictions(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.
 
 
 def _metric_differences(a: Run, b: Run) -> pd.DataFrame:
-    """Results that both runs have; what was logged during training is left out."""
+    """Return the results that both runs have, without the metrics that were logged during training."""
     names = [name for name in a.data.metrics if name in b.data.metrics and name.split("/")[0] not in KINDS.values()]
     values = [(name, a.data.metrics[name], b.data.metrics[name]) for name in sorted(names)]
     return pd.DataFrame([(name, x, y, x - y) for name, x, y in values], columns=["metric", "a", "b", "a - b"])
@@ -188,7 +196,7 @@ def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.Dat
 
 
 def _differing(test: str, a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Questions of different correctness, the largest difference first."""
+    """Return the questions whose correctness differs, largest difference first."""
     shown = [frame.loc[frame["seed"] == frame["seed"].min()].set_index("id") for frame in (a, b)]
     both = pd.DataFrame({"correct_a": correctness(a, "id")[0], "correct_b": correctness(b, "id")[0]}).dropna()
     both["apart"] = (both["correct_a"] - both["correct_b"]).abs()

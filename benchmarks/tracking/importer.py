@@ -1,8 +1,8 @@
-"""Run records into MLflow.
+"""Import run records into MLflow.
 
-One process writes at a time. What is there already, by the digest of its record, is left alone. A server that is down
-never fails a study: ``track.json`` then says ``pending``, and the next call catches up. The workflow calls again as
-long as :func:`tries` counts up.
+One process writes at a time. Runs that are already there, by the digest of their records, are left alone. A server that
+is down never fails a study: ``track.json`` then has the status ``pending``, and the next call catches up. The workflow
+calls again as long as :func:`tries` counts up.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import DatasetInput, Metric, Run
 
-KINDS = {"step": "train", "validation": "validation"}  # of logged lines: where their numbers are shown
-PER_TEST = {  # metrics of each test set, and the columns of the frame that they are
+KINDS = {"step": "train", "validation": "validation"}  # by kind of log line: the prefix of its metrics
+PER_TEST = {  # metrics of each test set, and their columns in the frame
     "accuracy": "accuracy_mean",
     "accuracy_std": "accuracy_std",
     "strict": "strict",
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 def track(study: Study, results: Path) -> dict[str, Any]:
-    """Import what ``collect`` gathered; returns what ``track.json`` then holds."""
+    """Import what ``collect`` gathered, write ``track.json`` and return its content."""
     collected = load_collected(study, results)
     path = results / study.name / "track.json"
     with _one_writer(results) as origin:
@@ -72,14 +72,16 @@ def track(study: Study, results: Path) -> dict[str, Any]:
 
 
 def tries(path: Path) -> int:
-    """A counter that Snakemake watches as a parameter: one higher while the last import is pending, so that the rule
-    runs again; unchanged once it is done."""
+    """Return a counter that Snakemake watches as a parameter of the rule.
+
+    It is one higher while the last import is pending, so that the rule runs again, and unchanged once it is done.
+    """
     state = _state(path)
     return state.get("tries", 1) + (state.get("status") == "pending")
 
 
 def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
-    """Put rendered tables beside the study's parent run; while the server is down, the next ``track`` will do it."""
+    """Attach rendered tables to the study's parent run. If the server is down, the next ``track`` does it."""
     path = results / study.name / "track.json"
     state = _state(path)
     if state.get("status") != "done":
@@ -94,9 +96,10 @@ def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
 
 @contextmanager
 def _one_writer(results: Path) -> Iterator[str]:
-    """Wait for other imports from the same folder; the kernel frees the lock when its holder dies.
+    """Wait for other imports from the same folder. The kernel frees the lock if its holder dies.
 
-    Gives the folder's mark, kept in the lock's file: the runs that this folder may replace bear it.
+    Yield the id of the results folder, which is kept in the lock file. Only runs with this id may be replaced from this
+    folder.
     """
     results.mkdir(parents=True, exist_ok=True)
     with (results / ".mlflow.lock").open("a+") as file:
@@ -125,12 +128,12 @@ def _attach(client: MlflowClient, parent: str, files: Iterable[Path]) -> None:
 def _import(
     client: MlflowClient, study: Study, collected: Collected, results: Path, origin: str
 ) -> tuple[str, dict[str, str]]:
-    """The parent run's id, and the run ids by run; imports what is new, drops what this folder's records replaced."""
+    """Import new runs, delete those that this folder's records replaced, and return the parent's id and ids by run."""
     experiment = experiment_id(client, results)
     known = find_runs(client, experiment, f"tags.study = '{study.name}'")
     parents = [run for run in known if run.data.tags.get("kind") == "study"]
     made = parents[-1] if parents else _create_parent(client, experiment, study)
-    if made.info.status != "FINISHED":  # new, or the server went away when it was
+    if made.info.status != "FINISHED":  # it is new, or the server went away before it was finished
         client.set_terminated(made.info.run_id)
     parent = made.info.run_id
     by_digest = {run.data.tags.get("record_digest"): run.info.run_id for run in known}
@@ -140,7 +143,7 @@ def _import(
         if any(getattr(records, stage) for stage in STAGES):
             digest = _digest(id, records)
             runs[id] = by_digest.get(digest) or importer.create(study.runs[id], records, digest)
-    for run in known:  # superseded, or left half done by a killed import
+    for run in known:  # delete runs that are superseded, or left incomplete by a killed import
         tags = run.data.tags
         if tags.get("origin") == origin and tags.get("run") in runs and run.info.run_id != runs[tags["run"]]:
             client.delete_run(run.info.run_id)
@@ -175,7 +178,7 @@ class _Importer:
         self.frame = to_frame(study, collected)
 
     def create(self, spec: RunSpec, records: RunRecords, digest: str) -> str:
-        """A child run with all that is known of ``spec``'s run. The digest comes last: without it, it is incomplete."""
+        """Create a child run and return its id. The digest of the records is set last: without it, it is incomplete."""
         paths = Paths(self.results, self.study.sources[spec.id])
         files = list(_files(paths, records))
         environments = [record.environment for stage in STAGES if (record := getattr(records, stage))]
@@ -191,7 +194,7 @@ class _Importer:
         return run
 
     def _tags(self, spec: RunSpec, environment: dict[str, Any]) -> dict[str, str]:
-        """``origin`` tells apart the results folders that import into one server."""
+        """Return a run's tags. ``origin`` distinguishes the results folders that import into the same server."""
         tags = {"mlflow.parentRunId": self.parent, "study": spec.study, "kind": "run", "run": spec.id}
         tags |= {"origin": self.origin, "hardware": hardware(environment)}
         if commit := environment.get("commit"):
@@ -199,7 +202,7 @@ class _Importer:
         return tags
 
     def _log_batches(self, run: str, spec: RunSpec, metrics: list[Metric]) -> None:
-        """In portions of the sizes that MLflow takes."""
+        """Log parameters and metrics in batches of the sizes that MLflow accepts."""
         from mlflow.entities import Param
         from mlflow.utils.validation import MAX_METRICS_PER_BATCH, MAX_PARAMS_TAGS_PER_BATCH
 
@@ -210,8 +213,11 @@ class _Importer:
             self.client.log_batch(run, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
 
     def _results(self, run: str, timestamp: int) -> Iterator[Metric]:
-        """Numbers of the tables: ``accuracy/TEST``, or ``accuracy_DECODING/TEST`` where it is not the default, and
-        ``accuracy_by_stage/TEST`` at the steps that stages ended with."""
+        """Yield the numbers of the tables.
+
+        Names are ``accuracy/TEST`` for the default decoding, ``accuracy_DECODING/TEST`` for others, and
+        ``accuracy_by_stage/TEST`` at the steps at which stages ended (if there are several).
+        """
         lines = [line for line in self.frame.to_dict("records") if line["run"] == run]
         for line in lines:
             suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
@@ -225,7 +231,7 @@ class _Importer:
             yield from _metrics(means, timestamp, stage.steps)
 
     def _inputs(self, spec: RunSpec) -> list[DatasetInput]:
-        """The block's data sets, with the digests of what was used."""
+        """Return the block's data sets, with the digests of the data that were used."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         data = self.collected.data.get(spec.block, {})
@@ -240,8 +246,10 @@ class _Importer:
 
 
 def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:
-    """The files of a run that are imported, each with its folder there. One that is missing is an error already here,
-    so that it is not taken for a failure of the server."""
+    """Yield the files of a run that are imported, each with its folder in MLflow.
+
+    Raise :class:`BrokenRecord` if one is missing, so that this is not taken for a failure of the server later.
+    """
     files: list[tuple[Path, str, str | None]] = [
         (paths.record(stage), stage, None) for stage in STAGES if getattr(records, stage)
     ]
@@ -254,7 +262,7 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
 
 
 def _metrics(values: dict[str, Any], timestamp: int, step: int) -> Iterator[Metric]:
-    """The numbers among ``values``, under names that MLflow allows."""
+    """Yield the numbers among ``values``, under names that MLflow allows."""
     from mlflow.entities import Metric
 
     for name, value in values.items():
@@ -263,7 +271,7 @@ def _metrics(values: dict[str, Any], timestamp: int, step: int) -> Iterator[Metr
 
 
 def _logged(path: Path, start: int) -> Iterator[Metric]:
-    """The numbers of a run's log, step by step; nothing where there is no log."""
+    """Yield the numbers of a run's log, step by step, if there is a log. Raise :class:`BrokenRecord` on broken JSON."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     for number, line in enumerate(text.splitlines(), 1):
         try:

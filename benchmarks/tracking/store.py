@@ -21,7 +21,7 @@ DATABASE = "mlflow.db"  # in the results folder
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # a server that is down is noticed within about a minute
+    # So that a server that is down is noticed within about a minute
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -33,15 +33,15 @@ def tracking_uri(results: Path) -> str:
 
 
 def mend(results: Path) -> str:
-    """What to do about a store that cannot be asked."""
+    """Return advice on a store that cannot be queried."""
     if os.environ.get("MLFLOW_TRACKING_URI"):
         return "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
     return f"if {results / DATABASE} is damaged, move it away, and run `marcos-bench track STUDY`"
 
 
 def connect(results: Path) -> MlflowClient:
-    """A client that gives up soon and says little. Imported late: MLflow takes seconds to load."""
-    for name, value in SETTINGS.items():  # some are read when MLflow is imported
+    """Return an MLflow client that gives up soon and logs little. MLflow is imported here because it loads slowly."""
+    for name, value in SETTINGS.items():  # before the import of MLflow, which reads some of them
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
@@ -52,7 +52,10 @@ def connect(results: Path) -> MlflowClient:
 
 
 def require_store(results: Path) -> None:
-    """Who only reads makes no database: one that is not there is named, and so is what fills it."""
+    """Raise :class:`BrokenRecord` if the local database is missing, so that mere reading does not create one.
+
+    The message names the database and the command that fills it.
+    """
     path = (results / DATABASE).absolute()
     if not os.environ.get("MLFLOW_TRACKING_URI") and not path.is_file():
         raise BrokenRecord(
@@ -62,13 +65,16 @@ def require_store(results: Path) -> None:
 
 
 def find_experiment(client: MlflowClient) -> str | None:
-    """The one experiment that holds all studies, where anything was ever tracked."""
+    """Return the id of the experiment that holds all studies, or None if nothing was ever tracked."""
     found = client.get_experiment_by_name(EXPERIMENT)
     return found.experiment_id if found else None
 
 
 def experiment_id(client: MlflowClient, results: Path) -> str:
-    """That experiment, made where there is none; its artifacts lie in the results folder unless a server has them."""
+    """Return the id of the experiment that holds all studies, and create it if it is missing.
+
+    Its artifacts are in the results folder, unless a server has them.
+    """
     if found := find_experiment(client):
         return found
     local = tracking_uri(results).startswith("sqlite:")
@@ -76,7 +82,7 @@ def experiment_id(client: MlflowClient, results: Path) -> str:
 
 
 def find_runs(client: MlflowClient, experiment: str, query: str) -> list[Run]:
-    """All runs that match, the newest first."""
+    """Return all runs that match, newest first."""
     found: list[Run] = []
     page = None
     while True:
@@ -87,12 +93,12 @@ def find_runs(client: MlflowClient, experiment: str, query: str) -> list[Run]:
 
 
 class Outage(Exception):
-    """The server cannot be reached, or it fails, or the database or the disk below it does."""
+    """The server cannot be reached, or the server, its database or the disk fails."""
 
 
 @contextmanager
 def session(results: Path) -> Iterator[MlflowClient]:
-    """A client whose failures are raised as :class:`Outage`."""
+    """Yield a client whose failures are raised as :class:`Outage`."""
     try:
         yield connect(results)
     except Exception as error:
@@ -102,7 +108,10 @@ def session(results: Path) -> Iterator[MlflowClient]:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Imported late, as in :func:`connect`. Who uses a session makes sure before that the files to import are there."""
+    """Return whether an error is a failure of the store. Imports are late, as in :func:`connect`.
+
+    Any OSError counts, so users of a session must make sure beforehand that the files to import exist.
+    """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -110,5 +119,5 @@ def _is_outage(error: Exception) -> bool:
 
 
 def public(text: str) -> str:
-    """A text without the users and passwords in its addresses."""
+    """Return a text without the user names and passwords in its URLs."""
     return re.sub(r"//[^/@\s]*@", "//", text)

@@ -1,6 +1,7 @@
-"""Checks recorded results by computing them again from the predictions: scores, means, tables, numbers of figures.
+"""Check recorded results by computing scores, means, tables and numbers of figures again from the predictions.
 
-Checkpoints are not needed. What depends on no prediction (times, losses) is only compared with its copies.
+Checkpoints are not needed. Numbers that do not depend on predictions (times, losses) are only compared with their
+copies.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ from benchmarks.verification.rescoring import wrong_answers
 from methods.registry import get_method
 
 SPEC = "spec.json"
-WORDS = ("legend", "notes")  # of a table: its rendered text is compared
+WORDS = ("legend", "notes")  # parts of a table that are compared in the rendered text
 
 
 @dataclass(frozen=True)
 class Finding:
-    """``drift``: all numbers are the same, but today's code or study puts them differently or has more to say.
-    ``not made``: a run or table that left nothing here, neither right nor wrong."""
+    """The result of one check.
+
+    * ``ok``: no difference was found.
+    * ``drift``: all numbers are the same, but today's code or study presents them differently or has more of them.
+    * ``differs``: something is missing, broken or has other numbers.
+    * ``not made``: a run or table has no results here, which is neither right nor wrong.
+    """
 
     place: str
     kind: Literal["ok", "drift", "differs", "not made"]
@@ -43,20 +49,23 @@ class Finding:
 
 
 def verify(study: Study, folder: Path) -> list[Finding]:
-    """All findings on the results of ``study`` in ``folder``, whose last part is the study's name."""
+    """Return all findings on the results of ``study`` in ``folder``, whose last part is the study's name.
+
+    Raise :class:`BrokenRecord` if the folder has no collected results of the study.
+    """
     folder = folder.resolve()
     if folder.name != study.name or not (folder / "collect.json").is_file():
         raise BrokenRecord(
             f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
             f"`marcos-bench collect {study.name}` has left collect.json"
         )
-    sources = study.sources.values()  # perhaps of another study, whose results are in a folder beside this one
+    sources = study.sources.values()  # runs of other studies have their results in a folder beside this one
     findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
     return findings + list(_made(study, folder))
 
 
 def report(findings: list[Finding]) -> str:
-    """A line for each finding, and a count."""
+    """Return a text with one line per finding, and their counts."""
     counts = Counter(finding.kind for finding in findings)
     kinds = max(map(len, counts))
     lines = [
@@ -102,8 +111,10 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
 
 
 def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
-    """A recorded specification with the defaults of settings that were added since; unchanged where it is not valid any
-    more."""
+    """Add the defaults of settings that were introduced later to a recorded specification.
+
+    A specification that is no longer valid is returned unchanged.
+    """
     try:
         spec = RunSpec.model_validate(recorded)
         options = get_method(spec.method).Options.model_validate(spec.options)
@@ -113,7 +124,10 @@ def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _origin(record: Record, stage: StageName, recorded: dict[str, Any], today: RunSpec) -> Iterator[str]:
-    """The record's specification against the recorded one; or, as that is of training, today's of the same training."""
+    """Compare a record's digest with the recorded specification, or with today's if the training is the same.
+
+    The recorded specification is that of training, so later stages may have been run with today's.
+    """
     try:
         expected = {settings_digest(recorded, stage)}
         if settings_digest(recorded, "train") == today.digest("train"):
@@ -125,11 +139,14 @@ def _origin(record: Record, stage: StageName, recorded: dict[str, Any], today: R
         yield f"was made from another specification than {SPEC}: digest {record.digest}"
 
 
-# ---- what is made of the records
+# ---- results made from the records
 
 
 def _made(study: Study, folder: Path) -> Iterator[Finding]:
-    """The collection, and what is made of it; nothing can be made of one that lacks what the study has."""
+    """Check the collection and the tables and figures made from it.
+
+    Nothing can be made from a collection that lacks parts of the study.
+    """
     name = "collect.json"
     try:
         collected = read_collected(folder / name)
@@ -144,7 +161,7 @@ def _made(study: Study, folder: Path) -> Iterator[Finding]:
     yield Finding(name, *_collection(study, collected, folder))
     again = to_frame(study, collected).to_csv(index=False)
     yield _csv(folder / "frame.csv", again)
-    for table in Table:  # any of them: that of claims may be there though the study does not name it
+    for table in Table:  # all of them: that of claims may exist although the study does not name it
         if (folder / f"table_{table}.json").is_file():
             yield from _table(study, collected, folder, table)
         elif table in study.tables:
@@ -155,7 +172,7 @@ def _made(study: Study, folder: Path) -> Iterator[Finding]:
 
 
 def _lacking(study: Study, collected: Collected) -> Iterator[str]:
-    """Runs of the study that were not collected, and what it asks of a run that the run's records do not hold."""
+    """Yield the runs that were not collected, and what the records of the others lack for the study's evaluation."""
     for id, spec in study.runs.items():
         if id not in collected.runs:
             yield id
@@ -166,8 +183,10 @@ def _lacking(study: Study, collected: Collected) -> Iterator[str]:
 
 
 def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "differs"], str]:
-    """The collected records against those of the runs. One that is missing or broken has its own finding: here it is
-    none, which is what `collect` holds of it."""
+    """Compare the collected records with those of the runs.
+
+    A missing or broken record has its own finding. Here it counts as None, as in the collection.
+    """
     wrong = []
     for id, source in study.sources.items():
         for stage in source.stages:
@@ -180,7 +199,7 @@ def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Liter
 
 
 def _csv(path: Path, again: str) -> Finding:
-    """A file against what comes out today. The last digits of its numbers may be another machine's."""
+    """Compare a CSV file with the one made today. The last digits of numbers may differ between machines."""
     try:
         recorded = path.read_text(encoding="utf-8")
         if recorded == again:
@@ -188,7 +207,7 @@ def _csv(path: Path, again: str) -> Finding:
         old, new = (pd.read_csv(io.StringIO(text)) for text in (recorded, again))
     except FileNotFoundError:
         return Finding(path.name, "differs", "is not there")
-    except ValueError as error:  # of pandas, or no UTF-8
+    except ValueError as error:  # from pandas, or the file is not UTF-8
         return Finding(path.name, "differs", f"is no table any more ({error}): delete it and make it again")
     if changed := changed_value(old.to_dict("records"), new.to_dict("records")):
         return Finding(path.name, "differs", changed)
@@ -198,7 +217,7 @@ def _csv(path: Path, again: str) -> Finding:
 
 
 def _table(study: Study, collected: Collected, folder: Path, table: Table) -> Iterator[Finding]:
-    """Numbers decide: a text with the same numbers that differs is only worded differently today."""
+    """Check a table. Only numbers decide: a text that differs but has the same numbers is a drift in wording."""
     try:
         again = rendered(study, collected, folder.parent, table)
     except BrokenRecord as error:
@@ -220,7 +239,7 @@ def _table(study: Study, collected: Collected, folder: Path, table: Table) -> It
 
 
 def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
-    """The numbers of a table."""
+    """Check the numbers of a table."""
     try:
         recorded = read_json(path)
     except BrokenRecord as error:
@@ -232,8 +251,8 @@ def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _figure(study: Study, collected: Collected, folder: Path, figure: Figure) -> Finding:
-    """The numbers beside a figure; what they are read from (predictions, analyses) is checked against its digests."""
-    from benchmarks.figures.drawing import NothingToDraw  # matplotlib takes its time
+    """Check the numbers of a figure. The predictions and analyses behind them are checked against their digests."""
+    from benchmarks.figures.drawing import NothingToDraw  # imported late: matplotlib is slow to load
     from benchmarks.figures.render import DRAWINGS
 
     path, drawing = folder / f"figures/{figure}.csv", DRAWINGS[figure](study, folder.parent)

@@ -1,4 +1,4 @@
-"""Where two versions of the same settings, lines or texts differ, in words; nothing where they do not."""
+"""Describe where two versions of the same settings, lines or texts differ."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*")
-CLOSE = 1e-9  # numbers that differ by less do so because sums were taken in another order
+CLOSE = 1e-9  # smaller differences come from sums in another order
 
 
 def changed_settings(old: Any, new: Any, place: str = "") -> Iterator[str]:
-    """Where two nested settings differ."""
+    """Yield the differences of two nested settings."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
             yield f"{place} was {json.dumps(old)}, is {json.dumps(new)}"
@@ -27,7 +27,10 @@ def changed_settings(old: Any, new: Any, place: str = "") -> Iterator[str]:
 
 
 def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
-    """The first value that differs between two lists of lines; columns that only one of them has are left out."""
+    """Describe the first value that differs between two lists of lines, or return an empty text.
+
+    Columns that only one of them has are ignored.
+    """
     if len(old) != len(new):
         return f"{len(old)} lines, now {len(new)}"
     for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
@@ -44,15 +47,17 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def lost_row(old: str, new: str) -> str:
-    """The first row of a table in Markdown or LaTeX whose numbers its new version has in no row below those of the rows
-    before it, or in another order; empty where all come out. The new one may have more rows, and more numbers in one;
-    legends and notes are left out."""
+    """Return the first row of a table (Markdown or LaTeX) whose numbers the new version lacks, or an empty text.
+
+    Rows must appear in the same order, and so must the numbers of a row. The new version may have more rows, and more
+    numbers in a row. Legends and notes are ignored.
+    """
     left = iter(_rows(new))
     return next((row for row in _rows(old) if not any(_comes_out(row, other) for other in left)), "")
 
 
 def _rows(text: str) -> list[str]:
-    """Rows that have numbers."""
+    """Return the rows of a table that have numbers."""
     return [line for line in text.splitlines() if (line[:1] == "|" or line.endswith(r"\\")) and NUMBER.search(line)]
 
 
@@ -62,7 +67,7 @@ def _comes_out(row: str, other: str) -> bool:
 
 
 def first_change(old: str, new: str) -> str:
-    """The first line that differs between two texts, around the place."""
+    """Describe the first line that differs between two texts, around the difference."""
     pairs = enumerate(zip(old.splitlines(), new.splitlines(), strict=False), 1)
     number, (was, now) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
     at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))

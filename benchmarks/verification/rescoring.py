@@ -1,4 +1,4 @@
-"""Recorded scores, computed again from the predictions that they were given for."""
+"""Recompute recorded scores from the predictions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Form
 from benchmarks.verification.differences import CLOSE, changed_value
 
-SCORED = ("extracted", "correct", "strict", "draws", "choices")  # older predictions have none of the last two
+SCORED = ("extracted", "correct", "strict", "draws", "choices")  # older predictions lack the last two
 
 
 def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
-    """What is wrong with the predictions' digests, each answer's score, and the means over them. ``record``: that of
-    the evaluate stage."""
+    """Yield what is wrong with the predictions' digests, the score of each answer, and the mean scores.
+
+    ``record`` is the record of the evaluate stage.
+    """
     for name, digest in record["predictions"].items():
         path = paths.predictions(name)
         if not path.is_file():
@@ -52,13 +54,13 @@ def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
 
 
 def _plain(frame: pd.DataFrame, column: str) -> pd.Series:
-    """Values that can be compared: lists are arrays when they are read again."""
+    """Return a column with comparable values: lists, which are arrays when they are read back, become tuples."""
     values = [tuple(value) if isinstance(value, list | np.ndarray) else value for value in frame[column]]
     return pd.Series(values, index=frame.index, dtype="object")
 
 
 def _questions(frame: pd.DataFrame, form: Form) -> list[str]:
-    """The question of each answer. They are read again only where a scorer reads steps, and needs them."""
+    """Return the question of each answer. Only questions whose scorer reads steps are loaded; others are empty."""
     stepwise = [test for test in frame["test"].unique() if scorer_of(test).reads_steps]
     texts = {(test, row.id): row.question for test in stepwise for row in load_records(test, form, "test")}
     return [texts.get(key, "") for key in zip(frame["test"], frame["id"], strict=True)]
@@ -75,7 +77,7 @@ def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[
 
 
 def _listed(value: list[float] | float | None) -> list[float]:
-    """The numbers of a score: one for each decoding seed, one alone, or none."""
+    """Return a score as a list: one number per decoding seed, a single number, or none."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
