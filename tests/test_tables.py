@@ -328,7 +328,7 @@ def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: P
 def test_a_study_on_real_tests_has_the_papers_numbers_apart(tmp_path: Path) -> None:
     text = rendered(study(evaluation=PAPER_TESTS), tmp_path)["md"]
     main, reference = text.split("## For reference")
-    assert "(0.5B, 385,620 samples, 8 H200 GPUs), not this study's" in reference.splitlines()[0]
+    assert "(0.5B, 385K samples, 8 H200 GPUs), not this study's" in reference.splitlines()[0]
     assert cells(reference, "MarCos", "Training data: equation")[1] == "24.11 ± 0.97"
     assert "24.11" not in main and "sparsity" not in reference
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.data import DataError
 from benchmarks.paper.numbers import PaperTable, paper_table
 from benchmarks.records.schema import RunRecords
 from benchmarks.records.statistics import FEWEST_TRAININGS
@@ -22,6 +21,7 @@ from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import Study
 from benchmarks.tables.cells import asked, bounds, cell, percent
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
+from methods.errors import InputError
 
 TIE = "="
 # Texts of several legends
@@ -238,7 +238,7 @@ def _scorer(test: str) -> Scorer:
     """Return a test set's scorer. A data set that is no longer known is taken for word problems."""
     try:
         return scorer_of(test)
-    except DataError:
+    except InputError:
         return SCORERS["number"]
 
 
