@@ -48,6 +48,7 @@ MODULE = "benchmarks.rank"
 # Variables that ranks get through a file, because a runner over a hostfile passes on hardly any. No tokens: others may
 # be able to read the file
 CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
+CARRIED += ("PYTORCH_", "TORCH", "TRITON_")  # memory allocator, compiler
 Task = Literal["train", "time"]
 
 
@@ -103,6 +104,7 @@ def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
     if "SLURM_JOB_ID" in os.environ:
         tasks = [f"--nodes={engine.nodes}", f"--ntasks={engine.ranks}", f"--ntasks-per-node={engine.gpus}"]
         tasks += [f"--cpus-per-task={threads}"]  # srun does not inherit it from its job
+        tasks += ["--distribution=block"]  # the ranks of a node follow one another, whatever the site's default
         meet = ["--rendezvous", f"{socket.gethostname()}:{port}"]
         return ["srun", *tasks, "--overlap", "--kill-on-bad-exit=1", *python, MODULE, *given, *meet]
     if hostfile := os.environ.get(HOSTFILE_VARIABLE):

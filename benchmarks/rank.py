@@ -11,7 +11,9 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.locks import die_with
 from benchmarks.processes import look_for_garbage_less
@@ -50,7 +52,7 @@ def log_to(path: Path) -> None:
         os.dup2(file.fileno(), stream.fileno())
 
 
-def main() -> int:
+def main() -> None:
     look_for_garbage_less()
     given = arguments()
     carried = given.folder / ENVIRONMENT
@@ -83,16 +85,23 @@ def main() -> int:
     except InputError as error:  # bad input: one message instead of a traceback, as in the CLI
         heartbeat.fail(2)
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        leave(2)
     except Preempted:
         heartbeat.fail(EXIT_CODE)
-        raise
+        leave(EXIT_CODE)
     except BaseException:
         heartbeat.fail(1)
-        raise
+        traceback.print_exc()
+        leave(1)
     heartbeat.done()
-    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once. Python's own way out frees the process group, which may wait for the other ranks."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

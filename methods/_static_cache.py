@@ -178,6 +178,14 @@ class Buffers:
         return graph, output
 
 
+def free_buffers(module: nn.Module) -> None:
+    """Free the buffers and graphs of all trunks in a module. The next batch that is decoded makes new ones."""
+    for trunk in module.modules():
+        _BUFFERS.pop(trunk, None)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 @contextmanager
 def nothing_collected() -> Iterator[None]:
     """Collect garbage now, and not again inside the block. If Python freed a graph of an earlier method during a

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -35,7 +36,7 @@ def available() -> dict[str, type[Method]]:
     Modules whose names begin with an underscore are skipped: they hold no method, and take seconds to import.
 
     A method that cannot be imported or built is logged and left out: somebody may still be writing it, and the runs of
-    other methods should go on. Two methods with one name raise :class:`InputError`.
+    other methods should go on. So are methods that have the same name.
     """
     import methods
 
@@ -47,12 +48,15 @@ def available() -> dict[str, type[Method]]:
         found.append(_loaded(point.value, point.load))
         if point.value not in _left_out and not (inspect.isclass(found[-1]) and issubclass(found[-1], Method)):
             _leave_out(point.value, "it is no subclass of methods.base.Method")
-    registry: dict[str, type[Method]] = {}
+    named: dict[str, dict[str, type[Method]]] = defaultdict(dict)
     for cls in filter(_is_method, found):
-        if registry.setdefault(cls.name, cls) is not cls:
-            other = registry[cls.name].__module__
-            raise InputError(f"two methods are named {cls.name!r}: {other} and {cls.__module__}; rename one of them")
-    return dict(sorted(registry.items()))
+        named[cls.name][f"{cls.__module__}.{cls.__qualname__}"] = cls
+    for name, alike in named.items():
+        if len(alike) > 1:
+            for place in alike:
+                others = ", ".join(alike.keys() - {place})
+                _leave_out(place, f"{others} is named {name!r} too: rename one of them")
+    return {name: next(iter(alike.values())) for name, alike in sorted(named.items()) if len(alike) == 1}
 
 
 def _loaded(name: str, load: Callable[[], Any]) -> Any:
@@ -75,9 +79,12 @@ def _is_method(value: object) -> bool:
     if not inspect.isclass(value) or not issubclass(value, Method) or value.__name__.startswith("_"):
         return False
     lacking, nameless = sorted(value.__abstractmethods__), "name" not in vars(value)
-    if bool(lacking) != nameless:
-        _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking) or '`name`'}")
-    return not lacking and not nameless
+    if lacking and nameless:
+        return False
+    lacking += ["`name`"] * nameless + [f"`{word}`" for word in ("title", "citation") if not hasattr(value, word)]
+    if lacking:
+        _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking)}")
+    return not lacking
 
 
 def get_method(name: str) -> type[Method]:

@@ -68,7 +68,8 @@ def _files(module: str) -> list[Path]:
 
 @cache
 def builds_on(module: str) -> set[str]:
-    """Return a module and all modules of this package that it imports, anywhere in its code, directly or indirectly."""
+    """Return a module and all modules that it imports, anywhere in its code, directly or indirectly, from this package
+    or from its own."""
     seen: set[str] = set()
     new = {module}
     while new:
@@ -78,12 +79,27 @@ def builds_on(module: str) -> set[str]:
 
 
 def _imports(module: str) -> set[str]:
-    """Return the modules of this package that a module names in its imports."""
+    """Return the modules that a module names in its imports, of this package and of its own."""
     found: set[str] = set()
     for path in source_files(module):
         for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
-            if isinstance(node, ast.ImportFrom) and node.module:
-                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            if isinstance(node, ast.ImportFrom):
+                source = f"{_package(path, module, node.level)}{node.module or ''}".rstrip(".")
+                found |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith(OWN) and _files(name)}  # the rest are names in modules
+    packages = OWN, f"{module.partition('.')[0]}."
+    return {name for name in found if name.startswith(packages) and _files(name)}  # the rest are names in modules
+
+
+def _package(path: Path, module: str, level: int) -> str:
+    """Return the package, with a dot behind it, that a relative import of ``level`` dots in a file of ``module`` starts
+    from; nothing for an absolute import."""
+    if level == 0:
+        return ""
+    top = module.partition(".")[0]
+    spec = find_spec(top)
+    assert spec and spec.submodule_search_locations, f"{path} has relative imports, and {top} is no package"
+    inside = path.parent.relative_to(spec.submodule_search_locations[0]).parts
+    names = (top, *inside)
+    return ".".join(names[: len(names) - level + 1]) + "."

@@ -17,8 +17,6 @@ from benchmarks.records import results
 from benchmarks.studies.study import STUDIES, study_path
 from conftest import bibtex_fields
 from fabricate import fabricate, study
-from methods import registry
-from methods.errors import InputError
 from methods.registry import available, get_method
 
 
@@ -93,18 +91,6 @@ def test_what_a_study_compares_is_cited_once(name: str, cited: list[str]) -> Non
 def test_options_of_no_method_are_a_clear_error() -> None:
     done = CliRunner().invoke(app, ["methods", "coconat"])
     assert done.exit_code == 2 and "no method is named 'coconat'; did you mean `coconut`?" in done.output
-
-
-def test_two_methods_of_one_name_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error appears for the list of methods and for a single one."""
-
-    def clash() -> None:
-        raise InputError("two methods are named 'codi': methods.codi and methods.copy; rename one of them")
-
-    monkeypatch.setattr(registry, "available", clash)
-    for arguments in ([], ["codi"]):
-        done = CliRunner().invoke(app, ["methods", *arguments])
-        assert done.exit_code == 2 and "error: two methods are named 'codi'" in done.output
 
 
 def test_a_shared_run_is_asked_for_where_it_is() -> None:

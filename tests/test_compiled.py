@@ -12,10 +12,11 @@ from torch._dynamo.utils import counters
 
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.sharded import DeepSpeedEngine
+from benchmarks.evaluation import casting
 from benchmarks.evaluation.casting import answering
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing.measuring import one_rank
-from methods.base import Budget
+from methods.base import Budget, Method
 from methods.generation import Decoding
 from small import MARCOS
 from tiny import context, examples, make, questions
@@ -112,6 +113,8 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
             return method.generate(given, Decoding(max_new_tokens=6)).answer.tolist()
 
     plain = said()
+    freed: list[Method] = []
+    monkeypatch.setattr(casting, "free_buffers", freed.append)
     for _ in range(2):
         with answering(method, engine):
             compiled = {part: compiled_parts(module) for part, module in method.named_children()}
@@ -120,7 +123,7 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
         assert not compiled_parts(method)
     with pytest.raises(RuntimeError, match="failed"), answering(method, engine):
         raise RuntimeError("failed")
-    assert not compiled_parts(method)
+    assert not compiled_parts(method) and freed == [method] * 3
 
 
 def test_layers_in_parts_are_not_compiled() -> None:

@@ -23,7 +23,7 @@ from benchmarks import launch, locks, rank
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
-from benchmarks.engine import Phase, Ranks, build_engine, pick_device
+from benchmarks.engine import Phase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
 from benchmarks.launch import NoPlace, alive, command, exit_status
@@ -34,6 +34,7 @@ from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing import measuring, speed
 from conftest import ROOT
 from methods.base import Budget
+from methods.errors import InputError
 from small import MARCOS, small_study
 from tiny import make
 
@@ -113,6 +114,7 @@ def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -
     bare.setenv("SLURM_JOB_ID", "7")
     words = command(EIGHT, 6, [])
     assert words[0] == "srun" and {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6"} < set(words)
+    assert "--distribution=block" in words, "a rank's node is found from its number"
     assert words[-2] == "--rendezvous"
 
 
@@ -272,17 +274,37 @@ def test_a_group_waits_for_longer_than_the_launcher_does(bare: pytest.MonkeyPatc
     """With a shorter timeout, a waiting rank would be ended by it, and be named in place of the rank that hangs."""
     import deepspeed
 
-    asked: dict[str, Any] = {}
+    own, clone = dict[str, Any](), dict[str, Any]()
 
     def note(**settings: Any) -> None:
-        asked.update(settings)
+        clone.update(settings)
         raise TimeoutError
 
-    bare.setattr(deepspeed, "init_distributed", note)
+    bare.setattr(deepspeed, "init_distributed", lambda **settings: own.update(settings))
+    bare.setattr(torch.distributed, "new_group", note)  # ZeRO uses it
     bare.setenv("LOCAL_RANK", "0")
     with pytest.raises(TimeoutError), join(900):
         pass
-    assert asked["timeout"] > timedelta(seconds=900 + launch.GRACE)
+    assert own["timeout"] == clone["timeout"] > timedelta(seconds=900 + launch.GRACE)
+
+
+def test_a_rank_that_sees_one_gpu_takes_that_one(bare: pytest.MonkeyPatch) -> None:
+    """As under a scheduler that binds each task to its own."""
+    taken: list[int] = []
+
+    def take(device: int) -> None:
+        taken.append(device)
+        raise TimeoutError
+
+    bare.setattr(ranks, "pick_device", lambda: torch.device("cuda"))
+    bare.setattr(torch.cuda, "set_device", take)
+    for visible in (4, 1):
+        bare.setattr(torch.cuda, "device_count", lambda visible=visible: visible)
+        bare.setenv("LOCAL_RANK", "3")
+        with pytest.raises(TimeoutError), join(900):
+            pass
+        assert os.environ["LOCAL_RANK"] == str(taken[-1])
+    assert taken == [3, 0]
 
 
 def test_gpus_may_have_names_that_are_no_numbers(bare: pytest.MonkeyPatch) -> None:
@@ -316,7 +338,7 @@ def test_a_command_that_computes_takes_a_gpu_first(
     calls: list[object] = []
 
     def begin(*_: object) -> None:
-        raise ValueError(f"after {calls}")
+        raise InputError(f"after {calls}")
 
     monkeypatch.setattr("benchmarks.data.store.require_prepared", lambda *_: None)
     monkeypatch.setattr(devices, "pin", calls.append)

@@ -44,6 +44,26 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
     assert code_digest("outsider") != before  # an edit of its code does
 
 
+def test_a_method_is_made_of_all_modules_of_its_own_package(site: Path) -> None:
+    """However it imports them."""
+    (site / "plug/inner").mkdir(parents=True)
+    for name, text in {
+        "__init__": "",
+        "method": "from . import near\nfrom .inner.deep import b\nfrom methods.cot_sft import target\nimport os\n",
+        "near": "import plug.absolute\n",
+        "absolute": "",
+        "unused": "",
+        "inner/__init__": "",
+        "inner/deep": "def late():\n    from ..far import c\n",
+        "far": "",
+    }.items():
+        (site / f"plug/{name}.py").write_text(text)
+    found = builds_on("plug.method")
+    own = {f"plug.{name}" for name in ("method", "near", "absolute", "inner.deep", "far")}
+    assert {name for name in found if name.startswith("plug")} == own
+    assert "methods.cot_sft" in found and "os" not in found
+
+
 def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
     site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,6 +84,8 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
     [
         ("    def generate(self", "    def generates(self", "it lacks generate"),
         ('    name = "unfinished"', '    named = "unfinished"', "it lacks `name`"),
+        ('    title = "Unfinished"', '    titled = "Unfinished"', "it lacks `title`"),
+        ("    citation = ", "    cited = ", "it lacks `citation`"),
     ],
 )
 def test_a_method_that_lacks_something_is_named(
@@ -122,14 +144,17 @@ def test_a_module_comes_with_its_data_and_a_package_with_all_its_modules() -> No
             source_files(missing)
 
 
-def test_two_methods_of_one_name_are_an_error(site: Path) -> None:
+def test_two_methods_of_one_name_are_left_out_and_keep_no_other_from_being_used(site: Path) -> None:
     new_method("rival", site)
     path = site / "rival.py"
-    path.write_text(path.read_text().replace('name = "rival"', 'name = "cot_sft"'))
+    path.write_text(path.read_text().replace('name = "rival"', 'name = "codi"'))
     install(site, "rival", "Rival")
     available.cache_clear()
-    with pytest.raises(ValueError, match=r"two methods are named 'cot_sft': methods\.cot_sft and rival; rename one"):
-        available()
+    assert get_method("cot_sft").title == "CoT-SFT"
+    with pytest.raises(UnknownMethod) as refused:
+        get_method("codi")
+    assert "methods.codi.CODI is left out: rival.Rival is named 'codi' too: rename one of them" in str(refused.value)
+    assert "rival.Rival is left out: methods.codi.CODI is named 'codi' too" in str(refused.value)
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:

@@ -80,6 +80,13 @@ def test_buffers_are_used_again_whatever_is_in_them(lm) -> None:
     assert kept == [tensor.data_ptr() for own in buffers.layers for tensor in own]
 
 
+def test_buffers_can_be_freed(lm) -> None:
+    before = states(lm, "static", 3, 5, 4)
+    _static_cache.free_buffers(lm)
+    assert lm.base_model not in _static_cache._BUFFERS
+    torch.testing.assert_close(states(lm, "static", 3, 5, 4), before)
+
+
 def test_weights_that_move_are_noticed(lm) -> None:
     before = states(lm, "static", 3, 5, 4)
     for layer in lm.base_model.layers:

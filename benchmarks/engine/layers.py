@@ -37,6 +37,8 @@ def compile_layers(method: Method, caches: bool) -> None:
     uncompiled, and the modules around it are compiled. A transformer without a head generates no tokens, so it reads no
     cache.
     """
+    from torch._inductor import config as inductor  # takes a second
+
     heads = [module for module in method.modules() if isinstance(module, PreTrainedModel) and not _is_trunk(module)]
     modules: list[nn.Module] = []
     for trunk in trunks(method):
@@ -45,6 +47,8 @@ def compile_layers(method: Method, caches: bool) -> None:
             modules += [part for layer in layers for name, part in layer.named_children() if name != "self_attn"]
         else:
             modules += layers
+    # Otherwise each process starts up to 32 workers, and several runs share a machine
+    inductor.compile_threads = torch.get_num_threads()
     # Beyond this limit modules run uncompiled; different ranges and alignments of shapes need different programs
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
     for module in modules:

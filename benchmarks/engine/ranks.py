@@ -120,23 +120,29 @@ def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[Process
     block ends.
 
     The launcher gives up after ``seconds`` without progress (at least :data:`STARTUP` until all ranks have begun) and
-    names the rank that hangs. The group's own timeout is somewhat longer: it ends the ranks that wait for another one,
-    and they would be named instead.
+    names the rank that hangs. The timeout of the groups is somewhat longer: it ends the ranks that wait for another
+    one, and they would be named instead.
     """
     import deepspeed
+    from deepspeed.utils import groups
 
     # Otherwise DeepSpeed compiles an operator for CPU ranks, or waits for the lock of a rank that died
     setattr(deepspeed.ops, "__compatible_ops__", {})  # noqa: B010
     device = pick_device()
     if device.type == "cuda":
+        # If a scheduler shows each rank its own GPU alone, that is number 0. DeepSpeed reads the variable too
+        os.environ["LOCAL_RANK"] = str(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         leave_nvml_out()
+    timeout = timedelta(seconds=1.2 * max(seconds, STARTUP) + 30)
     deepspeed.init_distributed(
         dist_backend="nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=1.2 * max(seconds, STARTUP) + 30),
+        timeout=timeout,
         auto_mpi_discovery=False,
         verbose=False,
     )
+    # ZeRO communicates over a clone of the group. DeepSpeed would make it with NCCL's default timeout of ten minutes
+    groups._WORLD_GROUP = torch.distributed.new_group(timeout=timeout)
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # from DeepSpeed's own calls
     yield ProcessGroup(heartbeat)  # a rank that fails just ends: leaving the group would mean waiting for others
     deepspeed.comm.destroy_process_group()  # PyTorch's own call would leave dead subgroups behind for the next join

@@ -10,6 +10,7 @@ from torch import nn
 
 from benchmarks.engine.layers import compile_layers, plain_layers
 from benchmarks.studies.specs import EngineSpec
+from methods._static_cache import free_buffers
 from methods.base import Method
 
 
@@ -25,6 +26,7 @@ def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
         answer_for_good(method, engine)
         yield
     finally:
+        free_buffers(method)  # training may follow, and be timed
         plain_layers(method)
         for layer, parameters in kept:
             for name, parameter in parameters.items():
