@@ -83,7 +83,7 @@ class Stage:
     ``epochs`` may be fractional. Stages with the same ``phase`` share one learning rate schedule and count as one phase
     of training in the Train column. ``trainable`` lists prefixes of the names of trained parameters. The optimizer
     starts anew, unless ``keep_optimizer`` carries over its states from the stage before. ``select_on`` names the loss
-    terms whose sum on validation data selects the weights the stage ends with; if empty, it ends with its last weights.
+    terms whose sum on validation data selects the weights the stage ends with; without, it ends with its last weights.
     A ``cached`` stage trains on :meth:`Method.features`, computed once from the weights it starts with.
     ``learning_rate`` replaces the peak learning rate of the run. ``answers`` tells whether the weights that the stage
     ends with can answer questions (see :attr:`Decoding.stage`). ``settings`` is for the method's own use.
@@ -139,7 +139,7 @@ class Batch:
     """The tensors of one micro-batch, and the numbers that its loss sums are divided by.
 
     ``denominators`` holds one number for each loss term; the engine adds them up over micro-batches and ranks *before*
-    the first forward pass. ``tokens`` counts the positions that are not padding, over all passes of a backbone.
+    the first forward pass; sums below 1 count as 1. ``tokens`` counts the positions of backbone passes without padding.
     """
 
     tensors: dict[str, Tensor]
@@ -185,7 +185,8 @@ class Method(nn.Module, ABC):
     # Loss terms that are statistics of a micro-batch, not sums over its rows (see `Context.over_ranks`)
     batch_terms: ClassVar[tuple[str, ...]] = ()
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
-    caches_in_training: ClassVar[bool] = False  # whether forward reads a KV cache: no layer may be recomputed then
+    caches_in_training: ClassVar[bool] = False  # whether forward reads a KV cache: activations are not recomputed then
+    tested_options: ClassVar[Mapping[str, Any]] = {}  # of the conformance tests, where the defaults are slow
 
     def __init__(self, options: MethodOptions, setup: Setup) -> None:
         super().__init__()

@@ -67,6 +67,12 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
         _leave_out(name, f"it cannot be imported ({type(error).__name__}: {error})")
 
 
+def left_out() -> dict[str, str]:
+    """Return why methods are left out, by module, entry point or class."""
+    available()
+    return dict(_left_out)
+
+
 def _leave_out(name: str, why: str) -> None:
     if name not in _left_out:
         log.warning("%s is left out: %s", name, why)

@@ -21,6 +21,7 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.training import start
 from inflict import ROWS
 from methods.base import Vocabulary
+from methods.registry import left_out
 from small import fresh, small_study
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # exclude what tests import from garbage collection
+
+
+def pytest_report_header() -> list[str]:
+    return [f"{place} is left out: {why}" for place, why in left_out().items()]
 
 
 def _folder(variable: str, content: str) -> Path:

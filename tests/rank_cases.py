@@ -1,9 +1,9 @@
 """Some optimizer steps of any method on any engine, as a single process or as one of the ranks of a group.
 
-RANK=0 WORLD_SIZE=2 … python tests/rank_cases.py FOLDER
+RANK=0 WORLD_SIZE=2 … python tests/rank_cases.py FOLDER CASE …
 
-runs all cases in one process group. It writes to FOLDER a file of numbers for each case, and what each rank reports if
-the loss is not a number on one of them.
+runs these cases in one process group. It writes to FOLDER a file of numbers for each case, and what each rank reports
+if the loss is not a number on one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from benchmarks.training import steps
 from benchmarks.training.features import FeatureStore
 from methods.base import Batch, Budget, Context, Example, Method, Output, Stage
 from methods.registry import available, get_method
-from small import MARCOS
 from tiny import ids, make
 
 BATCHES = [np.arange(6), np.arange(6, 11), np.array([11])]  # the last two are not multiples of two ranks
@@ -60,18 +59,23 @@ class Case:
         return EngineSpec(kind="deepspeed", gpus=2, precision=self.precision, offload=self.offload, **settings)
 
 
+def tested(method: str) -> Method:
+    return make(method, get_method(method).tested_options)
+
+
 def cases() -> list[Case]:
-    """Return every method with whole and with sharded weights.
+    """Return every method with whole weights, and with sharded ones or, if its passes may differ, sharded gradients.
 
     Some methods are also run with all ZeRO stages, with gradient accumulation, with offloading, and in bfloat16, as the
     paper's studies train.
     """
     grid = [Case(name, stage, micro) for name in FULL_GRID for stage in (0, 1, 2, 3) for micro in (None, 2)]
     others = [name for name in available() if name not in FULL_GRID]
-    grid += [Case(name, stage, 2) for name in others for stage in (0, 3)]
+    sharded: dict[str, Literal[2, 3]] = {name: 3 if tested(name).even_passes else 2 for name in others}
+    grid += [Case(name, stage, 2) for name in others for stage in (0, sharded[name])]
     # Their loss terms are statistics over both ranks
     shared = [name for name in others if get_method(name).batch_terms]
-    grid += [Case(name, stage, None) for name in shared for stage in (0, 3)]
+    grid += [Case(name, stage, None) for name in shared for stage in (0, sharded[name])]
     grid += [Case(name, stage, 2, "bfloat16") for name in FULL_GRID for stage in (0, 2, 3)]
     grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
     return grid + [Case(name, 3, 2, offload="weights") for name in FULL_GRID]
@@ -102,7 +106,7 @@ def numbers(method: str, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[s
     They are the loss terms and gradient norms, the validation terms, and each stage's final weights and optimizer
     states.
     """
-    made = make(method, MARCOS if method == "marcos" else {})
+    made = tested(method)
     stages = made.stages(BUDGET)
     found: dict[str, Tensor] = {}
     for stage in [stages[0], *stages[1:][-1:]]:
@@ -184,5 +188,4 @@ def main(folder: Path, chosen: Sequence[Case]) -> None:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[2:]
-    main(Path(sys.argv[1]), [case for case in cases() if not wanted or case.name in wanted])
+    main(Path(sys.argv[1]), [case for case in cases() if case.name in sys.argv[2:]])

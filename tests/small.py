@@ -7,8 +7,9 @@ from typing import Any
 
 from benchmarks.engine import Ranks
 from benchmarks.studies.study import Study, parse_study
+from methods.registry import get_method
 
-MARCOS = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
+MARCOS = dict(get_method("marcos").tested_options)
 
 # Rows of most methods; tests compare their plans with counted numbers
 PLANNED: list[dict[str, Any]] = [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import pickle
+import random
 import shutil
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -31,9 +34,6 @@ from small import small_study
 from unknown import step_without_numbers
 
 EOS, WORDS = 1, 60
-OPTIONS = {
-    "marcos": {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
-}  # the paper's widths are slow here
 BUDGET = Budget(epochs=8.0, steps_per_epoch=4, chain_lengths=(9,) * 12)
 
 
@@ -47,7 +47,7 @@ def setup() -> Setup:
 
 
 def make(name: str) -> Method:
-    return build(name, OPTIONS.get(name, {}), setup(), seed=0)
+    return build(name, get_method(name).tested_options, setup(), seed=0)
 
 
 def examples(count: int = 12) -> list[Example]:
@@ -68,6 +68,7 @@ def say(method: Method, asked: list[Sequence[int]], **decoding: object) -> list[
     """Return answers without padding."""
     with torch.no_grad():
         answer = method.generate(asked, Decoding(max_new_tokens=12, **decoding)).answer  # type: ignore[arg-type]
+    assert answer.dtype == torch.long and answer.shape[:-1] == (len(asked),)
     return [[token for token in row if token != EOS] for row in answer.tolist()]
 
 
@@ -98,7 +99,7 @@ def test_describes_itself(name: str) -> None:
 
 
 def test_options_round_trip_and_unknown_ones_are_refused(name: str) -> None:
-    options = get_method(name).Options.model_validate(OPTIONS.get(name, {}))
+    options = get_method(name).Options.model_validate(get_method(name).tested_options)
     assert type(options).model_validate_json(options.model_dump_json()) == options
     with pytest.raises(ValidationError, match="no_such_option"):
         type(options).model_validate({"no_such_option": 1})
@@ -108,7 +109,7 @@ def test_skip_gives_a_reason(name: str) -> None:
     cls = get_method(name)
     for form, pretrained in product(("equation", "text"), (False, True)):
         setting = {"form": form, "pretrained": pretrained, "backbone": "qwen2-tiny"}
-        reason = cls.skip(cls.Options.model_validate(OPTIONS.get(name, {})), setting)
+        reason = cls.skip(cls.Options.model_validate(get_method(name).tested_options), setting)
         assert reason is None or len(reason) > 10
 
 
@@ -225,6 +226,23 @@ def test_draws_depend_on_the_seed_only_if_declared(method: Method) -> None:
             assert equal is not stochastic
 
 
+def test_no_draw_is_from_a_global_generator(method: Method) -> None:
+    """Otherwise a run could not be resumed, and an answer would depend on the batches before it."""
+
+    def states() -> list[Any]:
+        return [torch.get_rng_state().tolist(), random.getstate(), pickle.dumps(np.random.get_state())]
+
+    before = states()
+    for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
+        batch = method.collate(examples(), context)
+        with torch.no_grad():
+            if context.stage.cached:
+                batch = method.collate_features(method.features(batch, context))
+            method(batch, context)
+    say(method, questions(), tokens="sample", latents="sample")
+    assert states() == before, "draw from `methods.draws`"
+
+
 def backbone_calls(method: Method) -> list[int]:
     """Return a list to which every further call of a backbone appends its number of positions, padding included."""
     calls: list[int] = []
@@ -251,7 +269,8 @@ def test_tokens_are_counted_right(method: Method) -> None:
             calls.clear()
             with torch.no_grad():
                 method(batch, context)
-            assert len(example.question) + len(example.answer) <= batch.tokens <= sum(calls)
+            if calls:  # else the stage trains other modules than backbones
+                assert len(example.question) + len(example.answer) <= batch.tokens <= sum(calls)
         assert method.collate(some, context).tokens == sum(batch.tokens for batch in alone)
 
 
@@ -326,17 +345,21 @@ class Stopped(RuntimeError):
     """Stops a process in the middle of its work."""
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
-    """Return a study of all methods, and a folder with its data."""
-    study = small_study(
-        [{"id": name, "method": name, "options": OPTIONS.get(name, {})} for name in available()],
+def study_of(name: str) -> Study:
+    """Return a study of one method. What it starts from is trained too, and has no row of its own."""
+    return small_study(
+        [{"id": f"tested_{name}", "method": name, "options": dict(get_method(name).tested_options)}],
         blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 48}}],
         training={"batch_size": 16, "validations": 1},
     )
-    folder = tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a results folder with the data of these studies."""
+    study, folder = study_of("cot_sft"), tmp_path_factory.mktemp("trained")
     prepare(study, study.blocks[0], folder)
-    return study, folder
+    return folder
 
 
 def train(run: str, study: Study, folder: Path) -> dict[str, Any]:
@@ -346,10 +369,10 @@ def train(run: str, study: Study, folder: Path) -> dict[str, Any]:
     return start.train(study.runs[run], folder)
 
 
-def test_resume_is_bit_exact(name: str, trained: tuple[Study, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_is_bit_exact(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is stopped in the middle of its steps, with a checkpoint after every one, and started again."""
-    study, folder = trained
-    spec = study.runs[f"equation/{name}/s0"]
+    study = study_of(name)
+    spec = study.runs[f"equation/tested_{name}/s0"]
     undisturbed = train(spec.id, study, folder)
     shutil.rmtree(Paths(folder, spec).run)
     taken = 0

@@ -9,12 +9,10 @@ from benchmarks.evaluation.answering import generate
 from methods.base import Method
 from methods.generation import Decoding, Generation, Intervention, InterventionError
 from methods.registry import available
-from test_conformance import OPTIONS, make, questions
+from test_conformance import make, questions
 
 STEERED = [
-    name
-    for name, cls in available().items()
-    if cls.steerable_latents(cls.Options.model_validate(OPTIONS.get(name, {})))
+    name for name, cls in available().items() if cls.steerable_latents(cls.Options.model_validate(cls.tested_options))
 ]
 
 

@@ -337,7 +337,7 @@ def test_a_command_that_computes_takes_a_gpu_first(
 ) -> None:
     calls: list[object] = []
 
-    def begin(*_: object) -> None:
+    def begin(*_: object, **__: object) -> None:
         raise InputError(f"after {calls}")
 
     monkeypatch.setattr("benchmarks.data.store.require_prepared", lambda *_: None)

@@ -19,8 +19,8 @@ from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.files import read_json
-from benchmarks.plan import costs
-from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run, refusals
+from benchmarks.plan import refusals
+from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run
 from benchmarks.plan.counting import example
 from benchmarks.plan.hardware import GPU, GPUS
 from benchmarks.plan.lengths import expected_lengths, lengths_of, total_length
@@ -229,7 +229,7 @@ def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
     """Pretend that ``size`` bytes are free on every disk."""
-    monkeypatch.setattr(costs.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    monkeypatch.setattr(refusals.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
 
 
 def planned(*arguments: str) -> tuple[int, str]:
@@ -334,9 +334,9 @@ def test_too_little_disk_is_refused_with_the_mend(
     made = plan(*prepared)
     needed = max(one.disk - one.left for one in made) + sum(one.left for one in made)
     with_free_disk(monkeypatch, needed)
-    assert refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
+    assert refusals.refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
     with_free_disk(monkeypatch, needed - 1)
-    (refusal,) = refusals(made, GPUS["H200"], tmp_path / "new" / "results")
+    (refusal,) = refusals.refusals(made, GPUS["H200"], tmp_path / "new" / "results")
     for free, warned in ((needed, True), (sum(one.disk for one in made), False)):
         with_free_disk(monkeypatch, free)  # six runs, which the eight GPUs train at a time
         text = render(prepared[0], made, GPUS["H200"], 0.4, tmp_path)

@@ -25,15 +25,17 @@ from rank_cases import Case, Precision, cases, numbers
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compute the numbers of all cases on two ranks in one process group."""
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compute the numbers of all cases that are selected on two ranks in one process group."""
     folder = tmp_path_factory.mktemp("group")
+    own = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
+    chosen = [str(item.callspec.id) for item in own if hasattr(item, "callspec")]
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     place["PATH"] = str(Path(sys.executable).parent)  # without a compiler
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/rank_cases.py"), str(folder)],
+            [sys.executable, str(ROOT / "tests/rank_cases.py"), str(folder), *chosen],
             env={**os.environ, **place, "PYTHONPATH": path, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=(folder / f"rank-{rank}.log").open("wb"),
             stderr=subprocess.STDOUT,

@@ -37,17 +37,17 @@ def plan(
         loaded = load_study(study)
         import torch
 
-        from benchmarks.plan import costs, text
+        from benchmarks.plan import costs, refusals, text
 
         torch.set_num_threads(1)  # the models that are counted are small: threads would wait for each other
         device = get_gpu(gpu)
         with _quiet_transformers():
             plans = costs.plan(loaded, results)
         typer.echo(text.render(loaded, plans, device, utilisation, results))
-        refusals = costs.refusals(plans, device, results)
-    for refusal in refusals:
+        refused = refusals.refusals(plans, device, results)
+    for refusal in refused:
         typer.echo(refusal, err=True)
-    raise typer.Exit(bool(refusals))
+    raise typer.Exit(bool(refused))
 
 
 @contextmanager

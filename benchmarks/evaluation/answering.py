@@ -25,6 +25,7 @@ from benchmarks.progress import Progress
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EvaluationSpec
 from methods.base import Method, Stage
+from methods.errors import InputError
 from methods.generation import Decoding, Generation, InterventionError
 
 
@@ -80,7 +81,13 @@ def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decod
         raise InterventionError(f"{method.title} (options: {method.options}) has no latents that can be set by hand")
     asked = memory_for_answers(len(questions), max(map(len, questions)))
     with asked, autocast(method.device, precision):
-        return method.generate(questions, decoding)
+        generation = method.generate(questions, decoding)
+    if (said := generation.answer).dtype != torch.long or said.shape[:-1] != (len(questions),):
+        raise InputError(
+            f"{method.name}: `generate` answers {len(questions)} questions by a tensor of shape {tuple(said.shape)} "
+            f"and type {said.dtype}: return ids ({len(questions)}, L), torch.int64, a row for each question"
+        )
+    return generation
 
 
 def generated(

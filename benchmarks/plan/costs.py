@@ -11,7 +11,6 @@ many, whatever the GPU. For memory, see :mod:`benchmarks.plan.memory`.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from torch import nn
 
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
-from benchmarks.files import gigabytes
 from benchmarks.paper.numbers import require_reference
 from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.hardware import GPU
@@ -35,6 +33,7 @@ from benchmarks.studies.study import Study
 from benchmarks.training.budgets import budget_for
 from methods.backbone import Backbone, load_backbone
 from methods.base import Example, Stage
+from methods.errors import InputError
 from methods.registry import get_method
 
 USABLE = 0.92  # share of a GPU's memory: the rest is its context and gaps between tensors
@@ -168,7 +167,10 @@ def plan(study: Study, results: Path) -> list[RunPlan]:
             progress.advance()
         plans = []
         for run in own:
-            plans.append(plan_run(run, lengths[run.block]))
+            try:
+                plans.append(plan_run(run, lengths[run.block]))
+            except InputError as error:
+                raise InputError(f"{run.id}: {error}") from error
             progress.advance()
     return plans
 
@@ -277,33 +279,3 @@ def _extremes(stages: Sequence[Stage]) -> list[Stage]:
     """Return the first and the last stage that read examples: curricula go from one extreme to the other."""
     reading = [stage for stage in stages if not stage.cached]
     return list({stage.name: stage for stage in (reading[0], reading[-1])}.values())
-
-
-# -- whether the study can run
-
-
-def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
-    """Return the reasons why the study cannot run as it is, with fixes. The list is empty if it can."""
-    found = []
-    if large := [made.run.id for made in plans if not made.fits(gpu)]:
-        found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table names the mends")
-    needed, free = disk_needed(plans), disk_free(results)
-    if needed > free:
-        found.append(
-            f"TOO LITTLE DISK: all runs, one after the other, take {gigabytes(needed)} in {results}, and "
-            f"{gigabytes(free)} are free: make room there, or name another folder with --results"
-        )
-    return found
-
-
-def disk_needed(plans: Sequence[RunPlan], together: int = 1) -> float:
-    """Return the bytes that all runs take if ``together`` of them train at a time: what each run leaves, and what the
-    largest ones need in addition while they train."""
-    training = sorted((made.disk - made.left for made in plans), reverse=True)[:together]
-    return sum(training) + sum(made.left for made in plans)
-
-
-def disk_free(results: Path) -> int:
-    """Return the bytes that are free at the folder's place, even if the folder does not exist yet."""
-    folder = next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
-    return shutil.disk_usage(folder).free

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan, disk_free, disk_needed
+from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import ZERO
+from benchmarks.plan.refusals import disk_free, disk_needed
 from benchmarks.studies.study import Study
 
 MACHINE = 8  # GPUs of one machine, as in the paper

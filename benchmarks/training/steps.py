@@ -134,11 +134,7 @@ def optimizer_step(steps: Steps, number: int) -> Sums:
     sums.denominators = engine.ranks.sum(sums.denominators)
     for place, (batch, counts) in enumerate(step.batches, 1):
         output = engine.forward(batch, step.context, counts)
-        if unknown := sorted(output.losses.keys() - sums.denominators.keys()):
-            raise InputError(
-                f"{engine.method.name}: `forward` gives a loss {unknown[0]!r}, for which `collate` has no "
-                f"denominator; it has {sorted(sums.denominators)}: use the same names"
-            )
+        _require_sums(engine.method.name, output, sums, step.context.stage)
         losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
         engine.backward(torch.stack(losses).sum() * counts, last=place == len(step.batches))
         sums.add(output, counts)
@@ -148,6 +144,18 @@ def optimizer_step(steps: Steps, number: int) -> Sums:
     if bad := _not_finite(sums.losses) or _not_finite(sums.norms):
         raise _stop(bad, "", sums, step.context, f"; examples {steps.ids(step)}")
     return sums
+
+
+def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None:
+    """Refuse what a method's `forward` returns if it does not go with what its `collate` and `stages` do."""
+    known = sorted(sums.denominators)
+    if unknown := sorted(output.losses.keys() - sums.denominators.keys()):
+        raise InputError(
+            f"{method}: `forward` gives a loss {unknown[0]!r}, for which `collate` has no "
+            f"denominator; it has {known}: use the same names"
+        )
+    if unknown := sorted({*stage.select_on} - sums.denominators.keys()):
+        raise InputError(f"{method}: stage {stage.name!r} selects on {unknown[0]!r}, which is no loss; it has {known}")
 
 
 def reduce_sums(sums: Sums, ranks: Ranks) -> None:

@@ -34,6 +34,7 @@ class MarCos(Method):
     Options: ClassVar = MarCosOptions
     has_latents = True
     says_steps = True
+    tested_options: ClassVar = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
     options: MarCosOptions
 
     def __init__(self, options: MarCosOptions, setup: Setup) -> None:
