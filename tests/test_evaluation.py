@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
@@ -27,8 +27,10 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from benchmarks.training import start
 from benchmarks.verification.rescoring import wrong_answers
+from methods.errors import InputError
 from methods.generation import Cost, Decoding, Generation
 from small import small_study
+from tiny import make
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,14 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
         answered |= dict(zip(indices.tolist(), said_ids(generation).tolist(), strict=True))
     assert answered == {i: [[question[0], 0]] for i, question in enumerate(questions)}
     assert method.seen == [dtype] * 2 and method.layer.weight is weight
+
+
+@pytest.mark.parametrize("answer", [torch.zeros(1, 4, dtype=torch.long), torch.zeros(2, 4), torch.zeros(2).long()])
+def test_answers_that_are_no_rows_of_ids_are_named(answer: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = make("cot_sft")
+    monkeypatch.setattr(method, "generate", lambda *_: Generation(answer, Cost()))
+    with pytest.raises(InputError, match=r"cot_sft: `generate` answers 2 questions by .* return ids \(2, L\)"):
+        answering.generate(method, [[3], [4]], Decoding(), "float32")
 
 
 class Lenient(Number):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.training.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_sums
 from methods.base import Budget, Context, Output
+from methods.errors import InputError
 from small import OneOf, small_study
 from tiny import make
 
@@ -60,14 +62,27 @@ def test_sums_are_those_of_the_numbers() -> None:
     assert sums.statistics["count"] == sum(range(20)) - 7
 
 
-def test_a_loss_without_a_denominator_is_named(
-    stage: tuple[Engine, StageData], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "shape", "selected", "said"),
+    [
+        ("reconstructoin", (), "kl", r"`forward` gives a loss 'reconstructoin', .* it has \['kl', 'recon"),
+        ("reconstruction", (8,), "kl", r"`forward` gives a loss 'reconstruction' of shape \(8,\): return its sum"),
+        ("reconstruction", (), "lk", r"stage 'phase 1' selects on 'lk', which is no loss; it has \['kl', 'recon"),
+    ],
+)
+def test_losses_that_do_not_go_with_the_batch_or_the_stage_are_named(
+    name: str,
+    shape: tuple[int, ...],
+    selected: str,
+    said: str,
+    stage: tuple[Engine, StageData],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, data = stage
-    losses = {"reconstructoin": torch.zeros((), requires_grad=True)}
-    monkeypatch.setattr(engine, "forward", lambda *_: Output(losses))
-    with pytest.raises(ValueError, match=r"marcos: `forward` gives a loss 'reconstructoin', .* it has \['kl', 'recon"):
-        optimizer_step(Steps(engine, data, [(np.arange(8), data.context(0, 0))]), 0)
+    monkeypatch.setattr(engine, "forward", lambda *_: Output({name: torch.zeros(shape, requires_grad=True)}))
+    context = replace(data.context(0, 0), stage=replace(data.stage, select_on=(selected,)))
+    with pytest.raises(InputError, match=f"marcos: {said}"):
+        optimizer_step(Steps(engine, data, [(np.arange(8), context)]), 0)
 
 
 def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, StageData]) -> None:

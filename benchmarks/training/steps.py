@@ -156,6 +156,11 @@ def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None
         )
     if unknown := sorted({*stage.select_on} - sums.denominators.keys()):
         raise InputError(f"{method}: stage {stage.name!r} selects on {unknown[0]!r}, which is no loss; it has {known}")
+    if shaped := [name for name, value in output.losses.items() if value.dim()]:
+        raise InputError(
+            f"{method}: `forward` gives a loss {shaped[0]!r} of shape {tuple(output.losses[shaped[0]].shape)}: return "
+            "its sum over the micro-batch"
+        )
 
 
 def reduce_sums(sums: Sums, ranks: Ranks) -> None:
