@@ -108,12 +108,12 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path, mend: str = "run the stage that writes it") -> Any:
-    """Return the content of a JSON file, or raise :class:`BrokenRecord`. ``mend``: what to do if there is no file."""
+def read_json(path: Path, fix: str = "run the stage that writes it") -> Any:
+    """Return the content of a JSON file, or raise :class:`BrokenRecord`. ``fix``: what to do if there is no file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BrokenRecord(f"{path} does not exist: {mend}") from error
+        raise BrokenRecord(f"{path} does not exist: {fix}") from error
     except json.JSONDecodeError as error:
         raise BrokenRecord(
             f"{path}, line {error.lineno}: broken JSON ({error.msg}); delete it and run again"
@@ -134,19 +134,19 @@ def write_parquet(path: Path, frame: pd.DataFrame) -> str:
     return sha256(path)
 
 
-def read_parquet(path: Path, digest: str | None, mend: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_parquet(path: Path, digest: str | None, fix: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if the file's SHA-256 is not the recorded
     ``digest``.
 
-    ``mend``: the commands to run again in that case. ``columns``: the columns to read, as far as the file has them;
+    ``fix``: the commands to run again in that case. ``columns``: the columns to read, as far as the file has them;
     default: all.
     """
     import pandas as pd  # slow to import, and most work with files does not need it
     import pyarrow.parquet as pq
 
     if not path.is_file():
-        raise BrokenRecord(f"{path.absolute()} does not exist: run {mend} again")
+        raise BrokenRecord(f"{path.absolute()} does not exist: run {fix} again")
     if sha256(path) != digest:
-        raise BrokenRecord(f"{path} is not the file that was recorded: run {mend} again")
+        raise BrokenRecord(f"{path} is not the file that was recorded: run {fix} again")
     known = pq.read_schema(path).names
     return pd.read_parquet(path, columns=known if columns is None else [name for name in columns if name in known])

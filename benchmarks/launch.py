@@ -24,7 +24,7 @@ from typing import Literal
 from benchmarks.files import write_json
 from benchmarks.processes.devices import VARIABLE, visible
 from benchmarks.processes.heartbeat import (
-    DONE,
+    FINISHED,
     ENVIRONMENT,
     STARTUP,
     Beat,
@@ -149,7 +149,7 @@ class Watch:
             if time.monotonic() - self.moved > self._patience():
                 raise self._hang()
         self._look()
-        if self.launcher.returncode or not all(beat.where == DONE for beat in self._all()):
+        if self.launcher.returncode or not all(beat.where == FINISHED for beat in self._all()):
             raise self._failure(self.launcher.returncode)
 
     def _patience(self) -> float:
@@ -184,7 +184,7 @@ class Watch:
     def _local(self) -> dict[int, Beat]:
         """Return the beats of the ranks on this machine that are not done."""
         here = socket.gethostname()
-        return {rank: beat for rank, beat in self.beats.items() if beat.host == here and beat.where != DONE}
+        return {rank: beat for rank, beat in self.beats.items() if beat.host == here and beat.where != FINISHED}
 
     def _print_first(self) -> None:
         """Print what rank 0 has logged since the last look."""

@@ -17,14 +17,14 @@ class OutOfMemory(InputError):
 
 
 @contextmanager
-def memory_for(work: str, mend: str) -> Iterator[None]:
+def memory_for(work: str, fix: str) -> Iterator[None]:
     """Raise :class:`OutOfMemory` if GPU memory runs out inside.
     Its message names ``work`` and says what takes less memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         said = ". ".join(str(error).split(". ")[:2])  # the rest is advice on PyTorch's settings
-        raise OutOfMemory(f"{work}: {said}. {mend}") from error
+        raise OutOfMemory(f"{work}: {said}. {fix}") from error
 
 
 def memory_for_training(spec: RunSpec) -> AbstractContextManager[None]:

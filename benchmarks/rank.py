@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.locks import die_with
-from benchmarks.processes import look_for_garbage_less
+from benchmarks.processes import collect_garbage_less_often
 from benchmarks.processes.heartbeat import ENVIRONMENT, Heartbeat
 from methods.errors import InputError
 
@@ -53,7 +53,7 @@ def log_to(path: Path) -> None:
 
 
 def main() -> None:
-    look_for_garbage_less()
+    collect_garbage_less_often()
     given = arguments()
     carried = given.folder / ENVIRONMENT
     os.environ.update(json.loads(carried.read_text()))  # before torch is imported, as torch reads it

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.data import prepare
 from benchmarks.files import read_json
-from benchmarks.processes import look_for_garbage_less
+from benchmarks.processes import collect_garbage_less_often
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import start
@@ -44,7 +44,7 @@ LONG = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    look_for_garbage_less()
+    collect_garbage_less_often()
     if config.pluginmanager.hasplugin("xdist"):  # by default, it would start the files with the most tests first
         config.option.loadscopereorder = False
 

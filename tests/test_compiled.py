@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.evaluation import casting
-from benchmarks.evaluation.casting import answering
+from benchmarks.evaluation.casting import prepared_for_answers
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing.measuring import one_rank
 from methods.base import Budget, Method
@@ -116,12 +116,12 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
     freed: list[Method] = []
     monkeypatch.setattr(casting, "free_buffers", freed.append)
     for _ in range(2):
-        with answering(method, engine):
+        with prepared_for_answers(method, engine):
             compiled = {part: compiled_parts(module) for part, module in method.named_children()}
             assert {part: names for part, names in compiled.items() if names} == expected
             assert said() == plain
         assert not compiled_parts(method)
-    with pytest.raises(RuntimeError, match="failed"), answering(method, engine):
+    with pytest.raises(RuntimeError, match="failed"), prepared_for_answers(method, engine):
         raise RuntimeError("failed")
     assert not compiled_parts(method) and freed == [method] * 3
 

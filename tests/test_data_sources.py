@@ -49,7 +49,7 @@ def test_a_row_is_read_from_the_folder(folder: Path):
         ("", "is empty"),
     ],
 )
-def test_bad_input_names_file_line_and_mend(folder: Path, content: str, message: str):
+def test_bad_input_names_file_line_and_fix(folder: Path, content: str, message: str):
     (folder / "gsm8k/train.jsonl").write_text(content)
     with pytest.raises(DataError, match=message) as caught:
         small_gsm8k().rows("train")

@@ -107,8 +107,8 @@ def test_data_that_are_missing_or_of_other_settings_are_refused(before: int | No
         old = make_study(limit=before)
         prepare(old, old.blocks[0], tmp_path)
     study = make_study(limit=30)
-    mend = "tiny/data/equation has not the data that tiny asks for: run `marcos-bench data tiny.yaml --block equation`"
-    with pytest.raises(DataError, match=mend):
+    fix = "tiny/data/equation has not the data that tiny asks for: run `marcos-bench data tiny.yaml --block equation`"
+    with pytest.raises(DataError, match=fix):
         store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
     prepare(study, study.blocks[0], tmp_path)
     store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")

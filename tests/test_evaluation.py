@@ -18,7 +18,7 @@ from benchmarks.checkpoints import read_weights
 from benchmarks.data import prepare
 from benchmarks.evaluation import answering
 from benchmarks.evaluation import stage as evaluation
-from benchmarks.evaluation.answering import answering_method, batches_by_length, generated, said_ids
+from benchmarks.evaluation.answering import batches_by_length, generated, method_for_answers, said_ids
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
@@ -79,7 +79,7 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
     engine = EngineSpec.model_validate({"precision": precision})
     settings = SimpleNamespace(engine=engine, evaluation=SimpleNamespace(batch_size=2))
     monkeypatch.setattr(answering, "trained_method", lambda *_: Noting())
-    method = answering_method(cast(RunSpec, settings), Path())
+    method = method_for_answers(cast(RunSpec, settings), Path())
     assert isinstance(method, Noting)
     weight = method.layer.weight
     questions = [[3], [4, 0, 0], [5, 0], [6, 0, 0, 0]]
@@ -172,7 +172,7 @@ def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: 
     }
     latents = [record["decodings"][name]["tests"]["embedded_in_domain"]["latent_steps"] for name in record["decodings"]]
     assert latents == [6, 6, 2, 4, 6]
-    held, own = answering_method(spec, tmp_path, 0).state_dict(), read_weights(paths.stage_weights(0))
+    held, own = method_for_answers(spec, tmp_path, 0).state_dict(), read_weights(paths.stage_weights(0))
     assert len(own) and all(torch.equal(held[name], tensor) for name, tensor in own.items())
     assert not list(wrong_answers(record, paths, "equation"))
     evaluation.evaluate(spec, tmp_path)

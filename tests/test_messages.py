@@ -151,7 +151,7 @@ def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mend"),
+    ("arguments", "fix"),
     [
         (["table", "smoke"], "smoke/collect.json does not exist: run `marcos-bench collect smoke`"),
         (
@@ -166,12 +166,12 @@ def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
     ],
 )
 def test_a_command_names_the_one_to_run_before_it(
-    arguments: list[str], mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It also names the full path of the empty folder, which may not be the one that was meant."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, [*arguments, "--results", "there"])
-    assert done.exit_code == 2 and mend in done.output and str(tmp_path / "there") in done.output
+    assert done.exit_code == 2 and fix in done.output and str(tmp_path / "there") in done.output
     assert not list(tmp_path.iterdir())
 
 

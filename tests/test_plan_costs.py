@@ -274,7 +274,7 @@ def _plans(name: str, *rows: str) -> dict[str, RunPlan]:
     return {row: plan_run(study.runs[f"{block.id}/{row}/s0"], lengths) for row in rows}
 
 
-def test_what_does_not_fit_is_refused_with_the_mend(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_with_the_fix(tmp_path: Path) -> None:
     code, output = planned("paper_3b_text", "--gpu", "RTX-4090", "--results", str(tmp_path))
     assert code == 1 and "DOES NOT FIT: " in output
     assert "cot_sft" in output.rpartition("DOES NOT FIT into the memory of RTX-4090: ")[2]
@@ -327,7 +327,7 @@ def test_kept_stages_stay_on_the_disk(prepared: tuple[Study, Path]) -> None:
         assert kept[row].disk - own[row].disk == kept[row].left - own[row].left
 
 
-def test_too_little_disk_is_refused_with_the_mend(
+def test_too_little_disk_is_refused_with_the_fix(
     prepared: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This includes a results folder that does not exist yet."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.engine import autocast
-from benchmarks.evaluation.answering import answering_method, batches_by_length, generated, said_ids
+from benchmarks.evaluation.answering import batches_by_length, generated, method_for_answers, said_ids
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.base import Example, Method
@@ -47,7 +47,7 @@ class Speaker:
     def load(cls, spec: RunSpec, results: Path) -> Speaker:
         torch.set_num_threads(spec.threads)
         paths = Paths(results, spec)
-        return cls(spec, answering_method(spec, results), load_tokenizer(paths.data), paths.data)
+        return cls(spec, method_for_answers(spec, results), load_tokenizer(paths.data), paths.data)
 
     def test(self, name: str, count: int | None = None) -> TestSet:
         """Return a test set, or ``count`` of its questions, spread evenly over it."""

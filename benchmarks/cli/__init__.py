@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.cli import catalogue, costs, inspection, stages
 from benchmarks.locks import watch_parent
-from benchmarks.processes import look_for_garbage_less
+from benchmarks.processes import collect_garbage_less_often
 
 app = typer.Typer(
     help="Reproducible benchmark of continuous (latent) reasoning.",
@@ -28,4 +28,4 @@ def _prepare() -> None:
     logging.getLogger("huggingface_hub").propagate = False  # it prints its own warnings
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     watch_parent()
-    look_for_garbage_less()
+    collect_garbage_less_often()

@@ -154,7 +154,7 @@ class DataSet:
         if hub is None or hub.revision is None:
             raise DataError(
                 f"data set {self.card.name!r} has no pinned revision on the hub, so it is read from files only: "
-                f"{self._mend(split, folder)}"
+                f"{self._fix(split, folder)}"
             )
         if folder is not None:
             log.warning(
@@ -170,7 +170,7 @@ class DataSet:
             except Exception as error:  # the hub's errors have no common base class
                 raise DataError(
                     f"cannot read {hub.name} ({part}) from the hub: {error}. Check the network, or "
-                    f"{self._mend(split, folder)}"
+                    f"{self._fix(split, folder)}"
                 ) from error
             rows += [
                 self._convert(f"{hub.name} ({part}), row {n}", row)
@@ -178,7 +178,7 @@ class DataSet:
             ]
         return rows
 
-    def _mend(self, split: str, folder: Path | None) -> str:
+    def _fix(self, split: str, folder: Path | None) -> str:
         """Return instructions for placing a split's files where they are read from."""
         files = [f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in self.card.files[split]]
         wanted = f"{', '.join(files)}, from {self.card.source}"

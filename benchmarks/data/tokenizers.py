@@ -103,12 +103,12 @@ def published(name: str) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
     except (OSError, ValueError) as error:
-        mend = (
+        fix = (
             f"set {known.folder} to a folder with it" if known.folder else "log in to the hub, or name a folder with it"
         )
         raise DataError(
-            f"no tokenizer can be read from {place} ({error}). To mend the study's `tokenizer: "
-            f"{{pretrained: {name}}}`, {mend}"
+            f"no tokenizer can be read from {place} ({error}). To fix the study's `tokenizer: "
+            f"{{pretrained: {name}}}`, {fix}"
         ) from error
     if known.end:
         tokenizer.eos_token = tokenizer.pad_token = known.end

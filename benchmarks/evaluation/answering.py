@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode
 from benchmarks.engine import autocast, pick_device
-from benchmarks.evaluation.casting import answer_for_good
+from benchmarks.evaluation.casting import prepare_for_answers
 from benchmarks.models import trained_method
 from benchmarks.out_of_memory import memory_for_answers
 from benchmarks.progress import Progress
@@ -67,11 +67,11 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
     yield from np.split(order, starts)
 
 
-def answering_method(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
+def method_for_answers(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
     """Return a trained run's method, or the method as one stage left it, on the device that answers. It is prepared for
     answering only: its weights are cast once and keep their addresses, so that CUDA graphs remain valid."""
     method = trained_method(spec, results, stage).to(pick_device())
-    answer_for_good(method, spec.engine)
+    prepare_for_answers(method, spec.engine)
     return method
 
 

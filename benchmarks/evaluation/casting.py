@@ -15,7 +15,7 @@ from methods.base import Method
 
 
 @contextmanager
-def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
+def prepared_for_answers(method: Method, engine: EngineSpec) -> Iterator[None]:
     """Keep linear layers in bfloat16 inside the block, if the engine computes in bfloat16, and restore them afterwards.
 
     Autocast would cast their float32 weights for every batch, and in a CUDA graph for every token. The results are the
@@ -23,7 +23,7 @@ def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
     """
     kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _linears(method, engine)]
     try:
-        answer_for_good(method, engine)
+        prepare_for_answers(method, engine)
         yield
     finally:
         free_buffers(method)  # training may follow, and be timed
@@ -33,8 +33,8 @@ def answering(method: Method, engine: EngineSpec) -> Iterator[None]:
                 setattr(layer, name, parameter)
 
 
-def answer_for_good(method: Method, engine: EngineSpec) -> None:
-    """Do the same as :func:`answering`, but permanently, for a method that only answers from now on."""
+def prepare_for_answers(method: Method, engine: EngineSpec) -> None:
+    """Do the same as :func:`prepared_for_answers`, but permanently, for a method that only answers from now on."""
     for layer in _linears(method, engine):
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))

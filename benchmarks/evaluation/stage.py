@@ -22,7 +22,7 @@ import torch
 from benchmarks.code import CODE
 from benchmarks.data import load_tokenizer, open_corpus, open_test
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.answering import answer_tests, answering_method, decoding_of
+from benchmarks.evaluation.answering import answer_tests, decoding_of, method_for_answers
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import kept_stages, trained_weights
@@ -70,7 +70,7 @@ class Evaluation:
 
     @cached_property
     def method(self) -> Method:
-        return answering_method(self.spec, self.results, self.number)
+        return method_for_answers(self.spec, self.results, self.number)
 
     def trained(self) -> dict[str, Any]:
         """Return the name of the last stage that trained these weights, and the run's steps and

@@ -15,7 +15,7 @@ def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
     """Return the reasons why the study cannot run as it is, with fixes. The list is empty if it can."""
     found = []
     if large := [made.run.id for made in plans if not made.fits(gpu)]:
-        found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table names the mends")
+        found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table says what to change")
     needed, free = disk_needed(plans), disk_free(results)
     if needed > free:
         found.append(

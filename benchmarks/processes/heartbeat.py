@@ -20,7 +20,7 @@ from pathlib import Path
 ENVIRONMENT = "environment.json"  # also in the ranks' folder: variables that they share with their parent
 PERIOD = 0.5  # seconds between writes
 STARTUP = 600.0  # seconds that ranks have to start
-DONE = "done"
+FINISHED = "done"
 
 
 class RankFailure(RuntimeError):
@@ -101,7 +101,7 @@ class Heartbeat:
         self.where, self.count = where, self.count + 1
 
     def done(self) -> None:
-        self.beat(DONE)
+        self.beat(FINISHED)
         self._write()
 
     def fail(self, code: int) -> None:
@@ -111,7 +111,7 @@ class Heartbeat:
         self._write()
 
     def _go_on(self) -> None:
-        while self.where != DONE:
+        while self.where != FINISHED:
             time.sleep(PERIOD)
             if self._given_up():
                 print("given up by the parent, or another try has begun", file=sys.stderr, flush=True)

@@ -77,16 +77,16 @@ StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.012
 
 @dataclass
 class Reason:
-    """What is wrong with one value at one place: either complete messages (``mends``), of which one is enough, or what
+    """What is wrong with one value at one place: either complete messages (``fixes``), of which one is enough, or what
     the value must be (``needs``), as alternatives: each part of a union has an error of its own."""
 
     place: str
     value: Any
-    mends: list[str] = field(default_factory=list)
+    fixes: list[str] = field(default_factory=list)
     needs: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        text = self.mends[0] if self.mends else f"must be {' or '.join(self.needs)}, not {_shown(self.value)}"
+        text = self.fixes[0] if self.fixes else f"must be {' or '.join(self.needs)}, not {_shown(self.value)}"
         return f"{self.place}: {text}" if self.place else text
 
 
@@ -99,8 +99,8 @@ def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place
         words, annotation = _where(model, content, loc[:-1] if kind in OF_KEYS else loc)
         where = ", ".join([place, *words] if place else words)
         reason = found.setdefault((where, loc if kind in OF_KEYS else None), Reason(where, value))
-        if mend := _mend(problem, annotation):
-            reason.mends.append(mend)
+        if fix := _fix(problem, annotation):
+            reason.fixes.append(fix)
         else:
             reason.needs.append(_need(problem, annotation))
     return [*found.values()]
@@ -151,7 +151,7 @@ def _inside(annotation: Any, part: int | str) -> Any:
     return get_args(containers[0])[get_origin(containers[0]) is dict] if containers else None
 
 
-def _mend(problem: ErrorDetails, annotation: Any) -> str | None:
+def _fix(problem: ErrorDetails, annotation: Any) -> str | None:
     """Return a complete message if there is more to say than what the value must be, otherwise None."""
     kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "missing":

@@ -20,7 +20,7 @@ from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.answering import batches_by_length, decoding_of, generate
-from benchmarks.evaluation.casting import answering
+from benchmarks.evaluation.casting import prepared_for_answers
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
@@ -49,7 +49,10 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             launch.run_ranks(spec, results, "time")
         method = trained_method(spec, results).to(device)
         tests = {}
-        with Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress, answering(method, spec.engine):
+        with (
+            Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress,
+            prepared_for_answers(method, spec.engine),
+        ):
             for name in spec.evaluation.tests:
                 pace.take()
                 questions = open_test(paths.data, name).questions

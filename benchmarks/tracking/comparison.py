@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from benchmarks.records.statistics import accuracy, correctness, holm, paired_test
 from benchmarks.tracking.importer import KINDS
-from benchmarks.tracking.store import Outage, find_experiment, find_runs, mend, require_store, session
+from benchmarks.tracking.store import Outage, advice, find_experiment, find_runs, require_store, session
 from methods.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
             found = [_predictions(client, run, decoding) for run in runs]
     except Outage as outage:
         cause = str(outage).partition("\n")[0]
-        raise ComparisonError(f"MLflow cannot be asked ({cause}): {mend(results)}") from outage
+        raise ComparisonError(f"MLflow cannot be asked ({cause}): {advice(results)}") from outage
     shared = [name for name in found[0] if name in found[1]]
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:

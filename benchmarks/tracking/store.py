@@ -32,7 +32,7 @@ def tracking_uri(results: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(results / DATABASE).resolve()}"
 
 
-def mend(results: Path) -> str:
+def advice(results: Path) -> str:
     """Return advice on a store that cannot be queried."""
     if os.environ.get("MLFLOW_TRACKING_URI"):
         return "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"

@@ -154,8 +154,8 @@ def _made(study: Study, folder: Path) -> Iterator[Finding]:
         yield Finding(name, "differs", f"{error}; nothing made of it is checked")
         return
     if lacking := list(_lacking(study, collected)):
-        mend = "run `collect` again, or name the study as it was (--study)"
-        text = f"lacks what the study has today ({'; '.join(lacking)}): {mend}; nothing made of it is checked"
+        fix = "run `collect` again, or name the study as it was (--study)"
+        text = f"lacks what the study has today ({'; '.join(lacking)}): {fix}; nothing made of it is checked"
         yield Finding(name, "differs", text)
         return
     yield Finding(name, *_collection(study, collected, folder))

@@ -96,5 +96,5 @@ class MarCosOptions(MethodOptions):
     @model_validator(mode="after")
     def _refines_what_is_said_at_once(self) -> MarCosOptions:
         if self.refinements and self.speaking != "one_shot":
-            raise ValueError("`refinements` mend what is said at once: set `speaking: one_shot`, or leave them out")
+            raise ValueError("`refinements` refine what is said at once: set `speaking: one_shot`, or leave them out")
         return self
