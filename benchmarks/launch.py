@@ -24,8 +24,8 @@ from typing import Literal
 from benchmarks.files import write_json
 from benchmarks.processes.devices import VARIABLE, visible
 from benchmarks.processes.heartbeat import (
-    FINISHED,
     ENVIRONMENT,
+    FINISHED,
     STARTUP,
     Beat,
     RankFailure,
