@@ -31,9 +31,10 @@ def _setup(spec: RunSpec, data: Path) -> Setup:
     return Setup(load_backbone(vocab_size=words.size, **spec.backbone.model_dump()), words)
 
 
-def trained_method(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
-    """Return the run's method in evaluation mode, with the weights that its training, or one stage of it, ended with.
-    Raise :class:`BrokenRecord` if these weights are not the recorded ones, or were trained with other settings."""
+def trained_method(spec: RunSpec, results: Path, stage: int | None = None, decoding: str = "default") -> Method:
+    """Return the run's method in evaluation mode, with the weights that its training, or one stage of it, ended with,
+    and the options that it has under a decoding. Raise :class:`BrokenRecord` if these weights are not the recorded
+    ones, or were trained with other settings."""
     paths = Paths(results, spec)
     path = paths.weights if stage is None else paths.stage_weights(stage)
     weights = read_weights(path)
@@ -43,7 +44,7 @@ def trained_method(spec: RunSpec, results: Path, stage: int | None = None) -> Me
         )
     if weights.metadata[DIGEST] != trained_weights(paths, stage):
         raise BrokenRecord(f"{path} is not what {paths.record('train')} recorded: train this run again")
-    return _filled(spec, _setup(spec, paths.data), weights)
+    return _filled(spec.answering(decoding), _setup(spec, paths.data), weights)
 
 
 def trained_weights(paths: Paths, stage: int | None = None) -> str:

@@ -107,8 +107,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a run trains: epochs over its training data, and optimizer steps per epoch. ``chain_lengths``, if known,
-    has the number of tokens in each training example's steps, line ends included."""
+    """How long a run trains. ``chain_lengths``, if known: tokens of each example's steps, line ends included."""
 
     epochs: float
     steps_per_epoch: int
@@ -151,7 +150,7 @@ class Batch:
         return self.tensors[name]
 
     def get(self, name: str) -> Tensor | None:
-        """Return a tensor that not every batch has, or None."""
+        """Return a tensor, or None if the batch lacks it."""
         return self.tensors.get(name)
 
     def to(self, device: torch.device) -> Batch:
@@ -186,6 +185,7 @@ class Method(nn.Module, ABC):
     batch_terms: ClassVar[tuple[str, ...]] = ()
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
     caches_in_training: ClassVar[bool] = False  # whether forward reads a KV cache: activations are not recomputed then
+    answering_options: ClassVar[tuple[str, ...]] = ()  # options that a trained model can change when it answers
     tested_options: ClassVar[Mapping[str, Any]] = {}  # of the conformance tests, where the defaults are slow
 
     def __init__(self, options: MethodOptions, setup: Setup) -> None:
@@ -277,7 +277,7 @@ class Method(nn.Module, ABC):
         return Length(len(self.vocabulary.answer_marker) + len(example.answer) + 1)
 
     def stochastic(self, decoding: Decoding) -> bool:
-        """Return whether the decoding seed changes what ``generate`` returns."""
+        """Return whether the decoding seed changes answers."""
         return decoding.tokens == "sample"
 
     @abstractmethod

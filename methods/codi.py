@@ -59,6 +59,7 @@ class CODI(Method):
     has_latents = True
     caches_in_training = True
     batch_terms = ("distillation",)
+    answering_options = ("num_latents",)
     options: CODIOptions
 
     def __init__(self, options: CODIOptions, setup: Setup) -> None:

@@ -82,6 +82,7 @@ class CoLaR(Method):
   year={2025}, eprint={2505.16552}, archivePrefix={arXiv}}"""
     Options: ClassVar = CoLaROptions
     has_latents = True
+    answering_options = ("speed", "max_latents")
     options: CoLaROptions
     embedding_deviation: Tensor
 
@@ -250,10 +251,8 @@ class CoLaR(Method):
             latents.append(swap_latents(self._next_latent(prefix.hidden, keys["latents"], step, decoding), decoding))
             thought.append(running)
             prefix = _visible(extend(prefix, latents[-1]), running)
-            if lengths is None:
-                running = running & (choose(head(prefix.hidden), ends, keys["ends"], step) != self.separator)
-            else:
-                running = lengths > step + 1
+            said = choose(head(prefix.hidden), ends, keys["ends"], step)  # also if forced: that is part of the work
+            running = running & (said != self.separator) if lengths is None else lengths > step + 1
             if not running.any():
                 break
         return prefix, torch.stack(latents, dim=1), torch.stack(thought, dim=1)

@@ -101,6 +101,7 @@ def test_describes_itself(name: str) -> None:
 def test_options_round_trip_and_unknown_ones_are_refused(name: str) -> None:
     options = get_method(name).Options.model_validate(get_method(name).tested_options)
     assert type(options).model_validate_json(options.model_dump_json()) == options
+    assert {*get_method(name).answering_options} <= type(options).model_fields.keys()
     with pytest.raises(ValidationError, match="no_such_option"):
         type(options).model_validate({"no_such_option": 1})
 

@@ -25,8 +25,10 @@ from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
+from benchmarks.studies.study import StudyError
 from benchmarks.training import start
 from benchmarks.verification.rescoring import wrong_answers
+from methods.base import Method
 from methods.errors import InputError
 from methods.generation import Cost, Decoding, Generation
 from small import small_study
@@ -154,6 +156,48 @@ def test_what_was_answered_is_scored_again_and_not_asked_again(
     assert record["decodings"]["sampled"]["seeds"] == [0, 1] and record["answered"].keys() == {"default"}
     again = evaluation.evaluate(both, tmp_path)
     assert again["predictions"] == record["predictions"] and again["decodings"] == record["decodings"]
+
+
+def test_one_trained_model_answers_with_several_options(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is in memory at a time, and is kept as long as the next decoding has the same options."""
+    loaded: list[str] = []
+
+    def load(spec: RunSpec, results: Path, stage: int | None, decoding: str) -> Method:
+        loaded.append(decoding)
+        return method_for_answers(spec, results, stage, decoding)
+
+    monkeypatch.setattr(evaluation, "method_for_answers", load)
+    row = {"id": "codi", "method": "codi", "options": {"num_latents": 3}}
+    decodings = {
+        "default": {},
+        "sampled": {"tokens": "sample", "seeds": 1},
+        "none": {"options": {"num_latents": 0}, "only": ["codi"]},
+        "one": {"options": {"num_latents": 1}, "only": ["codi"]},
+    }
+    record = evaluation.evaluate(trained(row, decodings, tmp_path), tmp_path)
+    latents = {name: one["tests"]["embedded_in_domain"]["latent_steps"] for name, one in record["decodings"].items()}
+    assert latents == {"default": 3, "sampled": 3, "none": 0, "one": 1}
+    assert asked == [*decodings] and loaded == ["default", "none", "one"]
+    assert record["decodings"]["one"]["decoding"]["options"] == {"num_latents": 1}
+
+
+@pytest.mark.parametrize(
+    ("decodings", "said"),
+    [
+        ({"x": {"options": {"prj_dim": 9}, "only": ["codi"]}}, "codi cannot change `prj_dim` .it can: num_latents."),
+        ({"x": {"options": {"num_latents": 1}}}, r"cot_sft cannot change `num_latents` \(it can: none\); `only`"),
+        ({"x": {"options": {"num_latents": "a"}, "only": ["codi"]}}, r"decoding 'x', options, num_latents: must be"),
+        ({"default": {"options": {"num_latents": 1}}}, "`default` answers by the run's own options"),
+        ({"x": {"thoughts": "mean", "options": {"num_latents": 1}}}, "it may differ in `thoughts` and `seeds` only"),
+    ],
+)
+def test_a_decoding_changes_what_a_trained_method_can_change(decodings: dict[str, Any], said: str) -> None:
+    rows = [{"id": name, "method": name} for name in ("cot_sft", "codi")]
+    asked = {"tests": ["embedded_in_domain"], "decodings": {"default": {}} | decodings}
+    with pytest.raises(StudyError, match=said):
+        small_study(rows, evaluation=asked)
 
 
 def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: Path) -> None:

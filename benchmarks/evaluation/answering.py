@@ -67,10 +67,11 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
     yield from np.split(order, starts)
 
 
-def method_for_answers(spec: RunSpec, results: Path, stage: int | None = None) -> Method:
-    """Return a trained run's method, or the method as one stage left it, on the device that answers. It is prepared for
-    answering only: its weights are cast once and keep their addresses, so that CUDA graphs remain valid."""
-    method = trained_method(spec, results, stage).to(pick_device())
+def method_for_answers(spec: RunSpec, results: Path, stage: int | None = None, decoding: str = "default") -> Method:
+    """Return a trained run's method, or the method as one stage left it, on the device that answers under a decoding.
+    It is prepared for answering only: its weights are cast once and keep their addresses, so that CUDA graphs remain
+    valid."""
+    method = trained_method(spec, results, stage, decoding).to(pick_device())
     prepare_for_answers(method, spec.engine)
     return method
 

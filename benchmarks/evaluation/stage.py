@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,12 +66,18 @@ class Evaluation:
     def __init__(self, spec: RunSpec, results: Path, made: dict[str, Any], number: int | None = None) -> None:
         self.spec, self.results, self.paths, self.number = spec, results, Paths(results, spec), number
         self.made = made  # the environment at the beginning of the work
+        self._loaded: tuple[Mapping[str, Any], Method] | None = None
         self.weights = trained_weights(self.paths, number)
         self.tests = {name: open_test(self.paths.data, name) for name in spec.evaluation.tests}
 
-    @cached_property
-    def method(self) -> Method:
-        return method_for_answers(self.spec, self.results, self.number)
+    def method(self, decoding: str = "default") -> Method:
+        """Return the method that answers under a decoding. One is in memory at a time: it stays until a decoding has
+        other options."""
+        options = self.spec.evaluation.decodings[decoding].options
+        if self._loaded is None or self._loaded[0] != options:
+            self._loaded = None
+            self._loaded = options, method_for_answers(self.spec, self.results, self.number, decoding)
+        return self._loaded[1]
 
     def trained(self) -> dict[str, Any]:
         """Return the name of the last stage that trained these weights, and the run's steps and
@@ -86,7 +93,7 @@ class Evaluation:
         if self.number is None:
             return None
         budget = budget_of(self.spec.training, open_corpus(self.paths.data, "train"))
-        return self.method.stages(budget)[self.number]
+        return self.method().stages(budget)[self.number]
 
     def key(self, decoding: str) -> str:
         """Return a digest of everything that decides the answers under a decoding."""
@@ -125,11 +132,12 @@ class Evaluation:
     def asked(self, decoding: str) -> Answered:
         """Let the method answer all tests under a decoding."""
         settings, evaluation, stage = self.spec.evaluation.decodings[decoding], self.spec.evaluation, self.stage
-        stochastic = self.method.stochastic(decoding_of(settings, evaluation, 0))
+        method = self.method(decoding)
+        stochastic = method.stochastic(decoding_of(settings, evaluation, 0))
         seeds, answer_only = range(settings.seeds if stochastic else 1), not reads_steps(self.tests)
         decodings = [decoding_of(settings, evaluation, seed, answer_only, stage) for seed in seeds]
         tokenizer, note = load_tokenizer(self.paths.data), f"{decoding}, {stage.name}" if stage else decoding
-        rows = answer_tests(self.method, tokenizer, self.tests, decodings, self.spec, note)
+        rows = answer_tests(method, tokenizer, self.tests, decodings, self.spec, note)
         return Answered(rows, stochastic, ended(self.made))
 
     def outcome(self, decoding: str) -> Outcome:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from benchmarks.studies.micro_batches import rows_per_pass
+from benchmarks.studies.reasons import SettingsError, checked
 from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -67,6 +68,24 @@ class RunSpec(Strict):
     analysis: AnalysisSpec = AnalysisSpec()
     starts_from: str | None
     starts_at: str | None = None  # the folder of the run that it starts from, possibly in another study
+
+    def answering(self, decoding: str) -> RunSpec:
+        """Return the run as it answers under a decoding: with the options that this changes."""
+        return self.model_copy(update={"options": self.options | self.evaluation.decodings[decoding].options})
+
+    def checked(self) -> RunSpec:
+        """Return the run itself, or raise an error that names a decoding whose options a trained model cannot take."""
+        method = get_method(self.method)
+        for name, decoding in self.evaluation.decodings.items():
+            if fixed := sorted(decoding.options.keys() - set(method.answering_options)):
+                raise SettingsError(
+                    f"{self.block}/{self.row}, decoding {name!r}: a trained {self.method} cannot change `{fixed[0]}` "
+                    f"(it can: {', '.join(method.answering_options) or 'none'}); `only` names whom a decoding is for"
+                )
+            if decoding.options:
+                place = f"{self.block}/{self.row}, decoding {name!r}, options"
+                checked(method.Options, self.answering(name).options, place)
+        return self
 
     @property
     def folder(self) -> str:

@@ -121,6 +121,9 @@ class DecodingSpec(Strict):
     top_p: float = Field(default=1.0, gt=0, le=1)
     seeds: int = Field(default=5, ge=1)
     only: tuple[str, ...] | None = Field(default=None, description="methods that this decoding is for; default: all")
+    options: dict[str, Any] = added_field(
+        {}, description="options in the place of the run's own, of those that a method can change without training"
+    )
 
 
 class EvaluationSpec(Strict):
@@ -136,6 +139,8 @@ class EvaluationSpec(Strict):
             raise ValueError("one decoding must be named `default`: the main table shows it")
         if value["default"].only is not None:
             raise ValueError("`default` is for all methods: leave out its `only`")
+        if value["default"].options:
+            raise ValueError("`default` answers by the run's own options: leave out its `options`")
         return value
 
     @model_validator(mode="after")
@@ -149,7 +154,7 @@ class EvaluationSpec(Strict):
     @field_validator("decodings")
     @classmethod
     def _controls_decode_as_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
-        shared = {"tokens", "latents", "temperature", "top_p"}
+        shared = {"tokens", "latents", "temperature", "top_p", "options"}
         for name, spec in value.items():
             if spec.thoughts != "own" and spec.model_dump(include=shared) != value["default"].model_dump(
                 include=shared

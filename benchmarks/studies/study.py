@@ -175,7 +175,7 @@ class Study(Strict):
             analysis=self.analysis,
             starts_from=start and start.id,
             starts_at=start and self._source(start).folder,
-        )
+        ).checked()
 
     def _training_of(self, block: Block, row: Row) -> dict[str, Any]:
         """Return the training settings: the study's, overridden by the row's, then by the block's. A budget replaces an
@@ -240,13 +240,13 @@ class Study(Strict):
         return Row(id=method, method=method, backbone=backbone)
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
-        """Return the tests of a block and the decodings of a row. Controls of latents are left out for a method without
-        latents."""
+        """Return a block's tests and a row's decodings, without controls of latents if the method has none."""
         own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or row.method in v.only}
         if not get_method(row.method).has_latents:
             own = {k: v for k, v in own.items() if v.thoughts == "own"}
-        fields = self.evaluation.model_dump(exclude={"tests", "decodings"})
-        return EvaluationSpec(tests=self.tests_of(block), decodings=own | row.decodings, **fields)
+        decodings = {name: decoding.model_dump() for name, decoding in (own | row.decodings).items()}
+        fields = self.evaluation.model_dump() | {"tests": self.tests_of(block), "decodings": decodings}
+        return checked(EvaluationSpec, fields, f"{block.id}/{row.id}, evaluation")
 
 
 def study_path(name: str) -> Path:

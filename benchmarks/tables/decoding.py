@@ -70,4 +70,5 @@ def _described(name: str, spec: DecodingSpec) -> str:
     }
     seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
     only = f"; for {', '.join(spec.only)} only" if spec.only else ""
-    return f"{heading(name)}: tokens {tokens}, latents {latents[spec.latents]}; {seeds}{only}."
+    options = "".join(f", {option} {value}" for option, value in spec.options.items())
+    return f"{heading(name)}: tokens {tokens}, latents {latents[spec.latents]}{options}; {seeds}{only}."
