@@ -50,6 +50,8 @@ class MyMethod(Method):
     # - `caches_in_training`: whether `forward` reads a KV cache (no). Activations cannot be recomputed then.
     # - `even_passes`: whether all micro-batches call the same modules in the same order (yes). Training on several
     #   ranks relies on this and on `batch_terms`.
+    # - `answering_options`: options that a decoding of a study may change after training (none).
+    # - `tested_options`: options that the conformance tests build the method with (the defaults).
 
     def __init__(self, options: MyMethodOptions, setup: Setup) -> None:
         super().__init__(options, setup)
