@@ -246,13 +246,13 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A single batch in which R shows no activity does not make R dead."""
-    monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("loss",))])
+    monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("cross_entropy",))])
     monkeypatch.setattr(CoTSFT, "observed", lambda _, statistics: {"alive": statistics.get("alive", 0.0)})
     monkeypatch.setattr(CoTSFT, "warnings", lambda _, observed: [] if observed["alive"] else ["dead"])
     alive = {5: 1.0, 10: 0.0}  # by step; the first validation has the lowest loss
 
     def validated(engine: Engine, data: StageData, at: Context, rows: int) -> steps.Sums:
-        return steps.Sums({"loss": float(at.step)}, statistics={"alive": alive[at.step]})
+        return steps.Sums({"cross_entropy": float(at.step)}, statistics={"alive": alive[at.step]})
 
     monkeypatch.setattr(training, "validation_sums", validated)
     spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(prepared, tmp_path)
@@ -269,11 +269,11 @@ def test_every_stage_selects_weights_of_its_own(
 
     The record has the losses of the weights that it names.
     """
-    selecting = [Stage(name, 0.5, select_on=("loss",)) for name in ("first", "second")]
+    selecting = [Stage(name, 0.5, select_on=("cross_entropy",)) for name in ("first", "second")]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
     losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage has the lowest loss
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": losses[at.step]})
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": losses[at.step]})
     )
     spec = run_of(small_study(ROWS, training={"checkpoint_seconds": 900}), "cot_sft")
     trainer = training.Trainer(spec, fresh(prepared, tmp_path))
@@ -287,7 +287,7 @@ def test_every_stage_selects_weights_of_its_own(
     assert all(torch.equal(load_file(selected)[name], tensor) for name, tensor in first.items())
     trainer._end_stage()
     chosen = [(stage["selected_step"], stage["validation"]) for stage in trainer.position.stages]
-    assert chosen == [(3, {"loss": 1.0}), (8, {"loss": 3.0})]
+    assert chosen == [(3, {"cross_entropy": 1.0}), (8, {"cross_entropy": 3.0})]
 
 
 def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
@@ -296,9 +296,9 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
     """A try that was killed may have selected better weights after the checkpoint, and the next try finds others."""
     losses = {2: 2.0, 4: 1.0, 6: 3.0, 8: 3.0, 10: 3.0}
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": losses[at.step]})
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": losses[at.step]})
     )
-    monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("only", 1.0, select_on=("loss",))])
+    monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("only", 1.0, select_on=("cross_entropy",))])
     spec = run_of(small_study(ROWS, training={"validations": 5, "epochs": 1}), "cot_sft")
     results = fresh(prepared, tmp_path)
     monkeypatch.setattr(training.Trainer, "_agreed_to_save", lambda trainer: trainer.position.step == 3)
@@ -321,18 +321,22 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This distinguishes a curriculum whose last stage goes wrong from one that never went well."""
-    stages = [Stage("first", 0.5), Stage("second", 0.5, select_on=("loss",))]
+    stages = [Stage("first", 0.5), Stage("second", 0.5, select_on=("cross_entropy",))]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": float(at.step)})
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
     )
     spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(prepared, tmp_path)
     record = training.Trainer(spec, results).run()
     chosen = [(stage["selected_step"], stage["validation"]) for stage in record["stages"]]
-    assert chosen == [(None, {"loss": 5.0}), (8, {"loss": 8.0})]
+    assert chosen == [(None, {"cross_entropy": 5.0}), (8, {"cross_entropy": 8.0})]
     logged = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
     lines = [line for line in logged if line["kind"] == "validation"]
-    assert [(line["stage"], line["loss"]) for line in lines] == [("first", 5.0), ("second", 8.0), ("second", 10.0)]
+    assert [(line["stage"], line["cross_entropy"]) for line in lines] == [
+        ("first", 5.0),
+        ("second", 8.0),
+        ("second", 10.0),
+    ]
     assert ["selected_step" in line for line in lines] == [False, True, True]
 
 
@@ -343,10 +347,14 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
 
     Weights from a try that was killed are kept too, and a run that lacks some is not complete.
     """
-    stages = [Stage("first", 0.4, select_on=("loss",)), Stage("second", 0.3, answers=False), Stage("third", 0.3)]
+    stages = [
+        Stage("first", 0.4, select_on=("cross_entropy",)),
+        Stage("second", 0.3, answers=False),
+        Stage("third", 0.3),
+    ]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"loss": float(at.step)})
+        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
     )
     plain, keeping = (run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft") for keep in (False, True))
     record = start.train(plain, fresh(prepared, tmp_path / "plain"))
