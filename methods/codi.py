@@ -152,7 +152,7 @@ class CODI(Method):
         for _ in range(self.options.num_latents):
             latents.append(swap_latents(self.project(prefix.hidden), decoding))
             prefix = extend(prefix, latents[-1])
-        return prefix, torch.stack(latents, dim=1) if latents else torch.zeros_like(prefix.hidden[:, None])[:, :0]
+        return prefix, torch.stack(latents, dim=1) if latents else prefix.hidden[:, None][:, :0]
 
     # -- inference
 

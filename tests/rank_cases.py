@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.engine import Phase, Ranks, build_engine
+from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.training import steps
 from benchmarks.training.features import FeatureStore
@@ -152,6 +153,9 @@ def said_of_no_number(ranks: Ranks) -> str:
     data = steps.StageData(method, problems, stage, 0, None)
     engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, Phase(1, 8), ranks)
     output_of = engine.output
+    assert isinstance(engine, DeepSpeedEngine)
+    own, world = engine.engine.data_parallel_group, torch.distributed.group.WORLD
+    assert own is not world and _timeout(own) == _timeout(world), "the group that ZeRO communicates over waits as long"
 
     def spoiled(batch: Batch, context: Context) -> Output:
         output = output_of(batch, context)
@@ -166,6 +170,10 @@ def said_of_no_number(ranks: Ranks) -> str:
     finally:
         engine.close()
     return "nothing"
+
+
+def _timeout(group: Any) -> Any:
+    return group._get_backend(torch.device("cpu")).options._timeout
 
 
 def _copies(kind: str, tensors: Any) -> dict[str, Tensor]:

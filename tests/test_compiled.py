@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 
 from benchmarks.engine import Phase, Ranks, build_engine, pick_device
 from benchmarks.engine.sharded import DeepSpeedEngine
@@ -119,6 +120,7 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
         with prepared_for_answers(method, engine):
             compiled = {part: compiled_parts(module) for part, module in method.named_children()}
             assert {part: names for part, names in compiled.items() if names} == expected
+            assert inductor.compile_threads == torch.get_num_threads()
             assert said() == plain
         assert not compiled_parts(method)
     with pytest.raises(RuntimeError, match="failed"), prepared_for_answers(method, engine):

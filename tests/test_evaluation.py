@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,11 +164,15 @@ def test_one_trained_model_answers_with_several_options(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them is in memory at a time, and is kept as long as the next decoding has the same options."""
-    loaded: list[str] = []
+    loaded, kept = list[str](), list[weakref.ref[Method]]()
 
     def load(spec: RunSpec, results: Path, stage: int | None, decoding: str) -> Method:
         loaded.append(decoding)
-        return method_for_answers(spec, results, stage, decoding)
+        gc.collect()
+        assert not any(method() for method in kept)
+        method = method_for_answers(spec, results, stage, decoding)
+        kept.append(weakref.ref(method))
+        return method
 
     monkeypatch.setattr(evaluation, "method_for_answers", load)
     row = {"id": "codi", "method": "codi", "options": {"num_latents": 3}}

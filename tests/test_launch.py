@@ -288,6 +288,15 @@ def test_a_group_waits_for_longer_than_the_launcher_does(bare: pytest.MonkeyPatc
     assert own["timeout"] == clone["timeout"] > timedelta(seconds=900 + launch.GRACE)
 
 
+def test_a_rank_that_failed_waits_for_nothing_on_its_way_out() -> None:
+    code = (
+        "import atexit, time; from benchmarks.rank import leave\n"
+        "atexit.register(time.sleep, 60); print('said'); leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (3, "said\n")
+
+
 def test_a_rank_that_sees_one_gpu_takes_that_one(bare: pytest.MonkeyPatch) -> None:
     """As under a scheduler that binds each task to its own."""
     taken: list[int] = []

@@ -31,6 +31,7 @@ from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study, load_study
 from benchmarks.training import start
 from methods.base import Budget
+from methods.errors import InputError
 from small import PLANNED, OneOf, small_study
 from tiny import make
 
@@ -214,7 +215,14 @@ def test_data_of_which_nothing_is_left_to_train_on_have_no_plan(data: dict[str, 
         expected_lengths(DataSpec(**data), TokenizerSpec(trained=512))
 
 
-def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_the_paper_that_there_is_none_of_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"numbers\.yaml has no table 'main_1b': .* is one of main_0\.5b"):
+        plan(small_study(PLANNED, paper="main_1b"), tmp_path)
+
+
+def test_a_plan_downloads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """This includes a data set that the folder of published files lacks, which would otherwise be read from the hub."""
     monkeypatch.setenv(sources.FOLDER, str(tmp_path))
     monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
@@ -225,6 +233,7 @@ def test_a_plan_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k/train.jsonl").write_text("cut")  # a file that cannot be used counts as missing
     assert expected_lengths(DataSpec(train="gsm8k"), TokenizerSpec(trained=512)).basis == found.basis
+    assert "lengths are assumed, because the published rows cannot be read: " in caplog.text
 
 
 def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:

@@ -260,7 +260,7 @@ def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
         odd = f"{card.name} ({split}) from {where} has {len(rows)} rows instead of {card.counts[split]}"
         if card.counted(split):
             raise DataError(f"{odd}; fetch it again")
-        log.warning("%s, which nobody has published a checksum of: they are used if all of them are there", odd)
+        log.warning("%s. The number is assumed, and these rows are used: make sure that the file is whole", odd)
     expected = card.records[split]
     if expected is not None and (found := digest(rows)) != expected:
         raise DataError(

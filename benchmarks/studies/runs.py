@@ -73,7 +73,7 @@ class RunSpec(Strict):
         """Return the run as it answers under a decoding: with the options that this changes."""
         return self.model_copy(update={"options": self.options | self.evaluation.decodings[decoding].options})
 
-    def checked(self) -> RunSpec:
+    def with_valid_decodings(self) -> RunSpec:
         """Return the run itself, or raise an error that names a decoding whose options a trained model cannot take."""
         method = get_method(self.method)
         for name, decoding in self.evaluation.decodings.items():

@@ -175,7 +175,7 @@ class Study(Strict):
             analysis=self.analysis,
             starts_from=start and start.id,
             starts_at=start and self._source(start).folder,
-        ).checked()
+        ).with_valid_decodings()
 
     def _training_of(self, block: Block, row: Row) -> dict[str, Any]:
         """Return the training settings: the study's, overridden by the row's, then by the block's. A budget replaces an

@@ -52,10 +52,6 @@ class ClaimsTable(Maker):
     def frame(self) -> pd.DataFrame:
         return claims_frame(self.findings)
 
-    @property
-    def paired_tests(self) -> pd.DataFrame:
-        return self.summary.pairs
-
     def legend(self) -> Iterable[str]:
         yield from LEGEND
         pairs = [(table, study) for table, found in self._records.by_table.items() for study, _ in found]
