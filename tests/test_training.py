@@ -265,10 +265,7 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
 def test_every_stage_selects_weights_of_its_own(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights that an earlier stage selected stay while a checkpoint belongs to it: a killed run has to end it again.
-
-    The record has the losses of the weights that it names.
-    """
+    """An earlier stage's selected weights stay while a checkpoint belongs to it: a killed run has to end it again."""
     selecting = [Stage(name, 0.5, select_on=("cross_entropy",)) for name in ("first", "second")]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
     losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage has the lowest loss
@@ -343,15 +340,9 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
 def test_weights_of_stages_are_kept_where_that_is_asked(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """These are the (selected) weights that each stage ended with, if it can answer and is not the last.
-
-    Weights from a try that was killed are kept too, and a run that lacks some is not complete.
-    """
-    stages = [
-        Stage("first", 0.4, select_on=("cross_entropy",)),
-        Stage("second", 0.3, answers=False),
-        Stage("third", 0.3),
-    ]
+    """Those of a killed try are kept too, and a run that lacks some is not complete."""
+    first, second = Stage("first", 0.4, select_on=("cross_entropy",)), Stage("second", 0.3, answers=False)
+    stages = [first, second, Stage("third", 0.3)]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})

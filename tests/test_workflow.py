@@ -301,12 +301,15 @@ def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments:
     assert re.search(message, output), output
 
 
-def test_a_test_set_that_there_is_none_of_is_refused_before_anything_runs(finished: Path) -> None:
+def test_a_test_set_or_table_that_there_is_none_of_is_refused_before_anything_runs(finished: Path) -> None:
     text = (finished / "workflows/config/smoke.yaml").read_text()
     text = text.replace("name: smoke", "name: mine").replace("tests: [", "tests: [svmp, ")
     (finished / "mine.yaml").write_text(text)
     output = snakemake(finished, "--dry-run", "--configfile", "mine.yaml", "--", TARGET, fails=True)
     assert "no data set is named 'svmp'; did you mean `svamp`?" in output and "Traceback" not in output
+    (finished / "mine.yaml").write_text(text.replace("tests: [svmp, ", "tests: [") + "paper: main_1b\n")
+    output = snakemake(finished, "--dry-run", "--configfile", "mine.yaml", "--", TARGET, fails=True)
+    assert "numbers.yaml has no table 'main_1b'" in output and "Traceback" not in output
 
 
 def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
