@@ -18,7 +18,7 @@ from benchmarks.analysis import stage
 from benchmarks.analysis.by_hand import changes, marked_changes, parse_dims
 from benchmarks.analysis.digits import digits_of
 from benchmarks.analysis.measures import MEASURES
-from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
+from benchmarks.analysis.reading import Analysis, analysed, analyses, read_analysis, record_path
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.steering import clique_effects
 from benchmarks.checkpoints import save_weights
@@ -235,6 +235,18 @@ def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Ana
     del record["weights_sha256"]  # as in older records
     write_json(record_path(tmp_path, spec), record)
     assert read().record.weights_sha256 is None
+
+
+def test_an_analysis_that_cannot_be_used_is_named_and_left_out(
+    analysis: Analysis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = study()
+    assert analyses(own, tmp_path) == [] and not caplog.messages, "one that is not there yet is no news"
+    path = record_path(tmp_path, analysis.spec)
+    write_json(path, read_json(analysis.folder / "analysis.json"))
+    assert [found.spec.id for found in analyses(own, tmp_path)] == [RUN] and not caplog.messages
+    path.write_text("cut")
+    assert analyses(own, tmp_path) == [] and "analysis.json, line 1: broken JSON" in caplog.text
 
 
 def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:

@@ -19,7 +19,7 @@ from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import Phase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.files import read_json
-from benchmarks.plan import refusals
+from benchmarks.plan import costs, refusals
 from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run
 from benchmarks.plan.counting import example
 from benchmarks.plan.hardware import GPU, GPUS
@@ -213,6 +213,17 @@ def test_data_that_were_prepared_for_other_settings_are_not_planned_with(prepare
 def test_data_of_which_nothing_is_left_to_train_on_have_no_plan(data: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         expected_lengths(DataSpec(**data), TokenizerSpec(trained=512))
+
+
+def test_a_run_that_cannot_be_planned_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its method is built on a backbone of one layer, and may refuse that."""
+
+    def refuse(*_: object) -> RunPlan:
+        raise InputError("too few layers")
+
+    monkeypatch.setattr(costs, "plan_run", refuse)
+    with pytest.raises(InputError, match=r"^equation/cot_sft/s0: too few layers$"):
+        plan(small_study(PLANNED[:1]), tmp_path)
 
 
 def test_a_table_of_the_paper_that_there_is_none_of_is_refused_before_anything_runs(tmp_path: Path) -> None:
