@@ -12,8 +12,8 @@ def _modules(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks.{name}" for name in names)
 
 
-ANSWERS = _modules("evaluation.answering", "evaluation.casting", "models", "engine.device", "engine.layers")
-ANSWERS += _modules("data.tokenizers")
+MODELS = ("methods.registry", *_modules("models", "data.tokenizers"))
+ANSWERS = (*MODELS, *_modules("evaluation.answering", "evaluation.casting", "engine.device", "engine.layers"))
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
 TABLES += _modules("plan.hardware", "timing.other_load", "timing.pace")
@@ -26,9 +26,9 @@ CODE: dict[str, tuple[str, ...]] = {
     # The code that the weights of a run depend on. All engines are listed, because any of them may resume another's
     # checkpoint; data cards are not, because they carry versions
     "train": (
-        *_modules("training.stage", "training.loop", "training.position", "models"),
+        *MODELS,
         *STEPS,
-        *_modules("data.records", "data.loading", "data.tokenizers"),
+        *_modules("training.stage", "training.loop", "training.position", "data.corpus"),
     ),
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "training.budgets", "scoring")),

@@ -32,7 +32,7 @@ class Locked(InputError):
 
 
 class RunLocked(Locked):
-    """Raised when another live process works in the directory of a run."""
+    """Raised when another live process writes into the same directory of a run."""
 
 
 class FileLock:
@@ -94,7 +94,7 @@ class FileLock:
 
 
 class RunLock(FileLock):
-    """A lock on the directory of a run: one live process may write in it at a time."""
+    """A lock on a directory that stages of a run write: one live process may write in it at a time."""
 
     error = RunLocked
 

@@ -6,6 +6,7 @@ precision is left to autocast. Attention is PyTorch's scaled dot product attenti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -161,17 +162,34 @@ def load_backbone(
     revision: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Backbone:
-    """Return the backbone that a study names. A pretrained checkpoint comes with its own configuration."""
+    """Return the backbone that a study names. A pretrained checkpoint comes with its own configuration. Raise
+    InputError if it has dropout, whose draws would depend on everything that was drawn before."""
+    config = _published(pretrained, revision, vocab_size) if pretrained else _configured(name, vocab_size, overrides)
+    for field, value in config.to_dict().items():
+        if re.search(r"dropout|pdrop", field) and value:
+            raise InputError(
+                f"`{field}` of backbone {pretrained or name} is {value}: set it to 0. A run with dropout could not be "
+                "resumed with the same result"
+            )
+    return Backbone(config, pretrained, revision)
+
+
+def _published(checkpoint: str, revision: str | None, vocab_size: int) -> PreTrainedConfig:
     from transformers import AutoConfig
 
-    if pretrained:
-        config = AutoConfig.from_pretrained(pretrained, revision=revision)
-        if vocab_size > config.vocab_size:
-            raise InputError(
-                f"the tokenizer has {vocab_size} tokens, and {pretrained} has embeddings of "
-                f"{config.vocab_size}: name the checkpoint's own as `tokenizer`"
-            )
-        return Backbone(config, pretrained, revision)
+    config = AutoConfig.from_pretrained(checkpoint, revision=revision)
+    if vocab_size > config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {vocab_size} tokens, and {checkpoint} has embeddings of "
+            f"{config.vocab_size}: name the checkpoint's own as `tokenizer`"
+        )
+    return config
+
+
+def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None) -> PreTrainedConfig:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
     if name not in CONFIGURATIONS:
         near = suggestion(name, CONFIGURATIONS)
         raise InputError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
@@ -184,7 +202,12 @@ def load_backbone(
             raise InputError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
     fields = CONFIGURATIONS[name] | dict(overrides or {})
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
-    return Backbone(AutoConfig.for_model(fields.pop("model_type"), **fields))
+    if "rope_theta" in fields and "rope_parameters" in fields:  # transformers would take the second's
+        fields["rope_parameters"] = fields["rope_parameters"] | {"rope_theta": fields.pop("rope_theta")}
+    try:
+        return AutoConfig.for_model(fields.pop("model_type"), **fields)
+    except StrictDataclassError as error:
+        raise InputError(f"`overrides` of backbone {name}: {' '.join(str(error).split())}") from error
 
 
 def label_loss(

@@ -38,6 +38,20 @@ def test_a_row_is_read_from_the_folder(folder: Path):
     assert (row.question, row.solution, row.answer) == ("How many?", "It is 1+1=<<1+1=2>>2.", "2")
 
 
+def test_answers_are_numbers_where_they_are_scored_as_numbers(folder: Path):
+    (folder / "gsm8k/train.jsonl").write_text(GOOD.replace("#### 2", "#### yes"))
+    (row,) = small_gsm8k(scorer="copy").rows("train")
+    assert row.answer == "yes"
+
+
+def test_a_data_set_may_be_on_the_hub_alone(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: [json.loads(GOOD)])
+    assert len(small_gsm8k(files={}).rows("train")) == 1
+    monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: 1 / 0)
+    with pytest.raises(DataError, match=f"Check the network, or give its card `files`.*{FOLDER}"):
+        small_gsm8k(files={}).rows("train")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -7,8 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.data import load_records, load_tokenizer, normalise, open_corpus, open_test, prepare, store, vocabulary
+from benchmarks.data import (
+    TestSet,
+    load_records,
+    load_tokenizer,
+    normalise,
+    open_corpus,
+    open_test,
+    prepare,
+    store,
+    vocabulary,
+)
 from benchmarks.data.records import DataError, Record
+from benchmarks.data.tokenizers import texts, train_bpe
 from benchmarks.studies.study import Study
 
 TESTS = ("embedded_in_domain", "embedded_reworded")
@@ -51,7 +62,7 @@ def test_a_question_that_is_there_again_is_the_first_one() -> None:
     """As for overlaps with training, punctuation is ignored and numbers are compared by value."""
     texts = ["She has 2 cats.", "Of 3 cats?", "she has 2.0 cats", "She has 22 cats."]
     ids = ["a", "b", "c", "d"]
-    tests = store.TestSet("some", ids, texts, [[0]] * 4, ["2"] * 4, [None] * 4, [False] * 4)
+    tests = TestSet("some", ids, texts, [[0]] * 4, ["2"] * 4, [None] * 4, [False] * 4)
     assert tests.same_as == ["a", "b", "a", "d"]
 
 
@@ -84,6 +95,19 @@ def test_done_says_what_was_used(prepared: Path):
     assert done["counts"] == {"published": 20_000, "usable": 20_000, "train": 300, "validation": 20, "too_long": 0}
     assert done["overlaps"][TESTS[0]] == {"questions": 500, "shared_with_train": 0, "distinct": 500}
     assert done["cards"]["embedded"]["records"]["train"] == done["digests"]["embedded/train"]
+
+
+def test_the_digest_is_of_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A tokenizer in a folder may become another one under its name."""
+    found = set()
+    for place, size in (("a", 400), ("b", 400), ("c", 500)):
+        study = make_study()
+        monkeypatch.setattr(store, "make_tokenizer", lambda _, rows, size=size: train_bpe(texts(rows), size))
+        folder = prepare(study, study.blocks[0], tmp_path / place)
+        found.add(
+            (size, json.loads((folder / "done.json").read_text())["tokenised"], open_corpus(folder, "train").sha256)
+        )
+    assert len(found) == len({tokens for *_, tokens in found}) == len({all_ for _, all_, _ in found}) == 2
 
 
 def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.data import decode, load_records, make_tokenizer, vocabulary
 from benchmarks.data.records import DataError
-from benchmarks.data.tokenizers import FOLDER, PUBLISHED
+from benchmarks.data.tokenizers import FOLDER, PUBLISHED, word_level
 from benchmarks.studies.specs import TokenizerSpec
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
@@ -75,3 +75,10 @@ def test_words_are_single_tokens_and_text_comes_back():
         words.encode(" (Thinking speed: 5)")  # all speeds would be read as the same
     again = make_tokenizer(TokenizerSpec(trained="words"), records)
     assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+
+
+def test_every_word_has_a_token():
+    """The library's default keeps the most frequent 30,000."""
+    numbers = [str(number) for number in range(31_000)]
+    tokenizer = word_level(iter(numbers))
+    assert tokenizer.unk_token_id not in tokenizer.encode(" ".join(numbers))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from methods.backbone import causal_mask, label_loss, load_backbone
+from methods.backbone import CONFIGURATIONS, causal_mask, label_loss, load_backbone
 from methods.collating import IGNORE, labelled
 from methods.decoding import batch_prompts, choose, decode, end_where, from_nucleus, prefill
 from methods.draws import key, normal, question_keys, uniform
@@ -157,6 +157,12 @@ def test_a_mask_that_attention_would_ignore_is_refused(lm) -> None:
         lm.base_model(input_ids=ids[1:, 1:], position_ids=torch.tensor([[1]])).last_hidden_state[0, -1],
         atol=1e-6,
     )
+
+
+def test_rotations_are_those_that_are_asked_for() -> None:
+    for name in CONFIGURATIONS:
+        config = load_backbone(name, 40, overrides={"rope_theta": 5000.0}).config
+        assert config.rope_parameters["rope_theta"] == 5000.0
 
 
 def test_a_tokenizer_with_more_tokens_than_a_checkpoint_embeds_is_refused(tmp_path: Path) -> None:

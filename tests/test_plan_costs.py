@@ -226,6 +226,18 @@ def test_a_run_that_cannot_be_planned_is_named(tmp_path: Path, monkeypatch: pyte
         plan(small_study(PLANNED[:1]), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backbone": {"pretrained": "Qwen/Qwen2.5-0.5B"}}, r"cannot tell the size of Qwen/Qwen2\.5-0\.5B: beside"),
+        ({"tokenizer": {"pretrained": "some/tokenizer"}}, r"the size of its vocabulary is not known .* data small"),
+    ],
+)
+def test_no_size_is_made_up(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        plan(small_study(PLANNED[:1], **changes), tmp_path)
+
+
 def test_a_table_of_the_paper_that_there_is_none_of_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"numbers\.yaml has no table 'main_1b': .* is one of main_0\.5b"):
         plan(small_study(PLANNED, paper="main_1b"), tmp_path)

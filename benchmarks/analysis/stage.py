@@ -46,7 +46,8 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     if name is None:
         raise NoLatents(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
     made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)
-    with RunLock(paths.run):
+    path = record_path(results, spec)
+    with RunLock(path.parent):
         speaker = Speaker.load(spec, results)
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
         tests = [speaker.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
@@ -60,7 +61,6 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "samples": _samples(speaker, tests),
         }
         extra = _digits(speaker, tests, decoding, frames)
-        path = record_path(results, spec)
         files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
             "run": spec.id,

@@ -2,10 +2,11 @@
 
 from benchmarks.data.batching import epoch_batches
 from benchmarks.data.cards import Card
+from benchmarks.data.corpus import Corpus, TestSet, load_tokenizer, open_corpus, open_test
 from benchmarks.data.loading import get_dataset, load_records
 from benchmarks.data.records import DataError, Record, normalise
 from benchmarks.data.sources import DATASETS
-from benchmarks.data.store import Corpus, TestSet, load_tokenizer, open_corpus, open_test, prepare
+from benchmarks.data.store import prepare
 from benchmarks.data.tokenizers import decode, make_tokenizer, vocabulary
 
 __all__ = [

@@ -136,7 +136,7 @@ class DataSet:
         folder = os.environ.get(FOLDER)
         if not folder:
             return False
-        return any((Path(folder) / file.path).exists() for file in self.card.files[split])
+        return any((Path(folder) / file.path).exists() for file in self.card.files.get(split, ()))
 
     def _from_folder(self, split: str, folder: Path) -> list[Raw]:
         rows: list[Raw] = []
@@ -180,7 +180,11 @@ class DataSet:
 
     def _fix(self, split: str, folder: Path | None) -> str:
         """Return instructions for placing a split's files where they are read from."""
-        files = [f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in self.card.files[split]]
+        files = [
+            f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in self.card.files.get(split, ())
+        ]
+        if not files:
+            return f"give its card `files`, to be read from the folder that {FOLDER} names"
         wanted = f"{', '.join(files)}, from {self.card.source}"
         if folder is None:
             return f"set {FOLDER} to a folder with {wanted}"
@@ -189,7 +193,7 @@ class DataSet:
     def _convert(self, place: str, row: Fields) -> Raw:
         try:
             raw = replace(self.convert(row), place=place)
-            if not is_number(raw.answer) and not self.card.ragged:
+            if self.card.numeric and not self.card.ragged and not is_number(raw.answer):
                 raise DataError(f"the answer {raw.answer!r} is no number")
             return raw
         except KeyError as error:

@@ -1,4 +1,4 @@
-"""The tokenised data of a block on disk: written once by :func:`prepare`, then memory-mapped."""
+"""Prepare the data of a block: read, split, tokenise, and write them once."""
 
 from __future__ import annotations
 
@@ -9,110 +9,27 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from datasets import Dataset, Features, List, Value, disable_progress_bars, load_from_disk
+from datasets import Dataset, disable_progress_bars, load_from_disk
 
+from benchmarks.data.corpus import TEST, TRAINING, Corpus, list_sizes
 from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
-from benchmarks.data.records import DataError, Record, digest, normalise
+from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import make_tokenizer
 from benchmarks.files import BrokenRecord, read_json, sync, write_json
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
-from methods.base import Example
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
 
 log = logging.getLogger(__name__)
-LAYOUT = "1"  # change it when data prepared by older versions must not be used any more
-
-IDS = List(Value("int32"))
-TRAINING = Features({"id": Value("string"), "question": IDS, "steps": List(IDS), "answer": IDS})
-TEST = Features(
-    {
-        "id": Value("string"),
-        "text": Value("string"),
-        "question": IDS,
-        "answer": Value("string"),
-        "n_steps": Value("int32"),
-        "overlap": Value("bool"),
-    }
-)
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Training or validation examples, memory-mapped."""
-
-    dataset: Dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """(N,) tokens of question, steps and answer together, computed from the offsets of the stored lists."""
-        table = self.dataset.data
-        return _sizes(table, "question") + self._step_sizes[0] + _sizes(table, "answer")
-
-    @cached_property
-    def chain_lengths(self) -> np.ndarray:
-        """(N,) tokens of the steps, if each step ends with a newline of one token."""
-        tokens, steps = self._step_sizes
-        return tokens + steps
-
-    @cached_property
-    def _step_sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) tokens of all steps together, and (N,) numbers of steps."""
-        chunks = self.dataset.data.column("steps").chunks
-        outer = [_offsets(chunk) for chunk in chunks]
-        inner = [_offsets(chunk.values) for chunk in chunks]
-        tokens = [np.diff(starts[bounds]) for bounds, starts in zip(outer, inner, strict=True)]
-        return np.concatenate(tokens).astype(np.int64), np.concatenate([np.diff(bounds) for bounds in outer])
-
-    def examples(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
-        rows = self.dataset[[int(i) for i in indices]]
-        return [Example(*row) for row in zip(*(rows[name] for name in TRAINING), strict=True)]
-
-
-def _offsets(array: Any) -> np.ndarray:
-    return array.offsets.to_numpy()
-
-
-def _sizes(table: Any, column: str) -> np.ndarray:
-    return np.concatenate([np.diff(_offsets(chunk)) for chunk in table.column(column).chunks]).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """A test set: questions as text and as ids, gold answers as text, and whether each
-    question is also in the training data."""
-
-    __test__ = False  # not a test class, although pytest would take it for one
-
-    name: str
-    ids: list[str]
-    texts: list[str]
-    questions: list[list[int]]
-    answers: list[str]
-    n_steps: list[int | None]
-    overlap: list[bool]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def same_as(self) -> list[str]:
-        """For each question, the id of the first one that is the same (see :func:`normalise`): usually its own."""
-        first: dict[str, str] = {}
-        return [first.setdefault(normalise(text), id) for id, text in zip(self.ids, self.texts, strict=True)]
+LAYOUT = "2"  # change it when data prepared by older versions must not be used any more
 
 
 def prepare(study: Study, block: Block, results: Path) -> Path:
@@ -157,30 +74,6 @@ def require_prepared(study: Study, block: Block, results: Path, file: str) -> No
         raise DataError(
             f"{folder} has not the data that {study.name} asks for: run `marcos-bench data {file} --block {block.id}`"
         )
-
-
-def open_corpus(directory: Path, split: Literal["train", "validation"]) -> Corpus:
-    return Corpus(_open(directory, directory / split))
-
-
-def open_test(directory: Path, name: str) -> TestSet:
-    rows = _open(directory, directory / "tests" / name)[:]
-    return TestSet(name, *(rows[column] for column in TEST))
-
-
-def load_tokenizer(directory: Path) -> Tokenizer:
-    from transformers import AutoTokenizer
-
-    path = directory / "tokenizer"
-    if not path.is_dir():  # transformers would look for it on the hub
-        raise DataError(f"{path} is not there: remove {directory}, and run `marcos-bench data` for the study")
-    return AutoTokenizer.from_pretrained(path)
-
-
-def _open(directory: Path, path: Path) -> Dataset:
-    if not (directory / DONE).is_file() or not path.is_dir():
-        raise DataError(f"{path} is not prepared: run `marcos-bench data` for the study first")
-    return cast(Dataset, load_from_disk(str(path)))
 
 
 def _key(study: Study, block: Block) -> str:
@@ -243,9 +136,16 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         },
         "overlaps": overlaps,
         "tokenizer": {**named.model_dump(mode="json", exclude_none=True), "size": len(tokenizer)},
+        "tokenised": _digest(tokenizer, *stored.values()),
         "tokens_per_epoch": int(stored["train"].lengths.sum()),
     }
     write_json(folder / DONE, done)
+
+
+def _digest(tokenizer: Tokenizer, *corpora: Corpus) -> str:
+    """Return a digest of all that training reads. A tokenizer in a folder may change under its name."""
+    parts = [tokenizer.backend_tokenizer.to_str(), *(corpus.sha256 for corpus in corpora)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int, path: Path) -> Corpus:
@@ -263,7 +163,7 @@ def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int,
 
     columns = {name: [getattr(record, name) for record in records] for name in TRAINING}
     tokenised = Dataset.from_dict(columns).map(tokenise, batched=True, features=TRAINING, new_fingerprint="tokenised")
-    kept = np.flatnonzero(_sizes(tokenised.data, "question") <= longest)
+    kept = np.flatnonzero(list_sizes(tokenised.data, "question") <= longest)
     if not len(kept):
         raise DataError(f"no question of {path.name} has {longest} tokens or fewer; raise `max_question_tokens`")
     tokenised.select(kept).save_to_disk(path)

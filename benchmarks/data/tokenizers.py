@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,8 @@ def word_level(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Split(" ", "removed")]
     )
-    trainer = trainers.WordLevelTrainer(special_tokens=[END, UNKNOWN], show_progress=False)
+    every = sys.maxsize  # by default, the most frequent 30,000 words
+    trainer = trainers.WordLevelTrainer(vocab_size=every, special_tokens=[END, UNKNOWN], show_progress=False)
     tokenizer.train_from_iterator(corpus, trainer)
     return _wrapped(tokenizer, unk_token=UNKNOWN)
 

@@ -69,13 +69,14 @@ class ProcessGroup(Ranks):
 
         self._group, self._heartbeat = group, heartbeat
         self.rank, self.world = group.get_rank(), group.get_world_size()
-        self.local_rank, self.local_world = (int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-        self.node = self.rank // self.local_world
+        self.local_world = int(os.environ["LOCAL_WORLD_SIZE"])
+        # Ranks are placed in blocks. LOCAL_RANK is the number of the GPU: 0 on each rank that sees its own alone
+        self.node, self.local_rank = divmod(self.rank, self.local_world)
 
     @property
     def device(self) -> torch.device:
         found = pick_device()
-        return torch.device("cuda", self.local_rank) if found.type == "cuda" else found
+        return torch.device("cuda", torch.cuda.current_device()) if found.type == "cuda" else found
 
     def beat(self, where: str) -> None:
         if self._heartbeat:

@@ -163,7 +163,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Evaluate a trained run. Return its record."""
     torch.set_num_threads(spec.threads)
     clock, paths, made = time.perf_counter(), Paths(results, spec), environment(spec.method)
-    with RunLock(paths.run):
+    with RunLock(paths.answers):  # not the whole run: it may be timed or analysed meanwhile
         found: dict[str, Outcome] = {}
         for number in (None, *kept_stages(paths)):
             found |= _outcomes(Evaluation(spec, results, made, number))

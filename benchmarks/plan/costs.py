@@ -31,7 +31,7 @@ from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.training.budgets import budget_for
-from methods.backbone import Backbone, load_backbone
+from methods.backbone import CONFIGURATIONS, Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.errors import InputError
 from methods.registry import get_method
@@ -218,10 +218,23 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
 
 def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
     """Return the backbone from its configuration alone. A checkpoint that is not in a local folder is not downloaded:
-    the configuration that the study names stands in for it."""
+    the configuration that the study names stands in for it. Raise InputError if it names none, or if nobody knows the
+    size of the vocabulary."""
     spec = run.backbone
     folder = spec.pretrained if spec.pretrained and Path(spec.pretrained).is_dir() else None
-    return load_backbone(spec.name, vocabulary, folder, None, spec.overrides)
+    if spec.pretrained and not folder and "name" not in spec.model_fields_set:
+        raise InputError(
+            f"{run.id}: a plan downloads nothing, so it cannot tell the size of {spec.pretrained}: beside "
+            f"`pretrained`, name a configuration of that size ({', '.join(CONFIGURATIONS)}), or give a folder "
+            "with the checkpoint"
+        )
+    backbone = load_backbone(spec.name, vocabulary, folder, None, spec.overrides)
+    if not backbone.config.vocab_size:
+        raise InputError(
+            f"{run.id}: the size of its vocabulary is not known before its data are prepared: run `marcos-bench data "
+            f"{run.study}` first"
+        )
+    return backbone
 
 
 def _trained(method: nn.Module, stage: Stage) -> int:

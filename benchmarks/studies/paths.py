@@ -33,6 +33,7 @@ class Paths:
         self.ranks = self.run / "ranks"  # one folder per task: logs and heartbeats of the ranks
         self.model = self.run / "model"  # the final weights, in a folder that can be used without any other file
         self.weights = self.model / WEIGHTS
+        self.answers = self.run / "predictions"
         self.start = results / spec.starts_at / "model" / WEIGHTS if spec.starts_at else None
         self.kept = self.run / "stages"  # the weights that stages ended with, if training keeps them
         self.ended = self.model / "train.json"  # a second copy of the training record: proof that training has ended
@@ -47,4 +48,4 @@ class Paths:
 
     def predictions(self, decoding: str) -> Path:
         """Return the path of the answers to each question under a decoding, or :func:`at_stage`."""
-        return self.run / "predictions" / f"{decoding}.parquet"
+        return self.answers / f"{decoding}.parquet"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks import checkpoints
-from benchmarks.checkpoints import read_weights
+from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.code import CODE
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
@@ -74,8 +74,8 @@ class Trainer:
     def _key(self) -> str:
         """Return a digest of everything that training depends on. A checkpoint is resumed only if its key is the
         same."""
-        parent = checkpoints.digest(self.parent) if self.parent else None
-        data = read_json(self.paths.data / DONE)["digests"][f"{self.spec.data.train}/train"]
+        parent = self.parent.metadata[DIGEST] if self.parent else None
+        data = read_json(self.paths.data / DONE)["tokenised"]
         parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

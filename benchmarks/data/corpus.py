@@ -1,0 +1,139 @@
+"""The tokenised data of a block as training and evaluation read them: memory-mapped from disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset, Features, List, Value, load_from_disk
+
+from benchmarks.data.records import DataError, normalise
+from benchmarks.studies.paths import DONE
+from methods.base import Example
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast as Tokenizer
+
+IDS = List(Value("int32"))
+TRAINING = Features({"id": Value("string"), "question": IDS, "steps": List(IDS), "answer": IDS})
+TEST = Features(
+    {
+        "id": Value("string"),
+        "text": Value("string"),
+        "question": IDS,
+        "answer": Value("string"),
+        "n_steps": Value("int32"),
+        "overlap": Value("bool"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Training or validation examples, memory-mapped."""
+
+    dataset: Dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(N,) tokens of question, steps and answer together, computed from the offsets of the stored lists."""
+        table = self.dataset.data
+        return list_sizes(table, "question") + self._step_sizes[0] + list_sizes(table, "answer")
+
+    @cached_property
+    def chain_lengths(self) -> np.ndarray:
+        """(N,) tokens of the steps, if each step ends with a newline of one token."""
+        tokens, steps = self._step_sizes
+        return tokens + steps
+
+    @cached_property
+    def _step_sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) tokens of all steps together, and (N,) numbers of steps."""
+        chunks = self.dataset.data.column("steps").chunks
+        outer = [_offsets(chunk) for chunk in chunks]
+        inner = [_offsets(chunk.values) for chunk in chunks]
+        tokens = [np.diff(starts[bounds]) for bounds, starts in zip(outer, inner, strict=True)]
+        return np.concatenate(tokens).astype(np.int64), np.concatenate([np.diff(bounds) for bounds in outer])
+
+    @property
+    def sha256(self) -> str:
+        """A digest of the examples, token by token."""
+        whole = hashlib.sha256("\n".join(self.dataset["id"]).encode())
+        for name in ("question", "steps", "answer"):
+            column: Any = self.dataset.data.column(name).combine_chunks()
+            while isinstance(column, pa.ListArray):
+                whole.update(column.value_lengths().to_numpy().tobytes())
+                column = column.flatten()
+            whole.update(column.to_numpy().tobytes())
+        return whole.hexdigest()
+
+    def examples(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
+        rows = self.dataset[[int(i) for i in indices]]
+        return [Example(*row) for row in zip(*(rows[name] for name in TRAINING), strict=True)]
+
+
+def _offsets(array: Any) -> np.ndarray:
+    return array.offsets.to_numpy()
+
+
+def list_sizes(table: Any, column: str) -> np.ndarray:
+    """Return the (N,) numbers of elements of a column of lists."""
+    return np.concatenate([np.diff(_offsets(chunk)) for chunk in table.column(column).chunks]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """A test set: questions as text and as ids, gold answers as text, and whether each
+    question is also in the training data."""
+
+    __test__ = False  # not a test class, although pytest would take it for one
+
+    name: str
+    ids: list[str]
+    texts: list[str]
+    questions: list[list[int]]
+    answers: list[str]
+    n_steps: list[int | None]
+    overlap: list[bool]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def same_as(self) -> list[str]:
+        """For each question, the id of the first one that is the same (see :func:`normalise`): usually its own."""
+        first: dict[str, str] = {}
+        return [first.setdefault(normalise(text), id) for id, text in zip(self.ids, self.texts, strict=True)]
+
+
+def open_corpus(directory: Path, split: Literal["train", "validation"]) -> Corpus:
+    return Corpus(_open(directory, directory / split))
+
+
+def open_test(directory: Path, name: str) -> TestSet:
+    rows = _open(directory, directory / "tests" / name)[:]
+    return TestSet(name, *(rows[column] for column in TEST))
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    from transformers import AutoTokenizer
+
+    path = directory / "tokenizer"
+    if not path.is_dir():  # transformers would look for it on the hub
+        raise DataError(f"{path} is not there: remove {directory}, and run `marcos-bench data` for the study")
+    return AutoTokenizer.from_pretrained(path)
+
+
+def _open(directory: Path, path: Path) -> Dataset:
+    if not (directory / DONE).is_file() or not path.is_dir():
+        raise DataError(f"{path} is not prepared: run `marcos-bench data` for the study first")
+    return cast(Dataset, load_from_disk(str(path)))
