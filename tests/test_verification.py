@@ -317,6 +317,14 @@ def test_a_collection_that_cannot_be_read_is_a_finding_among_others(content: str
     assert "equation/cot/s0 evaluate.json" in {finding.place for finding in findings(folder, "ok")}
 
 
+def test_a_collection_without_a_record_of_the_data_is_found(folder: Path) -> None:
+    """Prepared data are not committed: whoever collects again where they are not loses their record."""
+    content = read_json(path := folder / "collect.json")
+    write_json(path, content | {"data": {"equation": {"problem": "done.json does not exist"}}})
+    (found, *_) = findings(folder, "differs")
+    assert found.place == "collect.json" and "data of equation: done.json does not exist" in found.text
+
+
 def test_what_was_made_of_the_records_and_cannot_be_read_is_found(folder: Path) -> None:
     write_text(folder / "frame.csv", "")
     write_text(folder / "table_main.json", "{")

@@ -124,7 +124,7 @@ def _command(path: Path) -> str:
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
     """Return a block's data record: the study's own, unless all runs of the block belong to another study.
 
-    Without one, the tables lack only the digests of the data.
+    Without one, tables say neither which data a block has nor how many, and print test sets by their short names.
     """
     homes = [source.study for source in study.sources.values() if source.block == block.id]
     home = study.name if study.name in homes or not homes else homes[0]

@@ -183,7 +183,8 @@ def _lacking(study: Study, collected: Collected) -> Iterator[str]:
 
 
 def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "differs"], str]:
-    """Compare the collected records with those of the runs.
+    """Compare the collected records with those of the runs, and look for a record of each block's data, without which
+    tables print test sets by other names.
 
     A missing or broken record has its own finding. Here it counts as None, as in the collection.
     """
@@ -195,7 +196,11 @@ def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Liter
                 found = parsed(Paths(folder.parent, source).record(stage), stage)
             if found != getattr(collected.runs[id], stage):
                 wrong.append(f"{id} {stage}")
-    return ("differs", f"other records than the runs' own: {', '.join(wrong)}") if wrong else ("ok", "")
+    problems = [f"other records than the runs' own: {', '.join(wrong)}"] if wrong else []
+    problems += [
+        f"data of {block}: {record['problem']}" for block, record in collected.data.items() if "problem" in record
+    ]
+    return ("differs", "; ".join(problems)) if problems else ("ok", "")
 
 
 def _csv(path: Path, again: str) -> Finding:
