@@ -197,8 +197,11 @@ def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Liter
             if found != getattr(collected.runs[id], stage):
                 wrong.append(f"{id} {stage}")
     problems = [f"other records than the runs' own: {', '.join(wrong)}"] if wrong else []
+    trained = {source.block for id, source in study.sources.items() if collected.runs[id].train}
     problems += [
-        f"data of {block}: {record['problem']}" for block, record in collected.data.items() if "problem" in record
+        f"data of {block}: {record['problem']}"
+        for block, record in collected.data.items()
+        if block in trained and "problem" in record
     ]
     return ("differs", "; ".join(problems)) if problems else ("ok", "")
 
