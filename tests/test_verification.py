@@ -38,14 +38,19 @@ def study() -> Study:
     return fabricate.study(evaluation=TESTS)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = study()
-    fabricate.fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made, place = study(), tmp_path_factory.mktemp("rendered")
+    fabricate.fabricate(made, place)
+    results.collect(made, place)
     for table in made.tables:
-        render(made, tmp_path, table)
-    return tmp_path / "fake"
+        render(made, place, table)
+    return place / "fake"
+
+
+@pytest.fixture
+def folder(rendered: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(rendered, tmp_path / "fake")
 
 
 def findings(folder: Path, kind: str) -> list[Finding]:
