@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
 from statistics import fmean
 from typing import Any
 
@@ -172,9 +171,6 @@ def _against_first(correct: Sequence[pd.DataFrame | None]) -> list[dict[str, Any
     The dict is empty for the first moment and for moments whose answers are missing.
     """
     first, *others = correct
-    tests = [None if first is None or own is None else statistics.paired_test(own, first) for own in others]
-    adjusted = statistics.holm([found.p_value if found else nan for found in tests])
-    return [
-        {},
-        *({} if found is None else vars(found) | {"p_holm": p} for found, p in zip(tests, adjusted, strict=True)),
-    ]
+    pairs = {number: (own, first) for number, own in enumerate(others, 1) if own is not None and first is not None}
+    tests = dict(zip(pairs, statistics.family([*pairs.values()]), strict=True))
+    return [tests.get(number, {}) for number in range(len(correct))]
