@@ -18,7 +18,7 @@ from benchmarks.studies.rendered import Table
 from benchmarks.studies.runs import run_id
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.cells import asked, bounds, cell, count, flops, p_value, percent, points, seconds, timed
+from benchmarks.tables.cells import asked, bounds, by_place, cell, count, difference, flops, percent, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
 from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.timing.other_load import MUCH
@@ -167,15 +167,14 @@ class MainTable(Maker):
 
     def _against_controls(self) -> Iterator[Grid]:
         """Yield a grid of each row against each control row of its block, if there are controls."""
-        tests = self.summary.against_controls.to_dict("records")
-        found = {tuple(test[key] for key in ("block", "control", "row", "test")): test for test in tests}
+        found = by_place(self.summary.against_controls, "block", "control", "row", "test")
         columns = tuple(Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p"))
         sections, titles = [], {row.id: self.study.row_title(row) for row in self.study.rows}
         for id, control in dict.fromkeys(key[:2] for key in found):
             block, lines = self.study.block(id), []
             for row in (row for row in self.study.rows_of(block) if not row.control):
                 pairs = (found.get((id, control, row.id, test)) for test in self.test_names)
-                cells = tuple(one for pair in pairs for one in _difference(pair))
+                cells = tuple(one for pair in pairs for one in difference(pair))
                 lines.append(Line(self.row_title(self.line(block, row)), cells, row.indent))
             sections.append((f"{block.title}: minus {titles[control]}", tuple(lines)))
         if sections:
@@ -278,13 +277,6 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
         cell(line["peak_memory"], lambda value: f"{value / 2**20:,.0f}"),
         timed(line["all_steps_seconds_median"], spread=line["all_steps_seconds_spread"]),
     )
-
-
-def _difference(test: dict[str, Any] | None) -> tuple[Cell, Cell]:
-    """Return a difference from the control and its corrected p-value, or dashes without a test."""
-    if test is None:
-        return Cell(), Cell()
-    return cell(test["difference"], points), cell(test["p_holm"], p_value)
 
 
 def _measured(value: Measured | None, form: Any) -> Cell:

@@ -15,7 +15,7 @@ from benchmarks.records.schema import EvaluateRecord
 from benchmarks.records.summary import answers
 from benchmarks.studies.runs import RunSpec, row_of, run_id
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.cells import cell, p_value, percent, points
+from benchmarks.tables.cells import by_place, cell, difference, percent
 from benchmarks.tables.maker import Maker
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
@@ -127,12 +127,10 @@ class StagesTable(Maker):
         return [Grid(self.title, columns, tuple(sections), head="Weights after")]
 
     def _shown(self, block: Block, row: Row) -> Iterator[Line]:
-        own = self.frame.loc[(self.frame["block"] == block.id) & (self.frame["row"] == row.id)]
-        lines = {(line["moment"], line["test"]): line for line in own.to_dict("records")}
+        lines = by_place(self.frame, "block", "row", "moment", "test")
         for number, moment in enumerate(self._moments(block, row)):
-            cells = [
-                cell for test in self.test_names for cell in self._of_test(block, moment, lines.get((number, test)))
-            ]
+            found = [lines.get((block.id, row.id, number, test)) for test in self.test_names]
+            cells = [cell for line in found for cell in self._of_test(block, moment, line)]
             warned = self.line(block, row)["warning"] if moment.row == row.id and moment.answered == "default" else None
             yield Line(Cell(moment.title, mark=self.note(warned)), (cell(moment.epochs, "{:.2f}".format), *cells))
 
@@ -143,7 +141,7 @@ class StagesTable(Maker):
         accuracy = Cell("not run", mark=missing)
         if line["training_seeds"]:
             accuracy = replace(cell(line["accuracy"], percent, spread=line["spread"]), mark=missing)
-        return accuracy, cell(line["difference"], points), cell(line["p_holm"], p_value)
+        return accuracy, *difference(line)
 
     def _missing(self, block: Block, row: str) -> str:
         """Say which trainings of a row have no answers, and why."""
