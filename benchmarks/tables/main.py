@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pandas as pd
 
 from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
 from benchmarks.records.provenance import hardware
+from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
 from benchmarks.studies.rendered import Table
 from benchmarks.studies.runs import run_id
@@ -219,25 +221,27 @@ class MainTable(Maker):
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
 
+    @cached_property
+    def _timed(self) -> dict[str, TimeRecord]:
+        return {id: records.time for id, records in self.runs.items() if records.time}
+
     def _machines(self) -> Iterable[str]:
         """Say which runs were timed on which machine, if there are several kinds of machines."""
-        timed: dict[str, list[str]] = {}
-        for id, records in self.runs.items():
-            if records.time:
-                timed.setdefault(hardware(records.time.environment), []).append(id)
-        if len(timed) > 1:
-            where = "; ".join(f"{machine}: {', '.join(ids)}" for machine, ids in timed.items())
+        machines: dict[str, list[str]] = {}
+        for id, time in self._timed.items():
+            machines.setdefault(hardware(time.environment), []).append(id)
+        if len(machines) > 1:
+            where = "; ".join(f"{machine}: {', '.join(ids)}" for machine, ids in machines.items())
             yield f"""Timed on machines of different kinds, so that Train and Test cannot be compared between rows of
             one and rows of another. {where}."""
 
     def _disturbed(self) -> Iterable[str]:
         """Name the runs that were timed beside other work or while the machine was slow."""
-        loads = {id: records.time.other_load or 0.0 for id, records in self.runs.items() if records.time}
+        loads = {id: time.other_load or 0.0 for id, time in self._timed.items()}
         if busy := [f"{id} ({100 * load:.0f} %)" for id, load in loads.items() if load > MUCH]:
             yield f"""Other processes took more than {100 * MUCH:g} % of the machine's CPU time while these were timed,
             so that their Train and Test may be too long: {", ".join(busy)}."""
-        times = {id: records.time for id, records in self.runs.items() if records.time}
-        paces = {id: time.pace_seconds for id, time in times.items() if time.pace_seconds}
+        paces = {id: time.pace_seconds for id, time in self._timed.items() if time.pace_seconds}
         best = min(paces.values(), default=0.0)
         if slow := [f"{id} ({pace / best:.1f} times)" for id, pace in paces.items() if pace > SLOWER * best]:
             yield f"""A fixed piece of work took more than {SLOWER:g} times as long between the measurements of these as
