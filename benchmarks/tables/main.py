@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.records import gpu_time
 from benchmarks.records.provenance import hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
 from benchmarks.studies.rendered import Table
-from benchmarks.studies.runs import run_id
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import asked, bounds, by_place, cell, count, difference, flops, percent, seconds, timed
@@ -151,21 +151,11 @@ class MainTable(Maker):
                 line = self.line(block, row)
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)
-                cells = (spent, speed, self._gpu_hours(block, row, line["train_wall_seconds"]))
+                spent_by_all = gpu_time.as_trained(self.study, self.runs, block.id, row.id)
+                cells = (spent, speed, cell(spent_by_all, lambda seconds: f"{seconds / 3600:.2f}"))
                 lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))
         return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
-
-    def _gpu_hours(self, block: Block, row: Row, spent: Any) -> Cell:
-        """Return the GPU-hours over all ranks of a row, or a dash if it was trained on a CPU.
-
-        Warm starts are included; they use the same number of ranks.
-        """
-        id = run_id(block.id, row.id, self.study.seeds[0])
-        trained = self.runs[id].train if id in self.runs else None
-        if trained is None or trained.environment.get("device") == "cpu":
-            return Cell()
-        return cell(self.study.runs[id].engine.ranks * spent / 3600, "{:.2f}".format)
 
     def _against_controls(self) -> Iterator[Grid]:
         """Yield a grid of each row against each control row of its block, if there are controls."""
