@@ -119,7 +119,14 @@ class RunSpec(Strict):
             and set(wanted.tests) <= set(held.tests)
             and wanted.decodings.items() <= held.decodings.items()
             and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
+            and (asked.analysis == self.analysis or not self._can_be_analysed)
         )
+
+    @property
+    def _can_be_analysed(self) -> bool:
+        """Whether it has latents that can be set by hand. Without any, the settings of the analysis say nothing."""
+        method = get_method(self.method)
+        return method.steerable_latents(method.Options.model_validate(self.options)) is not None
 
     def digest(self, stage: StageName | Literal["analyse"]) -> str:
         """Return a digest of exactly the fields that the stage's result depends on."""
