@@ -162,6 +162,11 @@ def table_at_home(wildcards):
 
 
 def table_named_first(wildcards):
+    if not STUDY.tables:
+        raise WorkflowError(
+            f"study {STUDY.name} renders no table (`tables: []`), so there is no results/table.md: name one in its "
+            "`tables`, or name no target, for its figures alone"
+        )
     return [f"results/table_{STUDY.tables[0]}.md"]
 
 
