@@ -35,6 +35,9 @@ ASKED = {
 }
 
 
+BUDGETS = {"epochs", "tokens"}  # settings of which a training has exactly one
+
+
 def run_id(block: str, row: str, seed: int) -> str:
     """Return the id of a run, which is also its folder below ``runs``."""
     return f"{block}/{row}/s{seed}"
@@ -44,6 +47,17 @@ def row_of(run: str) -> str:
     """Return the row that a run's id names."""
     _, row, _ = run.split("/")
     return row
+
+
+def overridden(training: TrainingSpec, *overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return training settings in which each of ``overrides`` replaces those before it. A budget replaces an earlier
+    one, whether in epochs or in tokens."""
+    settings = training.model_dump(exclude_unset=True)
+    for override in overrides:
+        if BUDGETS & override.keys():
+            settings = {key: value for key, value in settings.items() if key not in BUDGETS}
+        settings |= override
+    return settings
 
 
 class RunSpec(Strict):
