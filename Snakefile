@@ -12,6 +12,7 @@ container: "docker://python:3.11"  # for `snakemake --lint`. It lacks the packag
 
 
 include: "workflows/rules/common.smk"
+include: "workflows/rules/resources.smk"
 include: "workflows/rules/data.smk"
 include: "workflows/rules/train.smk"
 include: "workflows/rules/evaluate.smk"

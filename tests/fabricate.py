@@ -157,7 +157,8 @@ def scores(frame: pd.DataFrame) -> dict[str, Any]:
 def train_record(spec: RunSpec) -> dict[str, Any]:
     numbers = {"parameters": 240_000, "wall_seconds": 60.0, "tokens_per_second": 5_000.0}
     stages = [{"phase": "train", "epochs": 2.5, "warnings": []}]
-    return _record(spec, "train") | numbers | {"stages": stages, "weights_sha256": "abc"}
+    made = {"stages": stages, "weights_sha256": "abc", "spec": spec.model_dump(mode="json")}
+    return _record(spec, "train") | numbers | made
 
 
 def time_record(spec: RunSpec) -> dict[str, Any]:

@@ -191,6 +191,15 @@ def test_what_names_no_size_is_judged_in_any_setting() -> None:
     assert judge(CLAIMS["without_loss"], Given(numbers, separated=True), same_setting=False).verdict == "held"
 
 
+def test_a_rounding_error_decides_nothing() -> None:
+    below, above = (100 * 0.29 - 100 * 0.30, 100 * 0.57 - 100 * 0.56)
+    assert below < -1 and above < 1
+    numbers = {("marcos", "gsm8k"): 100 * 0.29, ("cot_sft", "gsm8k"): 100 * 0.30}
+    for bound in ({"at_least": -1}, {"within": 1}):
+        assert judge(claim(tests=["gsm8k"], against=["cot_sft"], **bound), Given(numbers)).verdict == "held"
+    assert claim(at_least=1).met(above, measured=True) and not claim(above=-1).met(below, measured=True)
+
+
 def test_the_same_is_neither_more_nor_less() -> None:
     one = claim(tests=["gsm8k"], against=["cot_sft"], within=1)
     verdicts = [

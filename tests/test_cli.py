@@ -146,6 +146,13 @@ def test_a_table_that_a_study_does_not_list_is_refused(tmp_path: Path) -> None:
     assert "collect.json does not exist" in listed.output, "the paper's claims can be asked of any study"
 
 
+def test_a_study_without_tables_says_so(tmp_path: Path) -> None:
+    (path := tmp_path / "study.yaml").write_text(study(tables=[]).model_dump_json(exclude_unset=True))
+    for asked, message in (([], "lists no table (`tables: []`)"), (["--table", "main"], "its tables are: none (and")):
+        done = CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path), *asked])
+        assert done.exit_code == 2 and message in done.output
+
+
 def test_a_table_without_any_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
     made, path = study(), tmp_path / "study.yaml"

@@ -67,6 +67,16 @@ def test_training_is_compared_in_gpu_time(tmp_path: Path) -> None:
     assert gpu_seconds == 4 * (seconds or 0) > 0 and same == accuracy
 
 
+def test_a_warm_start_counts_with_its_own_ranks(tmp_path: Path) -> None:
+    rows = [ROWS[0], {"id": "coconut", "method": "coconut", "engine": {"kind": "deepspeed", "gpus": 4}}]
+    ours = made(rows=rows)
+    fabricate(ours, tmp_path, SHARES)
+    results.collect(ours, tmp_path)
+    records = Records([(ours, summarise(ours, load_collected(ours, tmp_path), tmp_path, ["default"]))], tmp_path)
+    cells = [PaperCell("main_0.5b", "equation", row, "gsm8k") for row in ("cot_sft", "coconut")]
+    assert [records.value(cell, "train") for cell in cells] == [12.5, 12.5 + 4 * 12.5]
+
+
 def test_ours_stands_beside_with_a_verdict_of_its_own(files: dict[str, str]) -> None:
     text = files["md"]
     gain = row(text, "4.70 points above CoT-SFT")

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.render import render
+from benchmarks.figures.steps import StepsFigure
 from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import read_json, write_json
 from benchmarks.records import results
@@ -60,6 +61,17 @@ def test_a_point_is_a_row_that_differs_in_one_number(tmp_path: Path) -> None:
     assert all(line["low"] <= line["accuracy"] <= line["high"] for line in data.to_dict("records"))
 
 
+def test_a_row_that_is_trained_otherwise_is_no_point(tmp_path: Path) -> None:
+    rows = [
+        *ROWS[:2],
+        row("longer", deep=8) | {"training": {"epochs": 2}},
+        row("llama", deep=16) | {"backbone": {"name": "llama-tiny"}},
+        row("spelt_out", deep=2) | {"training": {"epochs": 1}, "backbone": {"name": "qwen2-tiny"}},
+    ]
+    data = drawing(made(blocks=ONE, rows=rows), tmp_path).data()
+    assert data["row"].unique().tolist() == ["deep_0", "spelt_out", "marcos"]
+
+
 @pytest.mark.parametrize("blocks", [ONE, [*ONE, {"id": "text", "title": "Text", "data": {"train": "corpus"}}]])
 def test_six_panels_of_two_rows(tmp_path: Path, blocks: list[dict[str, Any]]) -> None:
     """There is one row per block. With a single block, one row has the first test set and the other the rest."""
@@ -83,6 +95,18 @@ def test_files_and_caption(tmp_path: Path) -> None:
     assert len(pd.read_csv(paths[".csv"])) == 18
     assert "Not drawn, as there is no accuracy: tau_2." in paths[".md"].read_text()
     assert "Hollow" not in paths[".md"].read_text()
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_bars_cover_other_trainings_where_there_are_several(tmp_path: Path, seeds: list[int]) -> None:
+    ours = made(blocks=ONE, seeds=seeds)
+    drawing(ours, tmp_path)
+    several = len(seeds) > 1
+    for kind in (SweepsFigure, StepsFigure):
+        figure = kind(ours, tmp_path)
+        text = " ".join(" ".join(figure.caption(figure.data())).split())
+        assert ("95 % interval over questions and trainings." in text) == several
+        assert ("they do not cover" in text) == (kind is SweepsFigure and not several)
 
 
 def test_a_point_whose_r_is_dead_is_hollow(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     assert lines["marcos"]["losses"] is None
     table = (folder / "table_small.md").read_text()
     assert "extrapolated" in table and "gold" in table and table in run.output
+    assert "on one process, bfloat16, micro-batches of 8\n" in table  # the words of the footers of other tables
     record = json.loads((folder / "runs/small/equation/marcos.json").read_text())
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
     assert record["engine"]["micro_batch"] == 8 and "micro_tokens" not in record["engine"]

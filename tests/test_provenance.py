@@ -44,11 +44,12 @@ def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_pa
 
 def test_the_foot_says_what_steps_were_computed_on(tmp_path: Path) -> None:
     engine = {"kind": "deepspeed", "gpus": 4, "zero_stage": 2, "precision": "bfloat16", "micro_batch": 8}
-    cut = {"micro_tokens": 2000, "activation_checkpointing": True}
+    engine |= {"offload": "optimizer"}
+    cut = {"micro_tokens": 2000, "activation_checkpointing": True, "compile": True}
     rows = [{"id": "cot", "method": "cot_sft", "engine": engine}, {"id": "marcos", "method": "marcos", "engine": cut}]
     nothing = Collected(study="fake", runs={}, data={})
     assert provenance(study(), nothing)["Engine"] == "one process, float32"
     assert provenance(study(rows=rows), nothing)["Engine"] == (
-        "cot: 4 ranks of DeepSpeed, ZeRO 2, bfloat16, micro-batches of 8; "
-        "marcos: one process, float32, cut to 2,000 tokens by the longest row, activations computed again"
+        "cot: 4 ranks of DeepSpeed, ZeRO 2, bfloat16, micro-batches of 8, optimizer states in CPU memory; "
+        "marcos: one process, float32, cut to 2,000 tokens by the longest row, activations computed again, compiled"
     )

@@ -227,6 +227,14 @@ def test_a_run_that_is_asked_more_is_not_shared(changes: dict[str, Any], sharing
     assert {source.study for source in asked.sources.values()} == {"second"}
 
 
+def test_only_a_run_that_can_be_analysed_needs_the_same_analysis(sharing: tuple[Study, Path]) -> None:
+    """A run's folder has one analysis. MarCos without R has none, as CoT-SFT."""
+    rows = [{"id": "chain", "method": "cot_sft"}, *study().model_dump()["rows"][1:3]]
+    for analysis, homes in (({}, ["fake"] * 3), ({"questions": 9}, ["fake", "second", "fake"])):
+        asked = study(name="second", shares="fake", rows=rows, timing=None, analysis=analysis)
+        assert [asked.sources[f"text/{row['id']}/s0"].study for row in rows] == homes
+
+
 def test_a_study_without_times_is_done_without_them(tmp_path: Path) -> None:
     untimed = study(timing=None)
     fabricate(untimed, tmp_path)

@@ -53,6 +53,14 @@ def test_holm_is_monotone_and_bounded() -> None:
     assert statistics.holm([]) == []
 
 
+def test_a_family_is_corrected_for_all_of_its_pairs() -> None:
+    pairs = [(right(60), right(50)), (right(70), right(50)), (right(50), right(50))]
+    tests = statistics.family(pairs)
+    assert [test["p_value"] for test in tests] == [statistics.paired_test(a, b).p_value for a, b in pairs]
+    assert [test["p_holm"] for test in tests] == statistics.holm([test["p_value"] for test in tests])
+    assert statistics.family([]) == []
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [

@@ -207,6 +207,8 @@ def test_schema_is_up_to_date() -> None:
         ({"rows": [{"id": "cot", "method": "cot_stf"}]}, "did you mean `cot_sft`"),
         ({"rows": [MINIMAL["rows"][0], MINIMAL["rows"][0]]}, "two rows are the same: cot"),
         ({"seeds": [0, 1, 0]}, "two training seeds are the same: 0"),
+        ({"seeds": [0, -1]}, "seeds, entry 2: must be greater than or equal to 0, not -1"),
+        (_row(blocks=[]), "row 'cot', blocks: must have 1 or more entries"),
         (
             {"evaluation": {"tests": ["embedded_in_domain", "embedded_in_domain"]}},
             "two tests are the same: embedded_in",
@@ -242,6 +244,18 @@ def test_unknown_study_lists_the_known_ones() -> None:
 def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
     study = load_study(name)
     assert {*study.shares} <= {*study.shared}
+
+
+def test_studies_that_share_runs_in_a_circle_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
+    for name, shares in {"apart": "first", "first": "second", "second": "third", "third": "first"}.items():
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(MINIMAL | {"name": name, "shares": shares}))
+    for name in ("first", "apart"):
+        with pytest.raises(StudyError, match="first -> second -> third -> first: they share runs in a circle"):
+            load_study(name)
+    (tmp_path / "third.yaml").write_text(json.dumps(MINIMAL | {"name": "third"}))
+    assert load_study("apart").sources["equation/cot/s0"].study == "third"
+    assert load_study("first").shared == {"third": ["equation/cot/s0"]}
 
 
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:

@@ -311,6 +311,21 @@ def test_gpu_hours_are_of_all_ranks(tmp_path: Path) -> None:
     assert cells(training, "CoT-SFT", "Training data: equation")[2] == DASH  # trained on a CPU
 
 
+def test_gpu_hours_are_of_the_ranks_that_each_run_was_trained_on(tmp_path: Path) -> None:
+    """A warm start was trained on two ranks and its child on four; the study says eight by now."""
+    rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
+    made = study(rows=rows, engine={"kind": "deepspeed", "gpus": 8})
+    fabricate(made, tmp_path)
+    for row, gpus in (("cot_sft", 2), ("coconut", 4)):
+        path = tmp_path / f"fake/runs/text/{row}/s0/train.json"
+        record = read_json(path)
+        record["environment"]["device"], record["spec"]["engine"]["gpus"] = "NVIDIA H200", gpus
+        write_json(path, record | {"wall_seconds": 1800})
+    results.collect(made, tmp_path)
+    _, training = contents(made, tmp_path)["md"].split("## Training as it ran")
+    assert [cells(training, title)[2] for title in ("CoT-SFT", "Coconut")] == ["1.00", "3.00"]
+
+
 def test_a_time_of_some_questions_says_of_how_many(tmp_path: Path) -> None:
     text = rendered(study(timing={"questions": 128}), tmp_path)["md"]
     assert "Test of 128 (s)" in text and "Test (s)" not in text.split("\n\n")[1]

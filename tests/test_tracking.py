@@ -114,6 +114,27 @@ def test_a_changed_record_replaces_its_run(tracked: tuple[Path, dict[str, Any]])
     assert all_runs(folder)["text/cot/s0"].data.metrics["train_wall_seconds"] == 61.0
 
 
+def test_a_warm_start_that_is_timed_again_replaces_what_starts_from_it_too(tmp_path: Path) -> None:
+    """Its epoch counts in theirs. Its answers do not."""
+    blocks = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]
+    rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
+    made = study(name="chained", blocks=blocks, rows=rows)
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    found = [tracking.track(made, tmp_path)["runs"]]
+    for stage in ("evaluate", "time"):
+        path = tmp_path / f"chained/runs/text/cot_sft/s0/{stage}.json"
+        record = read_json(path)
+        if stage == "time":
+            record["train"]["phases"]["phase 1"]["epoch_seconds"] = 20.0
+        write_json(path, record | {"seconds": 1.0})
+        results.collect(made, tmp_path)
+        found.append(tracking.track(made, tmp_path)["runs"])
+    changed = [[run for run in made.runs if one[run] != other[run]] for one, other in itertools.pairwise(found)]
+    assert changed == [["text/cot_sft/s0"], ["text/cot_sft/s0", "text/coconut/s0"]]
+    assert all_runs(tmp_path, "chained")["text/coconut/s0"].data.metrics["train_epoch_seconds"] == 20.0 + 2.5 + 12.5
+
+
 def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = tracked
     path = folder / "fake/runs/text/cot/s0/train.json"

@@ -312,6 +312,15 @@ def test_a_test_set_or_table_that_there_is_none_of_is_refused_before_anything_ru
     assert "numbers.yaml has no table 'main_1b'" in output and "Traceback" not in output
 
 
+def test_a_study_without_tables_has_its_figures_alone(finished: Path) -> None:
+    text = (finished / "workflows/config/smoke.yaml").read_text().replace("name: smoke", "name: drawn")
+    (finished / "drawn.yaml").write_text(f"{text}\ntables: []\n")
+    asked = ["--dry-run", "--configfile", "drawn.yaml"]
+    output = snakemake(finished, *asked, "--", "results/table.md", fails=True)
+    assert "study drawn renders no table (`tables: []`)" in output
+    assert not any(job.startswith("table") for job in planned(snakemake(finished, *asked)))
+
+
 def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
     """In contrast, tests/test_ended.py has runs that are told to stop or killed, which are tried again."""
     folder = copy_suite(tmp_path)

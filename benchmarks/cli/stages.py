@@ -130,17 +130,18 @@ def table(
     """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
     with clear_errors():
         loaded = load_study(study)
-        own = loaded.tables or (Table.main,)
-        if table not in (None, *own, Table.claims):
+        if table is None and not loaded.tables:
+            raise StudyError(f"study {study} lists no table (`tables: []`): name one there, or ask for --table claims")
+        if table not in (None, *loaded.tables, Table.claims):
             raise StudyError(
-                f"study {study} does not list the table {table}; its tables are: {', '.join(own)} (and "
-                "claims, as of any study)"
+                f"study {study} does not list the table {table}; its tables are: {', '.join(loaded.tables) or 'none'} "
+                "(and claims, as of any study)"
             )
         from benchmarks.records.results import load_collected
         from benchmarks.tables.render import render
         from benchmarks.tracking import importer
 
-        files = render(loaded, results, table or own[0])
+        files = render(loaded, results, table or loaded.tables[0])
         importer.attach_table(loaded, results, files)
         if not any(run.train or run.evaluate for run in load_collected(loaded, results).runs.values()):
             typer.secho(

@@ -64,6 +64,11 @@ class Drawing(ABC):
     def summary(self) -> Summary:
         return summarise(self.study, self.collected, self.results, ["default"])
 
+    @property
+    def and_trainings(self) -> str:
+        """What means and intervals of the default decoding are over besides seeds or questions, for a caption."""
+        return " and trainings" if len(self.study.seeds) > 1 else ""
+
     def test_title(self, test: str) -> str:
         return titles(self.collected).get(test, test)
 

@@ -76,14 +76,13 @@ class ParetoFigure(Drawing):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         batch = self.study.timing.batch_size if self.study.timing else "unknown size"
-        trainings = " and trainings" if len(self.study.seeds) > 1 else ""
-        yield f"""Accuracy (default decoding, mean over decoding seeds{trainings}) against what it costs: above, time to
-        answer one question in batches of {batch} (where a method can leave its steps unsaid, it does), with no other
-        job of the workflow beside it; below, floating-point operations of the whole training, warm starts included.
-        Bars: 95 % interval over questions{trainings}. Dashed: the Pareto front over all rows of the panel; no row is
-        both cheaper and more accurate than one on it. Crosses: controls, which are not on the front. The filling of a
-        marker stands for the training data. A row at the lower right need not be a worse method: its training budget is
-        the study's, and may be too short."""
+        yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) against what it costs:
+        above, time to answer one question in batches of {batch} (where a method can leave its steps unsaid, it does),
+        with no other job of the workflow beside it; below, floating-point operations of the whole training, warm starts
+        included. Bars: 95 % interval over questions{self.and_trainings}. Dashed: the Pareto front over all rows of the
+        panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are not on the front.
+        The filling of a marker stands for the training data. A row at the lower right need not be a worse method: its
+        training budget is the study's, and may be too short."""
         drawn = set(zip(data["block"], data["row"], strict=True))
         absent = [
             f"{self.row_name(row)} ({block.id})"

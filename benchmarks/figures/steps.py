@@ -69,8 +69,8 @@ class StepsFigure(Drawing):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Accuracy (default decoding, mean over decoding and training seeds) by the number of steps of the
-        question's written solution. Bands: 95 % interval over questions. Every mark stands for at least {FEWEST}
-        questions; the CSV file says for how many. Lines between marks only guide the eye."""
+        question's written solution. Bands: 95 % interval over questions{self.and_trainings}. Every mark stands for at
+        least {FEWEST} questions; the CSV file says for how many. Lines between marks only guide the eye."""
         unknown = [self.test_title(test) for test in self.study.evaluation.tests if test not in set(data["test"])]
         if unknown:
             yield f"Not drawn, because the data do not give the number of steps: {', '.join(unknown)}."

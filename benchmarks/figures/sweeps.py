@@ -13,6 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, colour, marker
 from benchmarks.records.summary import dead
+from benchmarks.studies.runs import run_id
 from benchmarks.studies.specs import Block, Row
 from methods.registry import get_method
 
@@ -52,13 +53,23 @@ class SweepsFigure(Drawing):
             )
         return pd.DataFrame(lines).sort_values(["option", "value"], kind="stable").reset_index(drop=True)
 
+    def _trained_alike(self, row: Row) -> bool:
+        """Return whether a row is of the first row's method and has its training and backbone in each block."""
+        runs, seed = self.study.runs, self.study.seeds[0]
+        pairs = [
+            [runs.get(run_id(block.id, id, seed)) for id in (row.id, self.default.id)] for block in self.study.blocks
+        ]
+        return row.method == self.default.method and all(
+            (own.training, own.backbone) == (first.training, first.backbone) for own, first in pairs if own and first
+        )
+
     def _points(self) -> Iterator[tuple[str, float, Row]]:
         """Yield option, value and row. The first row is a point of every option in which another row differs."""
         base = _options(self.default)
         swept: dict[str, None] = {}
         for row in self.study.rows[1:]:
             changed = {key: value for key, value in _options(row).items() if value != base.get(key)}
-            if row.method != self.default.method or len(changed) != 1:
+            if not self._trained_alike(row) or len(changed) != 1:
                 continue
             option, value = next(iter(changed.items()))
             if type(value) in (int, float):
@@ -111,9 +122,10 @@ class SweepsFigure(Drawing):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         changed = ", ".join(dict.fromkeys(data["option"]))
-        yield f"""Accuracy (default decoding, mean over decoding seeds) with one option changed ({changed}) and all else
-        as in the first row. Dotted: that row's value. Bars: 95 % interval over questions; they do not cover differences
-        between trainings with other seeds. Values are evenly spaced, and lines only guide the eye."""
+        once = "" if self.and_trainings else "; they do not cover differences between trainings with other seeds"
+        yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) with one option changed
+        ({changed}) and all else as in the first row. Dotted: that row's value. Bars: 95 % interval over
+        questions{self.and_trainings}{once}. Values are evenly spaced, and lines only guide the eye."""
         yield """Larger values of an option also mean more parameters or longer sequences, so a change need not be due
         to the option alone. The paper prints no numbers for its figure."""
         titles = {row.id: self.study.row_title(row) for row in self.study.rows}

@@ -19,6 +19,7 @@ from benchmarks.studies.specs import Identifier, Strict
 
 PATH = Path(__file__).with_name("claims.yaml")
 PRINTED = 0.005 + 1e-9  # rounding error of a printed number: the paper prints at most two decimals
+ROUNDED = 9  # decimals at which a number meets a bound: a difference of two numbers has a rounding error
 FEW = 3  # number of comparisons that a reason names at most
 ANALYSIS = "analysis"  # in place of a table's name if the number comes from an analysis of R
 Measure = Literal["accuracy", "test", "train"]
@@ -89,6 +90,7 @@ class Claim(Strict):
 
         Our own measurement (``measured``) never equals a printed number exactly, so it only has to reach it.
         """
+        value = round(value, ROUNDED)
         if self.equals is not None:
             return value >= self.equals - PRINTED if measured else abs(value - self.equals) < PRINTED
         if self.within is not None:

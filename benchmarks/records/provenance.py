@@ -12,6 +12,11 @@ from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import BackboneSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study
 
+OFFLOADED = {
+    "none": "",
+    "optimizer": ", optimizer states in CPU memory",
+    "weights": ", weights and optimizer states in CPU memory",
+}
 VERSIONS = ("python", "torch", "transformers", "datasets", "deepspeed")
 
 
@@ -45,7 +50,7 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
         **_other_code(collected),
-        "Engine": "; ".join(_grouped(study, lambda spec: _engine(spec.engine))),
+        "Engine": "; ".join(_grouped(study, lambda spec: on_engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
     }
@@ -89,14 +94,15 @@ def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterato
         yield text if every else f"{', '.join(names)}: {text}"
 
 
-def _engine(engine: EngineSpec) -> str:
+def on_engine(engine: EngineSpec) -> str:
     """Describe the engine that computes a run's steps, as far as results or times depend on it."""
-    ranks = f"{engine.ranks} ranks of DeepSpeed, ZeRO {engine.zero_stage}"
+    ranks = f"{engine.ranks} rank{'s' * (engine.ranks > 1)} of DeepSpeed, ZeRO {engine.zero_stage}"
     on = "one process" if engine.kind == "process" else ranks
     parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
     parts += f", cut to {engine.micro_tokens:,} tokens by the longest row" if engine.micro_tokens else ""
-    again = ", activations computed again" if engine.activation_checkpointing else ""
-    return f"{on}, {engine.precision}{parts}{again}"
+    parts += ", activations computed again" if engine.activation_checkpointing else ""
+    parts += ", compiled" if engine.compile else ""
+    return f"{on}, {engine.precision}{parts}{OFFLOADED[engine.offload]}"
 
 
 def _budget(spec: RunSpec, record: TrainRecord) -> str:

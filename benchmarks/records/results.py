@@ -162,17 +162,17 @@ def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
 
 def _run_lines(study: Study, spec: RunSpec, collected: Collected) -> Iterator[dict[str, Any]]:
     records = collected.runs[spec.id]
-    chain = list(_chain(study, spec))
+    own, *starts = with_starts(study, spec)
     problems = [*records.problems.values()]
-    for run in chain[1:]:  # whether a warm start itself was evaluated does not matter here
+    for run in starts:  # whether a warm start itself was evaluated does not matter here
         why = [text for stage, text in collected.runs[run].problems.items() if stage != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
     nothing = len(records.problems) == len(study.sources[spec.id].stages)
     status = "done" if not problems else "not run" if nothing else "partial"
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
-    shared |= _training([collected.runs[run] for run in chain])
-    shared |= {"warning": _warning([collected.runs[run] for run in chain])}
+    trained = [collected.runs[run] for run in (own, *starts)]
+    shared |= _training(trained) | {"warning": _warning(trained)}
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
             timed = _timing(records, test) if decoding == "default" else {}  # the timing stage uses no other decoding
@@ -184,11 +184,11 @@ def _warning(chain: list[RunRecords]) -> str | None:
     return "; ".join(dict.fromkeys(text for stage in stages for text in stage.warnings)) or None
 
 
-def _chain(study: Study, spec: RunSpec) -> Iterator[str]:
+def with_starts(study: Study, spec: RunSpec) -> Iterator[str]:
     """Yield the ids of a run, of the run it starts from, and so on."""
     yield spec.id
     if spec.starts_from:
-        yield from _chain(study, study.runs[spec.starts_from])
+        yield from with_starts(study, study.runs[spec.starts_from])
 
 
 def _training(chain: list[RunRecords]) -> dict[str, Any]:

@@ -39,6 +39,12 @@ class TrainRecord(Record):
     wall_seconds: float
     tokens_per_second: float
 
+    @property
+    def ranks(self) -> int | None:
+        """The number of ranks that the run was trained on, or None if the record does not say."""
+        engine = (self.model_extra or {}).get("spec", {}).get("engine")
+        return engine["gpus"] * engine["nodes"] if engine else None
+
 
 class TestScores(BaseModel):
     """Scores on one test set. Lists have one number per decoding seed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -166,14 +166,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
+def family(pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> list[dict[str, Any]]:
+    """Test pairs of rows: the fields of :class:`PairedTest`, and ``p_holm``, which is corrected for all of them."""
+    tests = [paired_test(a, b) for a, b in pairs]
+    adjusted = holm([test.p_value for test in tests])
+    return [vars(test) | {"p_holm": p} for test, p in zip(tests, adjusted, strict=True)]
+
+
 def compare_rows(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Test all pairs of rows over the same questions: columns a, b, n, difference, p_value, p_holm, kind."""
     pairs = list(itertools.combinations(rows, 2))
-    tests = [paired_test(rows[a], rows[b]) for a, b in pairs]
-    adjusted = holm([test.p_value for test in tests])
-    lines = [
-        {"a": a, "b": b, **vars(test), "p_holm": p} for (a, b), test, p in zip(pairs, tests, adjusted, strict=True)
-    ]
+    tests = family([(rows[a], rows[b]) for a, b in pairs])
+    lines = [{"a": a, "b": b, **test} for (a, b), test in zip(pairs, tests, strict=True)]
     return pd.DataFrame(lines, columns=["a", "b", "n", "difference", "p_value", "p_holm", "kind"])
 
 

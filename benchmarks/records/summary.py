@@ -223,11 +223,9 @@ def _against_own(
     """
     lines = []
     for block, test in dict.fromkeys((key[0], key[3]) for key in swapped):
-        family = {key: series for key, series in swapped.items() if (key[0], key[3]) == (block, test)}
-        tests = [statistics.paired_test(correct[(*key[:2], "default", test)], other) for key, other in family.items()]
-        adjusted = statistics.holm([found.p_value for found in tests])
-        for key, found, p in zip(family, tests, adjusted, strict=True):
-            lines.append(dict(zip(KEYS, key, strict=True)) | vars(found) | {"p_holm": p})
+        others = {key: series for key, series in swapped.items() if (key[0], key[3]) == (block, test)}
+        tests = statistics.family([(correct[(*key[:2], "default", test)], other) for key, other in others.items()])
+        lines += [dict(zip(KEYS, key, strict=True)) | found for key, found in zip(others, tests, strict=True)]
     return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
 
 
@@ -239,9 +237,7 @@ def _against_controls(correct: dict[tuple[str, ...], pd.DataFrame], controls: se
     lines = []
     for block, test, rows in _families(correct):
         pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
-        tests = [statistics.paired_test(rows[row], rows[control]) for row, control in pairs]
-        adjusted = statistics.holm([found.p_value for found in tests])
-        for (row, control), found, p in zip(pairs, tests, adjusted, strict=True):
-            place = {"block": block, "row": row, "control": control, "test": test}
-            lines.append(place | vars(found) | {"p_holm": p})
+        tests = statistics.family([(rows[row], rows[control]) for row, control in pairs])
+        for (row, control), found in zip(pairs, tests, strict=True):
+            lines.append({"block": block, "row": row, "control": control, "test": test} | found)
     return pd.DataFrame(lines, columns=list(AGAINST)).astype(AGAINST)

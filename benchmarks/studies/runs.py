@@ -35,6 +35,9 @@ ASKED = {
 }
 
 
+BUDGETS = {"epochs", "tokens"}  # settings of which a training has exactly one
+
+
 def run_id(block: str, row: str, seed: int) -> str:
     """Return the id of a run, which is also its folder below ``runs``."""
     return f"{block}/{row}/s{seed}"
@@ -44,6 +47,17 @@ def row_of(run: str) -> str:
     """Return the row that a run's id names."""
     _, row, _ = run.split("/")
     return row
+
+
+def overridden(training: TrainingSpec, *overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return training settings in which each of ``overrides`` replaces those before it. A budget replaces an earlier
+    one, whether in epochs or in tokens."""
+    settings = training.model_dump(exclude_unset=True)
+    for override in overrides:
+        if BUDGETS & override.keys():
+            settings = {key: value for key, value in settings.items() if key not in BUDGETS}
+        settings |= override
+    return settings
 
 
 class RunSpec(Strict):
@@ -119,7 +133,14 @@ class RunSpec(Strict):
             and set(wanted.tests) <= set(held.tests)
             and wanted.decodings.items() <= held.decodings.items()
             and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
+            and (asked.analysis == self.analysis or not self._can_be_analysed)
         )
+
+    @property
+    def _can_be_analysed(self) -> bool:
+        """Whether it has latents that can be set by hand. Without any, the settings of the analysis say nothing."""
+        method = get_method(self.method)
+        return method.steerable_latents(method.Options.model_validate(self.options)) is not None
 
     def digest(self, stage: StageName | Literal["analyse"]) -> str:
         """Return a digest of exactly the fields that the stage's result depends on."""

@@ -263,7 +263,7 @@ class EngineSpec(Strict):
 
 
 class Row(Strict):
-    """One row of the tables: a method with options, in the blocks named (default: all)."""
+    """One row of the tables: a method with options, in the blocks named."""
 
     id: Identifier
     method: str
@@ -277,7 +277,7 @@ class Row(Strict):
     decodings: dict[Identifier, DecodingSpec] = Field(
         default={}, description="decodings of the study that are different in this row"
     )
-    blocks: tuple[str, ...] | None = None
+    blocks: tuple[str, ...] | None = Field(default=None, min_length=1, description="default: all")
 
 
 class Block(Strict):

@@ -6,18 +6,19 @@ happens to be available on a machine.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, model_validator
 
 from benchmarks.studies.reasons import StudyLoader, checked
 from benchmarks.studies.rendered import Figure, Table
-from benchmarks.studies.runs import RunSpec, run_id
+from benchmarks.studies.runs import RunSpec, overridden, run_id
 from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -36,7 +37,8 @@ from methods.errors import InputError
 from methods.nearest import suggestion
 from methods.registry import get_method
 
-BUDGETS = {"epochs", "tokens"}  # settings of which a training has exactly one
+# The files that are being read: a study, one that it shares runs with, one that this shares runs with, and so on
+_READING: ContextVar[tuple[Path, ...]] = ContextVar("_READING", default=())
 STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
 
 
@@ -73,7 +75,7 @@ class Study(Strict):
     analysis: AnalysisSpec = AnalysisSpec()
     timing: TimingSpec | None = Field(default=TimingSpec(), description="null: nothing is timed")
     engine: EngineSpec = EngineSpec()
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="training seeds")
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0,), min_length=1, description="training seeds")
     threads: int = Field(
         default=1, ge=1, description="CPU threads of a training or evaluation process; part of the result"
     )
@@ -154,6 +156,7 @@ class Study(Strict):
     def _spec(self, block: Block, row: Row, seed: int, start: RunSpec | None) -> RunSpec:
         """Return the specification of one run, which starts from the weights of ``start``."""
         place = f"{block.id}/{row.id}"
+        training = overridden(self.training, row.training, block.training)
         engine = self.engine.model_dump(exclude_unset=True) | row.engine
         return RunSpec(
             id=run_id(block.id, row.id, seed),
@@ -166,7 +169,7 @@ class Study(Strict):
             backbone=self.backbone_of(block, row),
             tokenizer=self.tokenizer_of(block),
             data=block.data,
-            training=checked(TrainingSpec, self._training_of(block, row), f"{place}, training"),
+            training=checked(TrainingSpec, training, f"{place}, training"),
             evaluation=self._evaluation_for(block, row),
             timing=self.timing,
             engine=checked(EngineSpec, engine, f"{place}, engine"),
@@ -176,16 +179,6 @@ class Study(Strict):
             starts_from=start and start.id,
             starts_at=start and self._source(start).folder,
         ).with_valid_decodings()
-
-    def _training_of(self, block: Block, row: Row) -> dict[str, Any]:
-        """Return the training settings: the study's, overridden by the row's, then by the block's. A budget replaces an
-        earlier one, whether in epochs or in tokens."""
-        training = self.training.model_dump(exclude_unset=True)
-        for override in (row.training, block.training):
-            if BUDGETS & override.keys():
-                training = {key: value for key, value in training.items() if key not in BUDGETS}
-            training |= override
-        return training
 
     @cached_property
     def sources(self) -> dict[str, RunSpec]:
@@ -265,8 +258,15 @@ def shipped() -> list[str]:
 
 def load_study(name: str) -> Study:
     """Read and validate a study, given its name or the path of its YAML file."""
-    path = study_path(name)
-    study = parse_study(study_content(path), str(path))
+    path, above = study_path(name), _READING.get()
+    if (file := path.resolve()) in above:
+        circle = " -> ".join(one.stem for one in (*above[above.index(file) :], file))
+        raise StudyError(f"{circle}: they share runs in a circle, so one of them must not name the next")
+    token = _READING.set((*above, file))
+    try:
+        study = parse_study(study_content(path), str(path))
+    finally:
+        _READING.reset(token)
     _require_own_name(study.name, path)
     return study
 

@@ -17,7 +17,7 @@ from benchmarks.records import statistics
 from benchmarks.studies.rendered import Table
 from benchmarks.studies.specs import Block, Row
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.cells import cell, p_value, points
+from benchmarks.tables.cells import by_place, cell, difference
 from benchmarks.tables.maker import PASSES, RANKS, TIE, Maker
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
@@ -63,18 +63,10 @@ class AccuracyTable(Maker):
             if line is None:  # this block is not evaluated on the test set
                 cells += [Cell() for _ in self._columns(test)]
                 continue
-            cells += [self.accuracy(line), *self._against(block, row, first, test)]
+            cells += [self.accuracy(line), *difference(self._against_first.get((block.id, row.id, test)))]
             if self.study.paper:
                 cells += self._paper(block, row, first, test)
         return Line(title, tuple(cells), row.indent)
-
-    def _against(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
-        key = {"block": block.id, "row": row.id, "test": test}
-        tests = self.paired_tests
-        found = tests.loc[(tests[list(key)] == pd.Series(key)).all(axis=1)].to_dict("records")
-        if row is first or not found:
-            return Cell(), Cell()
-        return cell(found[0]["difference"], points), cell(found[0]["p_holm"], p_value)
 
     def _paper_line(self, block: Block, row: Row, first: Row) -> Line:
         tests = paper_table(self.references[0]).tests
@@ -109,6 +101,10 @@ class AccuracyTable(Maker):
                 lines += [line | {"p_holm": p} for line, p in zip(family, adjusted, strict=True)]
         columns = ["block", "row", "against", "test", "n", "difference", "p_value", "p_holm", "kind"]
         return pd.DataFrame(lines, columns=columns)
+
+    @cached_property
+    def _against_first(self) -> dict[tuple[str, ...], dict[str, Any]]:
+        return by_place(self.paired_tests, "block", "row", "test")
 
     def legend(self) -> Iterable[str]:
         over = "training seeds" if len(self.study.seeds) > 1 else "decoding seeds of one trained model"

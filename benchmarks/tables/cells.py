@@ -48,6 +48,18 @@ def p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
+def difference(test: Mapping[str, Any] | None) -> tuple[Cell, Cell]:
+    """Return the difference that a paired test found and its corrected p-value, or dashes without a test."""
+    if test is None:
+        return Cell(), Cell()
+    return cell(test["difference"], points), cell(test["p_holm"], p_value)
+
+
+def by_place(tests: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return paired tests by what they have in these columns."""
+    return {tuple(test[column] for column in columns): test for test in tests.to_dict("records")}
+
+
 def seconds(value: float) -> str:
     return f"{value:.{decimals(value)}f}"
 

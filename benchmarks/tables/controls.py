@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from benchmarks.studies.specs import Block, DecodingSpec, Row
-from benchmarks.tables.cells import cell, p_value, percent, points
+from benchmarks.tables.cells import cell, difference, percent
 from benchmarks.tables.maker import Maker, heading
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 from methods.registry import get_method
@@ -57,8 +57,7 @@ class ControlsTable(Maker):
         line = self.summary.line(block.id, row.id, decoding, test)
         if line is None or pd.isna(line["accuracy"]):
             return (Cell(),) * 3
-        shown = ("accuracy", percent), ("difference", points), ("p_holm", p_value)
-        return tuple(cell(line[name], form) for name, form in shown)
+        return cell(line["accuracy"], percent), *difference(line)
 
     def legend(self) -> Iterator[str]:
         if not self.decodings():

@@ -13,6 +13,7 @@ from benchmarks.analysis.reading import Analysis, analyses
 from benchmarks.analysis.steering import clique_effects
 from benchmarks.paper.claims import Analysed, Claim, Finding, Measure, PaperCell, Source
 from benchmarks.paper.numbers import paper_table
+from benchmarks.records import gpu_time
 from benchmarks.records.provenance import backbone
 from benchmarks.records.results import load_collected
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, testable
@@ -75,18 +76,14 @@ class Records(Source):
                 self.by_table.setdefault(name, []).append((study, summary))
 
     def value(self, cell: PaperCell, measure: Measure) -> float | None:
-        line = self._line(cell) or {}
-        column, scale = {
-            "accuracy": ("accuracy", 100),
-            "test": ("test_seconds_median", 1),
-            "train": ("train_epoch_seconds", 1),
-        }[measure]
-        value = line.get(column)
-        if pd.isna(value):  # type: ignore[arg-type]
+        found, line = self._place(cell), self._line(cell)
+        if found is None or line is None:
             return None
-        if measure == "train" and (found := self._place(cell)):
-            scale = _run(found, cell).engine.ranks  # GPU time: our rows may differ in GPUs, the paper's do not
-        return scale * float(value)  # type: ignore[arg-type]
+        if measure == "train":  # our rows may differ in GPUs, the paper's do not
+            runs = load_collected(found[0], self.results).runs
+            return gpu_time.of_an_epoch(found[0], runs, found[2], cell.row)
+        column, scale = {"accuracy": ("accuracy", 100), "test": ("test_seconds_median", 1)}[measure]
+        return None if pd.isna(line[column]) else scale * float(line[column])
 
     def separated(self, a: PaperCell, b: PaperCell) -> bool | None:
         found, one, other = self._place(a), self._line(a), self._line(b)

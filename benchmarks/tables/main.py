@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pandas as pd
 
 from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.records import gpu_time
 from benchmarks.records.provenance import hardware
+from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
 from benchmarks.studies.rendered import Table
-from benchmarks.studies.runs import run_id
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.cells import asked, bounds, cell, count, flops, p_value, percent, points, seconds, timed
+from benchmarks.tables.cells import asked, bounds, by_place, cell, count, difference, flops, percent, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
 from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.timing.other_load import MUCH
@@ -149,33 +151,22 @@ class MainTable(Maker):
                 line = self.line(block, row)
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)
-                cells = (spent, speed, self._gpu_hours(block, row, line["train_wall_seconds"]))
+                spent_by_all = gpu_time.as_trained(self.study, self.runs, block.id, row.id)
+                cells = (spent, speed, cell(spent_by_all, lambda seconds: f"{seconds / 3600:.2f}"))
                 lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))
         return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
 
-    def _gpu_hours(self, block: Block, row: Row, spent: Any) -> Cell:
-        """Return the GPU-hours over all ranks of a row, or a dash if it was trained on a CPU.
-
-        Warm starts are included; they use the same number of ranks.
-        """
-        id = run_id(block.id, row.id, self.study.seeds[0])
-        trained = self.runs[id].train if id in self.runs else None
-        if trained is None or trained.environment.get("device") == "cpu":
-            return Cell()
-        return cell(self.study.runs[id].engine.ranks * spent / 3600, "{:.2f}".format)
-
     def _against_controls(self) -> Iterator[Grid]:
         """Yield a grid of each row against each control row of its block, if there are controls."""
-        tests = self.summary.against_controls.to_dict("records")
-        found = {tuple(test[key] for key in ("block", "control", "row", "test")): test for test in tests}
+        found = by_place(self.summary.against_controls, "block", "control", "row", "test")
         columns = tuple(Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p"))
         sections, titles = [], {row.id: self.study.row_title(row) for row in self.study.rows}
         for id, control in dict.fromkeys(key[:2] for key in found):
             block, lines = self.study.block(id), []
             for row in (row for row in self.study.rows_of(block) if not row.control):
                 pairs = (found.get((id, control, row.id, test)) for test in self.test_names)
-                cells = tuple(one for pair in pairs for one in _difference(pair))
+                cells = tuple(one for pair in pairs for one in difference(pair))
                 lines.append(Line(self.row_title(self.line(block, row)), cells, row.indent))
             sections.append((f"{block.title}: minus {titles[control]}", tuple(lines)))
         if sections:
@@ -220,25 +211,27 @@ class MainTable(Maker):
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
 
+    @cached_property
+    def _timed(self) -> dict[str, TimeRecord]:
+        return {id: records.time for id, records in self.runs.items() if records.time}
+
     def _machines(self) -> Iterable[str]:
         """Say which runs were timed on which machine, if there are several kinds of machines."""
-        timed: dict[str, list[str]] = {}
-        for id, records in self.runs.items():
-            if records.time:
-                timed.setdefault(hardware(records.time.environment), []).append(id)
-        if len(timed) > 1:
-            where = "; ".join(f"{machine}: {', '.join(ids)}" for machine, ids in timed.items())
+        machines: dict[str, list[str]] = {}
+        for id, time in self._timed.items():
+            machines.setdefault(hardware(time.environment), []).append(id)
+        if len(machines) > 1:
+            where = "; ".join(f"{machine}: {', '.join(ids)}" for machine, ids in machines.items())
             yield f"""Timed on machines of different kinds, so that Train and Test cannot be compared between rows of
             one and rows of another. {where}."""
 
     def _disturbed(self) -> Iterable[str]:
         """Name the runs that were timed beside other work or while the machine was slow."""
-        loads = {id: records.time.other_load or 0.0 for id, records in self.runs.items() if records.time}
+        loads = {id: time.other_load or 0.0 for id, time in self._timed.items()}
         if busy := [f"{id} ({100 * load:.0f} %)" for id, load in loads.items() if load > MUCH]:
             yield f"""Other processes took more than {100 * MUCH:g} % of the machine's CPU time while these were timed,
             so that their Train and Test may be too long: {", ".join(busy)}."""
-        times = {id: records.time for id, records in self.runs.items() if records.time}
-        paces = {id: time.pace_seconds for id, time in times.items() if time.pace_seconds}
+        paces = {id: time.pace_seconds for id, time in self._timed.items() if time.pace_seconds}
         best = min(paces.values(), default=0.0)
         if slow := [f"{id} ({pace / best:.1f} times)" for id, pace in paces.items() if pace > SLOWER * best]:
             yield f"""A fixed piece of work took more than {SLOWER:g} times as long between the measurements of these as
@@ -278,13 +271,6 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
         cell(line["peak_memory"], lambda value: f"{value / 2**20:,.0f}"),
         timed(line["all_steps_seconds_median"], spread=line["all_steps_seconds_spread"]),
     )
-
-
-def _difference(test: dict[str, Any] | None) -> tuple[Cell, Cell]:
-    """Return a difference from the control and its corrected p-value, or dashes without a test."""
-    if test is None:
-        return Cell(), Cell()
-    return cell(test["difference"], points), cell(test["p_holm"], p_value)
 
 
 def _measured(value: Measured | None, form: Any) -> Cell:

@@ -13,6 +13,8 @@ import pandas as pd
 from benchmarks.files import read_json, write_text
 from benchmarks.paper.numbers import PaperRow, paper_table
 from benchmarks.plan.hardware import gpu_of
+from benchmarks.records.provenance import on_engine
+from benchmarks.studies.specs import EngineSpec
 from benchmarks.studies.study import Study
 from benchmarks.tables.cells import cell, count, seconds
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, markdown
@@ -140,20 +142,12 @@ def _line(line: dict[str, Any], tests: Iterable[str], notes: tuple[str, ...]) ->
     return Line(Cell(line["title"], mark=str(notes.index(note) + 1) if note else ""), tuple(cells))
 
 
-def _kind(engine: dict[str, Any]) -> str:
-    sharded = f" ({engine['kind']}, ZeRO {engine['zero_stage']})" if engine["kind"] != "process" else ""
-    tokens = f", cut to {engine['micro_tokens']:,} tokens by the longest row" if engine.get("micro_tokens") else ""
-    return f"{tokens}, {engine['precision']}{', compiled' if engine.get('compile') else ''}{sharded}"
-
-
 def _made(records: list[dict[str, Any]]) -> dict[str, str]:
     def every(name: str) -> str:
         return ", ".join(sorted({str(record["environment"][name]) for record in records}))
 
-    sizes = sorted(
-        {(r["batch_size"], r["engine"]["micro_batch"] or r["batch_size"], _kind(r["engine"])) for r in records}
-    )
-    batches = "; ".join(f"{batch} in micro-batches of {micro}{kind}" for batch, micro, kind in sizes)
+    sizes = sorted({(r["batch_size"], on_engine(EngineSpec.model_validate(r["engine"]))) for r in records})
+    batches = "; ".join(f"{size} on {engine}" for size, engine in sizes)
     names = ("device", "cpu", "threads", "torch", "transformers", "commit")
     learned = "; ".join(
         f"{r['block']}/{r['row']}: {r['learning']['losses'][0]:.3g} to {r['learning']['losses'][-1]:.3g} in "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +15,7 @@ from benchmarks.records.schema import EvaluateRecord
 from benchmarks.records.summary import answers
 from benchmarks.studies.runs import RunSpec, row_of, run_id
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.cells import cell, p_value, percent, points
+from benchmarks.tables.cells import by_place, cell, difference, percent
 from benchmarks.tables.maker import Maker
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
@@ -128,12 +127,10 @@ class StagesTable(Maker):
         return [Grid(self.title, columns, tuple(sections), head="Weights after")]
 
     def _shown(self, block: Block, row: Row) -> Iterator[Line]:
-        own = self.frame.loc[(self.frame["block"] == block.id) & (self.frame["row"] == row.id)]
-        lines = {(line["moment"], line["test"]): line for line in own.to_dict("records")}
+        lines = by_place(self.frame, "block", "row", "moment", "test")
         for number, moment in enumerate(self._moments(block, row)):
-            cells = [
-                cell for test in self.test_names for cell in self._of_test(block, moment, lines.get((number, test)))
-            ]
+            found = [lines.get((block.id, row.id, number, test)) for test in self.test_names]
+            cells = [cell for line in found for cell in self._of_test(block, moment, line)]
             warned = self.line(block, row)["warning"] if moment.row == row.id and moment.answered == "default" else None
             yield Line(Cell(moment.title, mark=self.note(warned)), (cell(moment.epochs, "{:.2f}".format), *cells))
 
@@ -144,7 +141,7 @@ class StagesTable(Maker):
         accuracy = Cell("not run", mark=missing)
         if line["training_seeds"]:
             accuracy = replace(cell(line["accuracy"], percent, spread=line["spread"]), mark=missing)
-        return accuracy, cell(line["difference"], points), cell(line["p_holm"], p_value)
+        return accuracy, *difference(line)
 
     def _missing(self, block: Block, row: str) -> str:
         """Say which trainings of a row have no answers, and why."""
@@ -172,9 +169,6 @@ def _against_first(correct: Sequence[pd.DataFrame | None]) -> list[dict[str, Any
     The dict is empty for the first moment and for moments whose answers are missing.
     """
     first, *others = correct
-    tests = [None if first is None or own is None else statistics.paired_test(own, first) for own in others]
-    adjusted = statistics.holm([found.p_value if found else nan for found in tests])
-    return [
-        {},
-        *({} if found is None else vars(found) | {"p_holm": p} for found, p in zip(tests, adjusted, strict=True)),
-    ]
+    pairs = {number: (own, first) for number, own in enumerate(others, 1) if own is not None and first is not None}
+    tests = dict(zip(pairs, statistics.family([*pairs.values()]), strict=True))
+    return [tests.get(number, {}) for number in range(len(correct))]

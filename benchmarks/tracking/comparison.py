@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.records.statistics import accuracy, correctness, holm, paired_test
+from benchmarks.records.statistics import accuracy, correctness, family
 from benchmarks.tracking.importer import KINDS
 from benchmarks.tracking.store import Outage, advice, find_experiment, find_runs, require_store, session
 from methods.errors import InputError
@@ -184,15 +184,12 @@ def _metric_differences(a: Run, b: Run) -> pd.DataFrame:
 
 
 def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
+    correct = {name: (correctness(a), correctness(b)) for name, (a, b) in pairs.items()}
     lines = []
-    for name, pair in pairs.items():
-        x, y = map(correctness, pair)
-        result = paired_test(x, y)
-        values = {"test": name, "n": result.n, "a": accuracy(x), "b": accuracy(y), "a - b": result.difference}
-        lines.append(values | {"p": result.p_value, "kind": result.kind})
-    frame = pd.DataFrame(lines)
-    frame.insert(6, "p_holm", holm(frame["p"].tolist()))
-    return frame
+    for (name, (a, b)), found in zip(correct.items(), family([*correct.values()]), strict=True):
+        values = {"test": name, "n": found["n"], "a": accuracy(a), "b": accuracy(b), "a - b": found["difference"]}
+        lines.append(values | {"p": found["p_value"], "p_holm": found["p_holm"], "kind": found["kind"]})
+    return pd.DataFrame(lines)
 
 
 def _differing(test: str, a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """Import run records into MLflow.
 
-One process writes at a time. Runs that are already there, by the digest of their records, are left alone. A server that
-is down never fails a study: ``track.json`` then has the status ``pending``, and the next call catches up. The workflow
-calls again as long as :func:`tries` counts up.
+One process writes at a time. Runs that are already there, by the digest of what their numbers are from, are left alone.
+A server that is down never fails a study: ``track.json`` then has the status ``pending``, and the next call catches up.
+The workflow calls again as long as :func:`tries` counts up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pandas as pd
 
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.records.provenance import hardware
-from benchmarks.records.results import Collected, load_collected, to_frame
+from benchmarks.records.results import Collected, load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import STAGES, RunSpec
@@ -98,8 +98,7 @@ def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
 def _one_writer(results: Path) -> Iterator[str]:
     """Wait for other imports from the same folder. The kernel frees the lock if its holder dies.
 
-    Yield the id of the results folder, which is kept in the lock file. Only runs with this id may be replaced from this
-    folder.
+    Yield the id of the results folder, which the lock file keeps. Only runs with it may be replaced from this folder.
     """
     results.mkdir(parents=True, exist_ok=True)
     with (results / ".mlflow.lock").open("a+") as file:
@@ -141,7 +140,7 @@ def _import(
     runs: dict[str, str] = {}
     for id, records in collected.runs.items():
         if any(getattr(records, stage) for stage in STAGES):
-            digest = _digest(id, records)
+            digest = _digest(study, collected, id)
             runs[id] = by_digest.get(digest) or importer.create(study.runs[id], records, digest)
     for run in known:  # delete runs that are superseded, or left incomplete by a killed import
         tags = run.data.tags
@@ -155,9 +154,12 @@ def _create_parent(client: MlflowClient, experiment: str, study: Study) -> Run:
     return client.create_run(experiment, tags=tags, run_name=study.name)
 
 
-def _digest(id: str, records: RunRecords) -> str:
-    text = json.dumps([id, records.model_dump(mode="json", include=set(STAGES))], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(study: Study, collected: Collected, run: str) -> str:
+    """Return a digest of what a run's metrics come from: its records, and what its warm starts add to its costs."""
+    own, *starts = (collected.runs[id] for id in with_starts(study, study.runs[run]))
+    kept = [own.model_dump(mode="json", include=set(STAGES))]
+    kept += [start.model_dump(mode="json", include={"train", "time"}) for start in starts]
+    return hashlib.sha256(json.dumps([run, *kept], sort_keys=True).encode()).hexdigest()
 
 
 class _Importer:
