@@ -36,7 +36,6 @@ class ICoTSIOptions(MethodOptions):
     )
     optimizer_restart: bool = Field(default=True, description="whenever the count of removed tokens grows")
     warm_start: Literal["none", "cot_sft"] = Field(default="none", description="method whose weights it starts from")
-    steps: ClassVar[bool] = True  # CoT-SFT's option: whole chains are written, before tokens are removed
 
 
 class ICoTSI(CoTSFT):
@@ -98,7 +97,7 @@ class ICoTSI(CoTSFT):
         removed = self._removed(examples, context)
         starts = torch.zeros_like(removed) if self.options.side == "left" else self._chains(examples) - removed
         spans = zip(starts.tolist(), (starts + removed).tolist(), strict=True)
-        whole = super().targets(examples, context)
+        whole = [target(example, self.vocabulary) for example in examples]
         return [written[:start] + written[stop:] for written, (start, stop) in zip(whole, spans, strict=True)]
 
     def _chains(self, examples: Sequence[Example]) -> Tensor:

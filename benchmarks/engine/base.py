@@ -31,20 +31,6 @@ class Phase:
     steps: int
 
 
-@dataclass(frozen=True)
-class Share:
-    """The micro-batches of one rank. The last ``idle`` of them are dummies: they are computed so that all ranks make
-    the same number of passes, and left out of every sum."""
-
-    rows: Sequence[np.ndarray]
-    idle: int
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, bool]]:
-        """Iterate over the micro-batches, each with a flag for whether it counts."""
-        own = len(self.rows) - self.idle
-        return ((rows, number < own) for number, rows in enumerate(self.rows))
-
-
 class Engine(ABC):
     """The optimizer of one stage over the stage's trainable parameters: AdamW, gradient clipping, learning rate."""
 
@@ -77,12 +63,12 @@ class Engine(ABC):
         count = parts_of(len(indices), self.ranks.world, self.spec, longest)
         return [indices[start::count] for start in range(count)]
 
-    def deal(self, parts: Sequence[np.ndarray]) -> Share:
-        """Return this rank's share of some micro-batches. Every rank gets the same number, since all ranks make each
-        pass together."""
-        own = list(parts[self.ranks.rank :: self.ranks.world])
+    def deal(self, parts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, bool]]:
+        """Return this rank's share of some micro-batches, each with a flag for whether it counts. Every rank gets the
+        same number, since all ranks make each pass together: dummies that are left out of every sum fill up."""
+        own = [(rows, True) for rows in parts[self.ranks.rank :: self.ranks.world]]
         idle = math.ceil(len(parts) / self.ranks.world) - len(own)
-        return Share([*own, *[parts[0][:1]] * idle], idle)
+        return own + [(parts[0][:1], False)] * idle
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate at a ``step`` of the stage: linear warm-up, then constant or cosine, over the whole

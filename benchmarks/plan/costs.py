@@ -177,7 +177,7 @@ def plan(study: Study, results: Path) -> list[RunPlan]:
 
 def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     backbone = real_backbone(run, lengths.vocabulary)
-    dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.length)
+    dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.count_tokens)
     budget = budget_for(run.training, lengths.rows, lengths.tokens, lengths.chains)
     stages = whole.stages(budget)
     flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
@@ -246,7 +246,7 @@ def _costs(
 ) -> tuple[float, float, float]:
     """Return the FLOPs of all stages, the ``layers`` of :class:`RunPlan`, and the largest number of feature values per
     example that a stage stores. Recomputing a layer's forward pass counts as a third of a layer."""
-    small = sized_method(run, length=lengths.length)
+    small = sized_method(run, count_tokens=lengths.count_tokens)
     by_length = lengths.by_length
     flops = layers = most = 0.0
     for stage in stages:
@@ -283,8 +283,8 @@ def _activations(
     """Return the bytes per row of a training pass over such examples: activations that are kept, and twice the widest
     output in float32. That output is the logits; the second copy is either their gradient, which exists while they
     still do, or their log-softmax."""
-    kept = kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.length)
-    passed, *_ = passed_in_stage(sized_method(run, length=lengths.length), stage, [examples])
+    kept = kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.count_tokens)
+    passed, *_ = passed_in_stage(sized_method(run, count_tokens=lengths.count_tokens), stage, [examples])
     return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
 
 

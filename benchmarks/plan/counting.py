@@ -156,24 +156,24 @@ def usual_length(text: str) -> int:
     return 1 + len(text) // 4
 
 
-def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, length: TokenCounter = usual_length) -> Method:
-    """Build the run's method with a backbone of these dimensions and the same architecture. ``length`` counts the
-    tokens of a text."""
+def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: TokenCounter = usual_length) -> Method:
+    """Build the run's method with a backbone of these dimensions and the same architecture. ``count_tokens`` counts
+    those of a text."""
     overrides = {**run.backbone.overrides, **dimensions.fields()}
     backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
-    return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, length)), seed=0)
+    return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, count_tokens)), seed=0)
 
 
-def whole_method(run: RunSpec, backbone: Backbone, length: TokenCounter) -> Method:
+def whole_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -> Method:
     """Build the run's method at full size on the meta device, without memory for its weights."""
     with torch.device("meta"):
-        setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, length))
+        setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, count_tokens))
         return build(run.method, run.options, setup, seed=0)
 
 
-def stand_in(size: int, length: TokenCounter) -> Vocabulary:
+def stand_in(size: int, count_tokens: TokenCounter) -> Vocabulary:
     """Return a vocabulary that encodes every text as one and the same token, repeated to the text's proper length."""
-    return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * length(text))
+    return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * count_tokens(text))
 
 
 def example(number: int, question: int, steps: Sequence[int], answer: int) -> Example:
@@ -208,7 +208,7 @@ def kept_bytes(
     examples: Sequence[Example],
     dimensions: Dimensions,
     precision: str,
-    length: TokenCounter = usual_length,
+    count_tokens: TokenCounter = usual_length,
 ) -> int:
     """Return the bytes, without weights, that one forward pass over ``examples`` keeps for the backward pass at these
     dimensions.
@@ -223,7 +223,7 @@ def kept_bytes(
         sizes = []
         for layers in (1, 2):
             with FakeTensorMode():
-                method = sized_method(run, replace(dimensions, layers=layers), length)
+                method = sized_method(run, replace(dimensions, layers=layers), count_tokens)
             if again:
                 checkpoint_activations(method.train())
             sizes.append(kept_by(method, stage, examples, precision))

@@ -51,7 +51,7 @@ class Lengths:
 
     ``examples`` sample the whole range of the ``rows``' lengths; ``longest`` are as long as the longest rows.
     ``tokens`` counts question, steps and answer over all rows. ``basis`` says where the lengths come from.
-    ``vocabulary`` is the number of tokens in the vocabulary; ``length`` counts the tokens of a text.
+    ``vocabulary`` is the number of tokens in the vocabulary; ``count_tokens`` counts those of a text.
     """
 
     examples: list[Example]
@@ -60,7 +60,7 @@ class Lengths:
     tokens: float
     vocabulary: int
     basis: str
-    length: TokenCounter = usual_length
+    count_tokens: TokenCounter = usual_length
 
     @cached_property
     def by_length(self) -> list[Example]:
