@@ -296,4 +296,4 @@ def draw_labels(ids: Tensor, place: Tensor, counts: Tensor, keys: Tensor) -> Ten
 
 def _visible(prefix: Prefix, rows: Tensor) -> Prefix:
     """Return a prefix whose last position is attended to only by these rows."""
-    return replace(prefix, real=torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1), whole=False)
+    return replace(prefix, real=torch.cat([prefix.real[:, :-1], rows[:, None]], dim=1), unpadded=False)

@@ -36,12 +36,12 @@ class Prefix:
     hidden: Tensor  # (B, d) final hidden state at the last position
     real: Tensor  # (B, L) mask of the positions to attend to: not padding
     cost: Cost
-    whole: bool = True  # whether `real` is all True; known without waiting for the device
+    unpadded: bool = True  # whether `real` is all True; known without waiting for the device
 
     def select(self, rows: Tensor) -> Prefix:
         """Return the prefix of some rows. The cache is changed in place: do not use this prefix again."""
         self.cache.select(rows)
-        return Prefix(self.cache, self.hidden[rows], self.real[rows], self.cost, self.whole)
+        return Prefix(self.cache, self.hidden[rows], self.real[rows], self.cost, self.unpadded)
 
 
 def make_cache(policy: CachePolicy, trunk: Any) -> KVCache:
@@ -92,9 +92,9 @@ def read(prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, **setti
     padding; None: there is none. The cache is changed in place: do not use ``prefix`` again."""
     own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
     seen = torch.cat([prefix.real, own], dim=1)
-    whole = prefix.whole and real is None
-    output = prefix.cache.read(embeddings, seen, whole, **settings)
-    return Prefix(prefix.cache, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), whole), output
+    unpadded = prefix.unpadded and real is None
+    output = prefix.cache.read(embeddings, seen, unpadded, **settings)
+    return Prefix(prefix.cache, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), unpadded), output
 
 
 def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) -> tuple[Tensor, Cost]:

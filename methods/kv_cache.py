@@ -19,9 +19,9 @@ class KVCache(ABC):
         self.trunk = trunk
 
     @abstractmethod
-    def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, **settings: Any) -> Any:
         """Read vectors (B, n, d) at the last n of L positions, and return the trunk's output there. ``real`` (B, L)
-        marks the positions that are attended to; ``whole`` tells that these are all of them."""
+        marks the positions that are attended to; ``unpadded`` tells that these are all of them."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
@@ -37,11 +37,11 @@ class DynamicKVCache(KVCache):
         super().__init__(trunk)
         self.cache = DynamicCache(config=trunk.config)
 
-    def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, **settings: Any) -> Any:
         count = vectors.shape[1]
         return self.trunk(
             inputs_embeds=vectors,
-            attention_mask=_mask(real, whole) if count == real.shape[1] else causal_mask(real, count),
+            attention_mask=_mask(real, unpadded) if count == real.shape[1] else causal_mask(real, count),
             position_ids=positions_of(real)[:, -count:],
             past_key_values=self.cache,
             use_cache=True,
@@ -59,13 +59,13 @@ class NoCache(KVCache):
         super().__init__(trunk)
         self.vectors: Tensor | None = None
 
-    def read(self, vectors: Tensor, real: Tensor, whole: bool, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, **settings: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         self.vectors = vectors if self.vectors is None else torch.cat([self.vectors, vectors], dim=1)
         output = self.trunk(
             inputs_embeds=self.vectors,
-            attention_mask=_mask(real, whole),
+            attention_mask=_mask(real, unpadded),
             position_ids=positions_of(real),
             use_cache=False,
             **settings,
@@ -77,6 +77,6 @@ class NoCache(KVCache):
         self.vectors = self.vectors[rows]
 
 
-def _mask(real: Tensor, whole: bool) -> Tensor | None:
+def _mask(real: Tensor, unpadded: bool) -> Tensor | None:
     """Return the causal mask over all positions, or None if all are real: attention is faster without a mask."""
-    return None if whole else causal_mask(real)
+    return None if unpadded else causal_mask(real)
