@@ -28,6 +28,7 @@ from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.locks import RunLock, RunLocked
 from benchmarks.models import build_method, trained_weights
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -35,7 +36,7 @@ from benchmarks.studies.study import Study, parse_study
 from fabricate import train_record
 from methods.base import Context, Example, Stage
 from methods.generation import Intervention, InterventionError
-from small import MARCOS, small_study
+from small import MARCOS, fresh, small_study
 from test_synthetic import small
 
 ROWS = [
@@ -247,6 +248,18 @@ def test_an_analysis_that_cannot_be_used_is_named_and_left_out(
     assert [found.spec.id for found in analyses(own, tmp_path)] == [RUN] and not caplog.messages
     path.write_text("cut")
     assert analyses(own, tmp_path) == [] and "analysis.json, line 1: broken JSON" in caplog.text
+
+
+def test_a_run_is_analysed_while_it_is_answered_with_and_timed(results: Path, tmp_path: Path) -> None:
+    """A scheduler may start all three at once; only the same work is refused."""
+    spec = study().runs[RUN]
+    paths = Paths(fresh(results, tmp_path), spec)
+    paths.model.mkdir(parents=True)
+    with_weights(spec, paths)
+    with RunLock(paths.run), RunLock(paths.answers):
+        assert stage.analyse(spec, tmp_path)["run"] == RUN
+    with RunLock(paths.run / "analysis"), pytest.raises(RunLocked):
+        stage.analyse(spec, tmp_path)
 
 
 def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:
