@@ -102,8 +102,8 @@ class Buffers:
     def fit(self, rows: int, length: int) -> None:
         """Make room for this many rows and positions. If that moves the buffers, graphs must be captured again."""
         old_rows, _, old_length, _ = self.layers[0][0].shape
-        more_rows = max(_rows_in_bucket(rows) - old_rows, 0)
-        more = max(_bucket(length), 2 * old_length) - old_length if length > old_length else 0
+        more_rows = max(_rounded_rows(rows) - old_rows, 0)
+        more = max(_rounded_length(length), 2 * old_length) - old_length if length > old_length else 0
         if not (more_rows or more):
             return
         self.graphs = {}
@@ -122,23 +122,19 @@ class Buffers:
 
     def step(self, trunk: Any, vectors: Tensor, real: Tensor) -> Tensor:
         """Read one more vector per row, (B, 1, d), and return the final hidden states (B, 1, d)."""
-        (rows, length), bucket = real.shape, _rows_in_bucket(len(real))
+        rows, length = real.shape
+        height, width = _rounded_rows(rows), _rounded_length(length)
         if not len(self.vectors):
             self.vectors = vectors.new_zeros(len(self.mask), *vectors.shape[1:])
         self.vectors[:rows] = vectors
         self.positions[:rows] = positions_of(real)[:, -1:]
         self.mask[:rows, 0, 0, :length] = real
-        self.mask[:bucket, 0, 0, length - 1] = True  # surplus rows see themselves too, and stay finite
+        self.mask[:height, 0, 0, length - 1] = True  # surplus rows see themselves too, and stay finite
         self.slots.fill_(length - 1)
-        inputs = (
-            self.vectors[:bucket],
-            self.mask[:bucket, :, :, : _bucket(length)],
-            self.positions[:bucket],
-            self.slots,
-        )
+        inputs = (self.vectors[:height], self.mask[:height, :, :, :width], self.positions[:height], self.slots)
         if not vectors.is_cuda:
             return self._run(trunk, *inputs).last_hidden_state[:rows].clone()
-        key = (bucket, _bucket(length), _arithmetic(vectors))
+        key = (height, width, _arithmetic(vectors))
         if key not in self.graphs:
             self.graphs[key] = self._capture(trunk, *inputs)
         graph, output = self.graphs[key]
@@ -148,7 +144,7 @@ class Buffers:
     def several(self, trunk: Any, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
         """Read n more vectors per row, (B, n, d), and return the trunk's output."""
         (_, count, _), length = vectors.shape, real.shape[1]
-        mask = F.pad(causal_mask(real, count), (0, _bucket(length) - length))
+        mask = F.pad(causal_mask(real, count), (0, _rounded_length(length) - length))
         slots = torch.arange(length - count, length, device=real.device)
         return self._run(trunk, vectors, mask, positions_of(real)[:, -count:], slots, **settings)
 
@@ -205,12 +201,12 @@ def nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _rows_in_bucket(rows: int) -> int:
+def _rounded_rows(rows: int) -> int:
     """Round up to a power of two."""
     return 1 << (rows - 1).bit_length()
 
 
-def _bucket(length: int) -> int:
+def _rounded_length(length: int) -> int:
     return -(-length // POSITIONS) * POSITIONS
 
 
