@@ -26,7 +26,7 @@ from benchmarks.training import loop as training
 from benchmarks.training import start, steps
 from conftest import bibtex_fields
 from methods.backbone import load_backbone
-from methods.base import Budget, Context, Example, Method, Setup, Vocabulary
+from methods.base import Batch, Budget, Context, Example, Method, Setup, Vocabulary
 from methods.cot_sft import CoTSFT
 from methods.generation import Decoding
 from methods.registry import available, build, get_method
@@ -91,6 +91,13 @@ def contexts(method: Method) -> list[Context]:
     return [Context(stage, epoch=0, step=3, seed=0) for stage in method.stages(BUDGET)]
 
 
+@torch.no_grad()
+def collated(method: Method, context: Context) -> Batch:
+    """Return the examples as a micro-batch of a stage."""
+    batch = method.collate(examples(), context)
+    return method.collate_features(method.features(batch, context)) if context.stage.cached else batch
+
+
 def test_describes_itself(name: str) -> None:
     cls = get_method(name)
     assert cls.name == name and cls.title and cls.__doc__ and inspect.getmodule(cls).__doc__
@@ -130,11 +137,7 @@ def test_loss_falls(name: str) -> None:
             parameter.requires_grad_(context.stage.trains(parameter_name))
         trained = [p for p in method.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=3e-3)
-        batch = method.collate(examples(), context)
-        if context.stage.cached:
-            with torch.no_grad():
-                batch = method.collate_features(method.features(batch, context))
-        history = []
+        batch, history = collated(method, context), []
         for _ in range(12):
             output = method(batch, context)
             assert output.losses.keys() <= batch.denominators.keys()
@@ -144,6 +147,13 @@ def test_loss_falls(name: str) -> None:
             optimizer.step()
             history.append(loss.item())
         assert history[-1] < history[0]
+
+
+def test_losses_and_statistics_are_summed_in_float32(method: Method) -> None:
+    for context in contexts(method):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            output = method(collated(method, context), context)
+        assert {tensor.dtype for tensor in (*output.losses.values(), *output.statistics.values())} == {torch.float32}
 
 
 def test_training_asks_for_no_numbers(method: Method) -> None:
@@ -235,11 +245,8 @@ def test_no_draw_is_from_a_global_generator(method: Method) -> None:
 
     before = states()
     for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
-        batch = method.collate(examples(), context)
         with torch.no_grad():
-            if context.stage.cached:
-                batch = method.collate_features(method.features(batch, context))
-            method(batch, context)
+            method(collated(method, context), context)
     say(method, questions(), tokens="sample", latents="sample")
     assert states() == before, "draw from `methods.draws`"
 

@@ -48,8 +48,9 @@ class RandomnessPredictor(nn.Module):
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and log deviation of R, both (…, tau d), for pooled vectors (…, d). The deviation stays above
-        epsilon by a smooth bound, so that its gradient never vanishes there."""
-        mean, raw = self.layers(pooled).chunk(2, -1)
+        epsilon by a smooth bound, so that its gradient never vanishes there. Both are float32 under autocast too: the
+        loss squares small differences, and sums them over all dimensions."""
+        mean, raw = self.layers(pooled).float().chunk(2, -1)
         return mean, self.floor + F.softplus(raw - self.floor)
 
     def loss(self, features: Mapping[str, Tensor], upstream: bool) -> Tensor:
