@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from benchmarks.data import Corpus, prepare
 from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
-from benchmarks.models import build_method, exported_method
 from benchmarks.plan.lengths import total_length
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -28,7 +26,6 @@ from benchmarks.training import loop as training
 from benchmarks.training import start, steps
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.steps import StageData
-from methods.backbone import load_backbone
 from methods.base import Batch, Context, Example, Stage
 from methods.cot_sft import CoTSFT
 from methods.marcos import MarCos
@@ -377,23 +374,3 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     assert "is trained already" in caplog.text
     first.unlink()
     assert start.train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()
-
-
-def test_a_published_checkpoint_is_built_in_training_mode(prepared: Path, tmp_path: Path) -> None:
-    """It is loaded in evaluation mode, in which transformers would keep all activations, whatever the engine asks."""
-    load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(tmp_path)
-    spec = run_of(small_study(ROWS, backbone={"pretrained": str(tmp_path)}), "cot_sft")
-    method = build_method(spec, Paths(prepared, spec).data)
-    assert all(module.training for module in method.modules())
-
-
-def test_what_was_trained_from_a_checkpoint_needs_it_no_more(prepared: Path, tmp_path: Path) -> None:
-    checkpoint, results = tmp_path / "checkpoint", fresh(prepared, tmp_path / "results")
-    load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(checkpoint)
-    rows = [{"id": "codi", "method": "codi"}]  # CODI adds rows to its token table
-    spec = run_of(small_study(rows, backbone={"pretrained": str(checkpoint)}), "codi")
-    digest = start.train(spec, results)["weights_sha256"]
-    shutil.rmtree(checkpoint)
-    moved = Paths(results, spec).model.rename(tmp_path / "moved")
-    method = exported_method(moved)
-    assert checkpoints.digest(dict(whole_weights(method))) == digest and not method.training

@@ -77,6 +77,8 @@ class Trainer:
         parent = self.parent.metadata[DIGEST] if self.parent else None
         data = read_json(self.paths.data / DONE)["tokenised"]
         parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
+        if self.spec.backbone.pretrained:  # a folder, or a branch on the hub, may change under its name
+            parts.append(checkpoints.digest(dict(whole_weights(self.method))))
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def run(self) -> dict[str, Any]:
