@@ -1,5 +1,5 @@
 """The benchmark suite: what methods are measured on, and how.
 
-Nothing in this package refers to a method by name, except the parts that are about MarCos alone: the claims of its
-paper (`paper`) and the analysis of its R (`analysis`).
+No code in this package branches on the name of a method. Names occur in the paper's claims (`paper`), in the analysis
+of MarCos's R (`analysis`), and in the wording of tables, figures and plans.
 """

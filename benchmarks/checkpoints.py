@@ -11,7 +11,6 @@ on a file system that all nodes share.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks.engine import Ranks
 from benchmarks.engine.process import whole_weights
-from benchmarks.files import BrokenRecord, read_json, replacing, sha256, space_in, sync, write_json
+from benchmarks.files import BrokenRecord, json_digest, read_json, replacing, sha256, space_in, sync, write_json
 from methods.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -200,7 +199,7 @@ def seal(state: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a checkpoint's state without its seal. It detects damage that parsing does not: a flipped
     bit in a number leaves valid JSON."""
     rest = {name: value for name, value in state.items() if name != "seal"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return json_digest(rest)
 
 
 def load_latest(folder: Path, key: str, ranks: Ranks | None = None) -> Checkpoint | None:
@@ -257,7 +256,7 @@ def _state(path: Path) -> dict[str, Any]:
         return {}
 
 
-def best(folder: Path, stage: int, step: int) -> Path:
+def selected_path(folder: Path, stage: int, step: int) -> Path:
     """Return the path of the weights that a stage selected at a step. Checkpoints store the file's name as ``selected``
     in their state, so each of them finds the weights it knows of, whatever was selected later."""
     return folder / f"best-{stage:03d}-{step:09d}.safetensors"

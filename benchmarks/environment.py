@@ -15,7 +15,10 @@ import torch
 from methods.registry import code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("methods", "benchmarks")  # folders where an untracked file counts as a change too, such as a new method
+SOURCE_FOLDERS = (
+    "methods",
+    "benchmarks",
+)  # folders where an untracked file counts as a change too, such as a new method
 
 
 def now() -> str:
@@ -31,7 +34,9 @@ def environment(method: str | None = None) -> dict[str, Any]:
     return {
         **({"code": code_digest(method)} if method else {}),
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no") or _git("status", "--porcelain", *CODE)),
+        "dirty": bool(
+            _git("status", "--porcelain", "--untracked-files=no") or _git("status", "--porcelain", *SOURCE_FOLDERS)
+        ),
         "python": platform.python_version(),
         **{package: version(package) for package in ("torch", "transformers", "datasets", "tokenizers", "deepspeed")},
         "started": now(),

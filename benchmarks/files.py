@@ -122,6 +122,11 @@ def read_json(path: Path, fix: str = "run the stage that writes it") -> Any:
         raise BrokenRecord(f"{path}, byte {error.start}: no UTF-8; delete it and run again") from error
 
 
+def json_digest(content: Any) -> str:
+    """Return the SHA-256 of what JSON can hold. The order of keys does not matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.files import write_json
-from benchmarks.processes.devices import VARIABLE, visible
+from benchmarks.processes.devices import CUDA_VARIABLE, visible
 from benchmarks.processes.heartbeat import (
-    ENVIRONMENT,
+    ENVIRONMENT_FILE,
     FINISHED,
     STARTUP,
     Beat,
@@ -64,8 +64,8 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
     if spec.engine.nodes == 1 and not visible():
-        carried[VARIABLE] = ""  # else the launcher would number GPUs itself, and show the ranks those hidden here
-    write_json(folder / ENVIRONMENT, carried)
+        carried[CUDA_VARIABLE] = ""  # else the launcher would number GPUs itself, and show the ranks those hidden here
+    write_json(folder / ENVIRONMENT_FILE, carried)
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
     # A scheduler sends SIGTERM to every process of a job. The launcher is shielded from it, because it would kill the
@@ -166,9 +166,8 @@ class Watch:
     def _look(self) -> None:
         self._print_first()
         for rank in range(self.engine.ranks):
-            beat = read_beat(self.folder, rank)
-            if beat and beat.written != getattr(self.beats.get(rank), "written", None):
-                before = self.beats.get(rank)
+            beat, before = read_beat(self.folder, rank), self.beats.get(rank)
+            if beat and (before is None or beat.written != before.written):
                 self.written[rank] = time.monotonic()
                 if before is None or beat.count != before.count:
                     self.moved = time.monotonic()

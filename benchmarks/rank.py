@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from benchmarks.locks import die_with
 from benchmarks.processes import collect_garbage_less_often
-from benchmarks.processes.heartbeat import ENVIRONMENT, Heartbeat
+from benchmarks.processes.heartbeat import ENVIRONMENT_FILE, Heartbeat
 from methods.errors import InputError
 
 
@@ -55,7 +55,7 @@ def log_to(path: Path) -> None:
 def main() -> None:
     collect_garbage_less_often()
     given = arguments()
-    carried = given.folder / ENVIRONMENT
+    carried = given.folder / ENVIRONMENT_FILE
     os.environ.update(json.loads(carried.read_text()))  # before torch is imported, as torch reads it
     from benchmarks.files import read_json
     from benchmarks.processes.preemption import EXIT_CODE, Preempted, unshield

@@ -51,19 +51,19 @@ class StaticKVCache(KVCache):
         self.buffers = _BUFFERS.setdefault(trunk, Buffers())
         self.ticket = 0
 
-    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
         count, length = vectors.shape[1], real.shape[1]
         if self.prompt is not None:
             if count == length:
-                return self.prompt.read(vectors, real, unpadded, **settings)
+                return self.prompt.read(vectors, real, unpadded, hidden_states)
             self.ticket = self.buffers.take(self.trunk, self.prompt, length - count)
             self.prompt = None
         if self.ticket != self.buffers.ticket:
             raise RuntimeError("these rows' buffers serve others now: finish one batch before the next is begun")
         self.buffers.fit(len(vectors), length)
-        if count == 1 and not settings:
+        if count == 1 and not hidden_states:
             return BaseModelOutputWithPast(last_hidden_state=self.buffers.step(self.trunk, vectors, real))
-        return self.buffers.several(self.trunk, vectors, real, **settings)
+        return self.buffers.several(self.trunk, vectors, real, hidden_states)
 
     def select(self, rows: Tensor) -> None:
         if self.prompt is not None:
@@ -141,14 +141,23 @@ class Buffers:
         graph.replay()
         return output[:rows].clone()
 
-    def several(self, trunk: Any, vectors: Tensor, real: Tensor, **settings: Any) -> Any:
+    def several(self, trunk: Any, vectors: Tensor, real: Tensor, hidden_states: bool) -> Any:
         """Read n more vectors per row, (B, n, d), and return the trunk's output."""
         (_, count, _), length = vectors.shape, real.shape[1]
         mask = F.pad(causal_mask(real, count), (0, _rounded_length(length) - length))
         slots = torch.arange(length - count, length, device=real.device)
-        return self._run(trunk, vectors, mask, positions_of(real)[:, -count:], slots, **settings)
+        return self._run(trunk, vectors, mask, positions_of(real)[:, -count:], slots, hidden_states=hidden_states)
 
-    def _run(self, trunk: Any, vectors: Tensor, mask: Tensor, positions: Tensor, slots: Tensor, **settings: Any) -> Any:
+    def _run(
+        self,
+        trunk: Any,
+        vectors: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        *,
+        hidden_states: bool = False,
+    ) -> Any:
         rows, length = len(vectors), mask.shape[-1]
         layers: list[Any] = [Slots(k[:rows, :, :length], v[:rows, :, :length], slots) for k, v in self.layers]
         kind = vectors.device.type
@@ -162,7 +171,7 @@ class Buffers:
                 position_ids=positions,
                 past_key_values=Cache(layers=layers),
                 use_cache=True,
-                **settings,
+                output_hidden_states=hidden_states,
             )
 
     def _capture(self, trunk: Any, *inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:

@@ -130,7 +130,7 @@ class CODI(Method):
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
         teacher = trunk(input_ids=batch["taught"], output_hidden_states=True, use_cache=False)
         prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch.get("asked_real")), Decoding())
-        _, student = read(prefix, embed(batch["said"]), output_hidden_states=True)
+        _, student = read(prefix, embed(batch["said"]), hidden_states=True)
         rows = torch.arange(len(batch["distilled"]), device=self.device)
         wanted = torch.stack([states[rows, batch["distilled"]] for states in teacher.hidden_states]).detach()
         reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])

@@ -87,13 +87,16 @@ def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
     return read(prefix, embeddings[:, None])[0]
 
 
-def read(prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, **settings: Any) -> tuple[Prefix, Any]:
-    """Read n more vectors per row, (B, n, d), in one pass, and return the trunk's output too. ``real`` (B, n) masks out
-    padding; None: there is none. The cache is changed in place: do not use ``prefix`` again."""
+def read(
+    prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, hidden_states: bool = False
+) -> tuple[Prefix, Any]:
+    """Read n more vectors per row, (B, n, d), in one pass, and return the trunk's output too, with the
+    ``hidden_states`` of all layers if asked for. ``real`` (B, n) masks out padding; None: there is none. The cache is
+    changed in place: do not use ``prefix`` again."""
     own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
     seen = torch.cat([prefix.real, own], dim=1)
     unpadded = prefix.unpadded and real is None
-    output = prefix.cache.read(embeddings, seen, unpadded, **settings)
+    output = prefix.cache.read(embeddings, seen, unpadded, hidden_states)
     return Prefix(prefix.cache, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), unpadded), output
 
 

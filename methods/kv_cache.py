@@ -19,9 +19,10 @@ class KVCache(ABC):
         self.trunk = trunk
 
     @abstractmethod
-    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, **settings: Any) -> Any:
-        """Read vectors (B, n, d) at the last n of L positions, and return the trunk's output there. ``real`` (B, L)
-        marks the positions that are attended to; ``unpadded`` tells that these are all of them."""
+    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
+        """Read vectors (B, n, d) at the last n of L positions, and return the trunk's output there, with the
+        ``hidden_states`` of all layers if asked for. ``real`` (B, L) marks the positions that are attended to;
+        ``unpadded`` tells that these are all of them."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
@@ -37,7 +38,7 @@ class DynamicKVCache(KVCache):
         super().__init__(trunk)
         self.cache = DynamicCache(config=trunk.config)
 
-    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
         count = vectors.shape[1]
         return self.trunk(
             inputs_embeds=vectors,
@@ -45,7 +46,7 @@ class DynamicKVCache(KVCache):
             position_ids=positions_of(real)[:, -count:],
             past_key_values=self.cache,
             use_cache=True,
-            **settings,
+            output_hidden_states=hidden_states,
         )
 
     def select(self, rows: Tensor) -> None:
@@ -59,7 +60,7 @@ class NoCache(KVCache):
         super().__init__(trunk)
         self.vectors: Tensor | None = None
 
-    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, **settings: Any) -> Any:
+    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         self.vectors = vectors if self.vectors is None else torch.cat([self.vectors, vectors], dim=1)
@@ -68,9 +69,13 @@ class NoCache(KVCache):
             attention_mask=_mask(real, unpadded),
             position_ids=positions_of(real),
             use_cache=False,
-            **settings,
+            output_hidden_states=hidden_states,
         )
-        return BaseModelOutputWithPast(last_hidden_state=output.last_hidden_state[:, -vectors.shape[1] :])
+        own = slice(-vectors.shape[1], None)
+        return BaseModelOutputWithPast(
+            last_hidden_state=output.last_hidden_state[:, own],
+            hidden_states=tuple(states[:, own] for states in output.hidden_states) if hidden_states else None,
+        )
 
     def select(self, rows: Tensor) -> None:
         assert self.vectors is not None

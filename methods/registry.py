@@ -87,7 +87,8 @@ def _is_method(value: object) -> bool:
     lacking, nameless = sorted(value.__abstractmethods__), "name" not in vars(value)
     if lacking and nameless:
         return False
-    lacking += ["`name`"] * nameless + [f"`{word}`" for word in ("title", "citation") if not hasattr(value, word)]
+    lacking += ["`name`"] if nameless else []
+    lacking += [f"`{word}`" for word in ("title", "citation") if not hasattr(value, word)]
     if lacking:
         _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking)}")
     return not lacking

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
-FOLDER = "MARCOS_BENCH_GOLDEN"
+GOLDEN_VARIABLE = "MARCOS_BENCH_GOLDEN"
 
 
 def cases(method: str) -> list[Path]:
     """Return all cases of a method in the folder that the environment names, or none if it names no folder."""
-    folder = os.environ.get(FOLDER)
+    folder = os.environ.get(GOLDEN_VARIABLE)
     return sorted(Path(folder).glob(f"{method}_*.safetensors")) if folder else []
 
 

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from benchmarks.engine import Phase, Ranks, build_engine
+from benchmarks.engine import PlaceInPhase, Ranks, build_engine
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.training import steps
@@ -124,12 +124,12 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
         store.fill(method, spec.precision, problems, np.arange(len(problems)), data.context(0, 0), 4)
         data = steps.StageData(method, problems, stage, 0, store)
     found: dict[str, Tensor] = {}
-    engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
+    engine = build_engine(method, stage, TRAINING, spec, PlaceInPhase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
         if step == len(BATCHES) - 1:  # on a new engine, as after loading a checkpoint
             states, updates = dict(_copies("", engine.optimizer_states())), engine.updates
             engine.close()
-            engine = build_engine(method, stage, TRAINING, spec, Phase(1, 8), ranks)
+            engine = build_engine(method, stage, TRAINING, spec, PlaceInPhase(1, 8), ranks)
             engine.load_optimizer_states(states, updates)
         sums = steps.optimizer_step(steps.Steps(engine, data, [(indices, data.context(0, step))]), step)
         method.after_step(sums.statistics)
@@ -151,7 +151,7 @@ def said_of_no_number(ranks: Ranks) -> str:
     method, problems = make("cot_sft", {}), cast(Any, Problems())
     stage = method.stages(BUDGET)[0]
     data = steps.StageData(method, problems, stage, 0, None)
-    engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, Phase(1, 8), ranks)
+    engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, PlaceInPhase(1, 8), ranks)
     output_of = engine.output
     assert isinstance(engine, DeepSpeedEngine)
     own, world = engine.engine.data_parallel_group, torch.distributed.group.WORLD

@@ -11,10 +11,10 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 
-from benchmarks.engine import Phase, Ranks, build_engine, pick_device
+from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.evaluation import casting
-from benchmarks.evaluation.casting import prepared_for_answers
+from benchmarks.evaluation.casting import temporarily_prepared
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing.measuring import one_rank
 from methods.base import Budget, Method
@@ -32,7 +32,7 @@ def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
         method = make(name, MARCOS if name == "marcos" else {})
         stage = method.stages(Budget(2.0, 4))[0]
         spec = EngineSpec(activation_checkpointing=again)
-        engine = build_engine(method, stage, TRAINING, spec, Phase(0, 1), Ranks())
+        engine = build_engine(method, stage, TRAINING, spec, PlaceInPhase(0, 1), Ranks())
         output = engine.forward(method.collate(examples(), context()), context())
         engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
         gradients.append({name: parameter.grad for name, parameter in engine.trainable.items()})
@@ -66,7 +66,7 @@ def test_compiled_layers_give_the_same_gradient(
         spec = EngineSpec.model_validate(
             {"compile": compiled, "activation_checkpointing": again, "precision": precision}
         )
-        engine = build_engine(method.train(), stage, TRAINING, spec, Phase(0, 1), Ranks())
+        engine = build_engine(method.train(), stage, TRAINING, spec, PlaceInPhase(0, 1), Ranks())
         for some in (examples()[:3], examples()):
             output = engine.forward(method.collate(some, context()).to(device), context())
             engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
@@ -117,13 +117,13 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
     freed: list[Method] = []
     monkeypatch.setattr(casting, "free_buffers", freed.append)
     for _ in range(2):
-        with prepared_for_answers(method, engine):
+        with temporarily_prepared(method, engine):
             compiled = {part: compiled_parts(module) for part, module in method.named_children()}
             assert {part: names for part, names in compiled.items() if names} == expected
             assert inductor.compile_threads == torch.get_num_threads()
             assert said() == plain
         assert not compiled_parts(method)
-    with pytest.raises(RuntimeError, match="failed"), prepared_for_answers(method, engine):
+    with pytest.raises(RuntimeError, match="failed"), temporarily_prepared(method, engine):
         raise RuntimeError("failed")
     assert not compiled_parts(method) and freed == [method] * 3
 
@@ -142,7 +142,7 @@ def test_nothing_is_left_of_an_engine_that_is_closed(
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     spec, method = EngineSpec.model_validate(settings), make("cot_sft").to(pick_device())
     with one_rank(spec) as ranks:
-        engine = build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), ranks)
+        engine = build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, PlaceInPhase(0, 1), ranks)
         assert isinstance(engine, DeepSpeedEngine)
         output = engine.forward(method.collate(examples(), context()).to(method.device), context())
         engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
@@ -157,4 +157,4 @@ def test_activations_are_kept_where_a_cache_is_read() -> None:
     method = make("codi")
     spec = EngineSpec(activation_checkpointing=True)
     with pytest.raises(ValueError, match="codi reads a cache while it trains"):
-        build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, Phase(0, 1), Ranks())
+        build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, PlaceInPhase(0, 1), Ranks())

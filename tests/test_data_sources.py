@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.data import DATASETS, cards, load_records, normalise, sources
 from benchmarks.data.records import DataError
-from benchmarks.data.sources import FOLDER, DataSet
+from benchmarks.data.sources import DATA_VARIABLE, DataSet
 from conftest import bibtex_fields
 
-DATA = os.environ.get(FOLDER)
-real = pytest.mark.skipif(not DATA, reason=f"{FOLDER} names no folder with the published files")
+DATA = os.environ.get(DATA_VARIABLE)
+real = pytest.mark.skipif(not DATA, reason=f"{DATA_VARIABLE} names no folder with the published files")
 
 GOOD = json.dumps({"question": "How many?", "answer": "It is 1+1=<<1+1=2>>2.\n#### 2"})
 
@@ -27,7 +27,7 @@ def small_gsm8k(**changes: Any) -> DataSet:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     (tmp_path / "gsm8k").mkdir()
     return tmp_path
 
@@ -48,7 +48,7 @@ def test_a_data_set_may_be_on_the_hub_alone(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: [json.loads(GOOD)])
     assert len(small_gsm8k(files={}).rows("train")) == 1
     monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: 1 / 0)
-    with pytest.raises(DataError, match=f"Check the network, or give its card `files`.*{FOLDER}"):
+    with pytest.raises(DataError, match=f"Check the network, or give its card `files`.*{DATA_VARIABLE}"):
         small_gsm8k(files={}).rows("train")
 
 
@@ -90,7 +90,7 @@ def test_a_split_of_which_only_some_files_are_there_is_an_error(folder: Path, mo
     first, second = cards.SVAMP_4138.files["test"]
     (folder / "svamp").mkdir()
     (folder / second.path).write_text("Question,Numbers,Answer\n")
-    with pytest.raises(DataError, match=f"{FOLDER} must name a folder that holds {first.path}"):
+    with pytest.raises(DataError, match=f"{DATA_VARIABLE} must name a folder that holds {first.path}"):
         load_records("svamp_paper4138", "equation", "test")
 
 
@@ -119,13 +119,13 @@ def test_files_that_neither_folder_nor_hub_has_are_named_with_their_source(
             load_records(name, "equation", split)
         card = DATASETS[name].card
         (file,) = card.files[split]
-        for part in (file.path, str(file.sha256), card.source, f"into {folder}, which {FOLDER} names"):
+        for part in (file.path, str(file.sha256), card.source, f"into {folder}, which {DATA_VARIABLE} names"):
             assert part in str(caught.value)
 
 
 def test_a_folder_that_is_none_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(FOLDER, str(folder / "nowhere"))
-    with pytest.raises(DataError, match=f"{FOLDER} names .*nowhere, which is no folder"):
+    monkeypatch.setenv(DATA_VARIABLE, str(folder / "nowhere"))
+    with pytest.raises(DataError, match=f"{DATA_VARIABLE} names .*nowhere, which is no folder"):
         load_records("gsm8k", "equation", "test")
 
 
@@ -170,7 +170,7 @@ def test_the_hub_is_asked_for_a_pinned_revision(monkeypatch: pytest.MonkeyPatch)
         asked.append((name, config, options))
         return [json.loads(GOOD)]
 
-    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
     monkeypatch.setattr(sources, "load_dataset", load)
     (row,) = small_gsm8k().rows("train")
     assert row.answer == "2"
@@ -180,9 +180,9 @@ def test_the_hub_is_asked_for_a_pinned_revision(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_a_pinned_revision_the_hub_is_never_asked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
     monkeypatch.setattr(sources, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
-    with pytest.raises(DataError, match=f"no pinned revision.*set {FOLDER} .*gsm8k_aug/train.txt"):
+    with pytest.raises(DataError, match=f"no pinned revision.*set {DATA_VARIABLE} .*gsm8k_aug/train.txt"):
         load_records("gsm8k_aug", "equation", "train")
 
 
@@ -190,9 +190,9 @@ def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
     def load(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route")
 
-    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
     monkeypatch.setattr(sources, "load_dataset", load)
-    with pytest.raises(DataError, match=f"no route.*set {FOLDER} to a folder with gsm8k/test.jsonl"):
+    with pytest.raises(DataError, match=f"no route.*set {DATA_VARIABLE} to a folder with gsm8k/test.jsonl"):
         load_records("gsm8k", "text", "test")
 
 
@@ -245,7 +245,7 @@ def test_hub_and_folder_give_the_same_records(name: str, monkeypatch: pytest.Mon
     else:  # the hub's copies are split in two and shuffled
         rows = [as_hub(name, row) for row in json.loads(path.read_text())][::-1]
         parts = {"train": rows[:300], "test": rows[300:]}
-    monkeypatch.delenv(FOLDER)
+    monkeypatch.delenv(DATA_VARIABLE)
     monkeypatch.setattr(sources, "load_dataset", lambda *_, split, **__: parts[split])
     assert load_records(name, "text", "test") == local
 

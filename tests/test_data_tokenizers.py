@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.data import decode, load_records, make_tokenizer, vocabulary
 from benchmarks.data.records import DataError
-from benchmarks.data.tokenizers import FOLDER, PUBLISHED, word_level
+from benchmarks.data.tokenizers import PUBLISHED, TOKENIZER_VARIABLE, word_level
 from benchmarks.studies.specs import TokenizerSpec
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
@@ -41,8 +41,8 @@ def test_training_repeats(trained: PreTrainedTokenizerFast):
 
 
 def test_a_missing_folder_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(FOLDER, "/nowhere")
-    with pytest.raises(DataError, match=f"{FOLDER} names /nowhere"):
+    monkeypatch.setenv(TOKENIZER_VARIABLE, "/nowhere")
+    with pytest.raises(DataError, match=f"{TOKENIZER_VARIABLE} names /nowhere"):
         make_tokenizer(TokenizerSpec.model_validate({"pretrained": "qwen2.5"}), [])
 
 
@@ -51,7 +51,7 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path):
         make_tokenizer(TokenizerSpec.model_validate({"pretrained": str(tmp_path)}), [])
 
 
-@pytest.mark.skipif(FOLDER not in os.environ, reason=f"{FOLDER} names no folder")
+@pytest.mark.skipif(TOKENIZER_VARIABLE not in os.environ, reason=f"{TOKENIZER_VARIABLE} names no folder")
 def test_qwen():
     tokenizer = make_tokenizer(TokenizerSpec.model_validate({"pretrained": "qwen2.5"}), [])
     words = vocabulary(tokenizer)

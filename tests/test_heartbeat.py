@@ -93,7 +93,7 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Other ranks fail in turn. That it was not a signal shows which of them was the first to end."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
-    (tmp_path / heartbeat_module.ENVIRONMENT).write_text(json.dumps({}))
+    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({}))
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
     ended = subprocess.run(
@@ -182,7 +182,7 @@ def test_ranks_see_what_their_parent_was_told_and_no_secret(
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     with pytest.raises(RankFailure):
         launch.run_ranks(spec, tmp_path, "train")
-    carried = read_json(Paths(tmp_path, spec).ranks / "train" / heartbeat_module.ENVIRONMENT)
+    carried = read_json(Paths(tmp_path, spec).ranks / "train" / heartbeat_module.ENVIRONMENT_FILE)
     assert carried["HF_HOME"] == "/shared/models" and carried["OMP_NUM_THREADS"] == "1" and "HF_TOKEN" not in carried
     assert carried["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     assert carried.get("CUDA_VISIBLE_DEVICES") == ("" if gpus == "-1" else None)
@@ -223,7 +223,7 @@ rank.main()
 def test_a_rank_takes_over_variables_before_torch_reads_them(tmp_path: Path) -> None:
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
-    (tmp_path / heartbeat_module.ENVIRONMENT).write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
+    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
     done = subprocess.run(
         [sys.executable, "-c", TAKES_OVER, "train", "--folder", tmp_path, "--results", tmp_path, "--parent", "1@here"],
         env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)},

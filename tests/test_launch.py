@@ -23,7 +23,7 @@ from benchmarks import launch, locks, rank
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
-from benchmarks.engine import Phase, Ranks, build_engine, pick_device, ranks
+from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
 from benchmarks.launch import NoPlace, alive, command, exit_status
@@ -188,7 +188,7 @@ def test_a_stage_may_have_a_learning_rate_of_its_own() -> None:
     )
     rates = []
     for stage in method.stages(Budget(1.0, 10, (9,))):
-        engine = build_engine(method, stage, training, EngineSpec(), Phase(0, 10), Ranks())
+        engine = build_engine(method, stage, training, EngineSpec(), PlaceInPhase(0, 10), Ranks())
         rates.append([engine.learning_rate(step) for step in range(10)])
     assert max(rates[0]) == 1e-3 and max(rates[1]) == 1e-5
     assert rates[1] == pytest.approx([rate / 100 for rate in rates[0]])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.engine import autocast
-from benchmarks.evaluation.casting import prepared_for_answers
+from benchmarks.evaluation.casting import temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.plan.hardware import gpu_of
 from benchmarks.plan.lengths import rows_by_card
@@ -249,7 +249,7 @@ def test_linear_layers_in_bfloat16_change_no_number() -> None:
     decoding = Decoding(max_new_tokens=8, trace=True)
     with autocast(method.device, "bfloat16"):
         plain = method.generate(questions(), decoding)
-        with prepared_for_answers(method, EngineSpec(precision="bfloat16")):
+        with temporarily_prepared(method, EngineSpec(precision="bfloat16")):
             cast = method.generate(questions(), decoding)
             assert method.lm.lm_head.weight.dtype == torch.bfloat16
     assert torch.equal(plain.answer, cast.answer)

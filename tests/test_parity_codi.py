@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from golden import FOLDER, backbone_config, cases, close, load_case
+from golden import GOLDEN_VARIABLE, backbone_config, cases, close, load_case
 from methods.backbone import Backbone
 from methods.base import Context, Example, Setup, Stage, Vocabulary
 from methods.codi import ANSWER_PHRASE, CODI, MARKERS, CODIOptions
@@ -18,7 +18,7 @@ from methods.generation import Decoding
 CASES = cases("codi")
 OURS = {"codi.": "lm.", "prj.1.": "project.0.", "prj.3.": "project.2.", "prj.ln.": "project.3."}  # published: ours
 CONTEXT = Context(Stage("distillation", 1.0), epoch=0, step=0, seed=0)
-pytestmark = pytest.mark.skipif(not CASES, reason=f"{FOLDER} names no folder with codi_*.safetensors")
+pytestmark = pytest.mark.skipif(not CASES, reason=f"{GOLDEN_VARIABLE} names no folder with codi_*.safetensors")
 
 
 def our_name(name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from golden import FOLDER, backbone_config, cases, close, load_case
+from golden import GOLDEN_VARIABLE, backbone_config, cases, close, load_case
 from methods.backbone import Backbone
 from methods.base import Batch, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions
@@ -23,7 +23,7 @@ OURS = {  # published prefix -> ours
 }
 CONTEXT = Context(Stage("compression", 1.0), epoch=0, step=0, seed=0, training=False)
 POINT = 1e-9  # the deviation that the published code gives a deterministic head; it shows only in the head's entropy
-pytestmark = pytest.mark.skipif(not CASES, reason=f"{FOLDER} names no folder with colar_*.safetensors")
+pytestmark = pytest.mark.skipif(not CASES, reason=f"{GOLDEN_VARIABLE} names no folder with colar_*.safetensors")
 
 
 def our_name(name: str) -> str:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from benchmarks.cli import app
 from benchmarks.data import DataError, open_corpus, prepare, sources
-from benchmarks.engine import Phase, Ranks
+from benchmarks.engine import PlaceInPhase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.files import read_json
 from benchmarks.plan import costs, refusals
@@ -80,7 +80,7 @@ def test_hours_know_of_ranks_that_wait(
     method = make("cot_sft")
     (stage,) = method.stages(Budget(1.0, 1, (9,)))
     of_ranks = [
-        ProcessEngine(method, stage, made.run.training, made.run.engine, Phase(0, 1), OneOf(rank, ranks))
+        ProcessEngine(method, stage, made.run.training, made.run.engine, PlaceInPhase(0, 1), OneOf(rank, ranks))
         for rank in range(ranks)
     ]
     shares = [engine.deal(engine.cut(np.arange(batch), longest=1)) for engine in of_ranks]
@@ -111,7 +111,7 @@ def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path
     lengths = lengths_of(small_study(rows), small_study(rows).blocks[0], folder)
     method = make(row)
     stage = method.stages(Budget(1.0, 1, (9,)))[0]
-    engine = ProcessEngine(method, stage, cut.run.training, cut.run.engine, Phase(0, 1), Ranks())
+    engine = ProcessEngine(method, stage, cut.run.training, cut.run.engine, PlaceInPhase(0, 1), Ranks())
     passes = []
     for length in range(min(map(total_length, lengths.examples)), max(map(total_length, lengths.longest)) + 1):
         if found := [one for one in (*lengths.examples, *lengths.longest) if total_length(one) == length]:
@@ -247,7 +247,7 @@ def test_a_plan_downloads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """This includes a data set that the folder of published files lacks, which would otherwise be read from the hub."""
-    monkeypatch.setenv(sources.FOLDER, str(tmp_path))
+    monkeypatch.setenv(sources.DATA_VARIABLE, str(tmp_path))
     monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
     found = expected_lengths(DataSpec(train="gsm8k"), TokenizerSpec(trained=512))
     assert found.basis.startswith("the card's count and assumed lengths")

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.data import open_corpus, prepare
-from benchmarks.engine import Engine, Phase, Ranks, build_engine
+from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
@@ -46,7 +46,7 @@ def stage(tmp_path: Path) -> tuple[Engine, StageData]:
     paths = Paths(tmp_path, spec)
     method = build_method(spec, paths.data)
     first = method.stages(Budget(1.0, 10))[0]
-    engine = build_engine(method, first, spec.training, spec.engine, Phase(0, 1), Ranks())
+    engine = build_engine(method, first, spec.training, spec.engine, PlaceInPhase(0, 1), Ranks())
     return engine, StageData(method, open_corpus(paths.data, "train"), first, 0, None)
 
 
@@ -140,7 +140,9 @@ def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -
     (stage,) = method.stages(Budget(1.0, 1, (9,)))
     training, spec = TrainingSpec(epochs=1), EngineSpec(micro_tokens=tokens)
     for batch, longest in itertools.product((32, 31, 5), (9, 40, 100)):
-        engines = [build_engine(method, stage, training, spec, Phase(0, 1), OneOf(r, ranks)) for r in range(ranks)]
+        engines = [
+            build_engine(method, stage, training, spec, PlaceInPhase(0, 1), OneOf(r, ranks)) for r in range(ranks)
+        ]
         shares = [engine.deal(engine.cut(np.arange(batch), longest)) for engine in engines]
         assert len({len(share) for share in shares}) == 1
         counted = [rows for share in shares for rows, counts in share if counts]

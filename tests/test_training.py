@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from benchmarks import checkpoints
 from benchmarks.data import Corpus, prepare
-from benchmarks.engine import Engine, Phase, Ranks, autocast, build_engine
+from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
 from benchmarks.plan.lengths import total_length
@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplo
 def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
     trainer = training.Trainer(spec, results)
     stage = stage or trainer.stages[0]
-    engine = build_engine(trainer.method, stage, trainer.training, spec.engine, Phase(0, 10), Ranks())
+    engine = build_engine(trainer.method, stage, trainer.training, spec.engine, PlaceInPhase(0, 10), Ranks())
     return trainer, engine, steps.StageData(trainer.method, trainer.train, stage, spec.seed, None)
 
 
@@ -274,7 +274,7 @@ def test_every_stage_selects_weights_of_its_own(
     trainer.paths.run.mkdir(parents=True)
     trainer._run_stage(selecting[0])
     trainer._checkpoint(None)
-    selected = checkpoints.best(trainer.paths.checkpoints, 0, 3)
+    selected = checkpoints.selected_path(trainer.paths.checkpoints, 0, 3)
     first = load_file(selected)
     trainer._end_stage()
     trainer._run_stage(selecting[1])
@@ -297,13 +297,13 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
     results = fresh(prepared, tmp_path)
     monkeypatch.setattr(training.Trainer, "_agreed_to_save", lambda trainer: trainer.position.step == 3)
     trainer = training.Trainer(spec, results)
-    known = checkpoints.best(trainer.paths.checkpoints, 0, 2)
+    known = checkpoints.selected_path(trainer.paths.checkpoints, 0, 2)
     with monkeypatch.context() as killed:
         killed.setattr(training.Trainer, "_end_stage", lambda trainer: sys.exit("killed"))
         with pytest.raises(SystemExit, match="killed"):
             trainer.run()
     assert sorted(path.name for path in known.parent.glob("best-*")) == [
-        checkpoints.best(known.parent, 0, step).name for step in (2, 4)
+        checkpoints.selected_path(known.parent, 0, step).name for step in (2, 4)
     ]
     expected = checkpoints.digest(checkpoints.read_weights(known))
     losses[4] = 2.5

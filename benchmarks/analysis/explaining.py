@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from benchmarks.analysis.by_hand import known_test
 from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.reading import steerable_latents
-from benchmarks.analysis.saying import Said, Speaker, select
+from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.files import BrokenRecord
@@ -60,7 +60,7 @@ def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
     whole = speaker.test(test)
     if number > len(whole):
         raise StudyError(f"{test} has no question {number}: it has {len(whole)}")
-    return select(whole, [number - 1])
+    return whole.select([number - 1])
 
 
 def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text, Text]:

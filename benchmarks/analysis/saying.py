@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +53,7 @@ class Speaker:
         test = open_test(self.data, name)
         if count is None or count >= len(test):
             return test
-        return select(test, evenly(len(test), count))
+        return test.select(evenly(len(test), count))
 
     @torch.no_grad()
     def encode(self, examples: Sequence[Example]) -> np.ndarray | None:
@@ -100,10 +99,3 @@ def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:
     known = [row for row in rows if row is not None]
     longest = max(len(row) for row in known)
     return np.stack([np.concatenate([row, np.zeros((longest - len(row), *row.shape[1:]), row.dtype)]) for row in known])
-
-
-def select(test: TestSet, indices: Sequence[int]) -> TestSet:
-    """Return a test set with only the questions at ``indices``."""
-    columns = ("ids", "texts", "questions", "answers", "n_steps", "overlap")
-    chosen: dict[str, Any] = {column: [getattr(test, column)[i] for i in indices] for column in columns}
-    return replace(test, **chosen)

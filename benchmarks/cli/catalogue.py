@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from benchmarks.cli.common import StudyArgument, clear_errors
+from benchmarks.cli.common import StudyArgument, reporting_errors
 from benchmarks.studies.study import StudyError, load_study, shipped
 
 app = typer.Typer()
@@ -27,7 +27,7 @@ def methods(
     """List the methods that can be compared, or the options of one."""
     from methods.registry import available, get_method
 
-    with clear_errors():
+    with reporting_errors():
         known = available()
         options = None if name is None else get_method(name).Options()
     if options is not None:
@@ -50,7 +50,7 @@ def studies() -> None:
             typer.echo(f"{name:{max(map(len, names))}}  {load_study(name).title}")
         except StudyError as error:
             broken.append(str(error))
-    with clear_errors():
+    with reporting_errors():
         if broken:
             raise StudyError("\n".join(broken))
 
@@ -62,7 +62,7 @@ def datasets(
     """List the data sets that studies can name, or show where one comes from, its licence and its files."""
     from benchmarks.data import DATASETS, get_dataset
 
-    with clear_errors():
+    with reporting_errors():
         card = None if name is None else get_dataset(name).card
     if card is not None:
         shown = card.model_dump(mode="json", exclude_defaults=True, exclude={"citation"})
@@ -82,7 +82,7 @@ def datasets(
 @app.command()
 def cite(study: StudyArgument) -> None:
     """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
-    with clear_errors():
+    with reporting_errors():
         from benchmarks.bibliography import citations
 
         entries = citations(load_study(study))
@@ -95,7 +95,7 @@ def new_method(
     folder: Annotated[Path, typer.Option(help="Folder that the file is written to.")] = METHODS,
 ) -> None:
     """Write the file of a new method: it works as it is, and its comments say what to change."""
-    with clear_errors():
+    with reporting_errors():
         from benchmarks import scaffold
 
         path = scaffold.new_method(name, folder)

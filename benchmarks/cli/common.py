@@ -23,7 +23,7 @@ RESULTS = Path("results")
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
+def reporting_errors() -> Iterator[None]:
     """Report bad input as one message with exit code 2, without a traceback, and failed ranks with the exit code of
     their failure. A bug keeps its traceback."""
     try:

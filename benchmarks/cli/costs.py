@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, StudyArgument, clear_errors
+from benchmarks.cli.common import RESULTS, Results, StudyArgument, reporting_errors
 from benchmarks.plan.hardware import GPUS, get_gpu
 from benchmarks.studies.study import load_study
 
@@ -33,7 +33,7 @@ def plan(
     utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the GPU's peak FLOP/s.")] = 0.4,
 ) -> None:
     """Say what a study will take before anything runs; exit code 1 if memory or disk space is insufficient."""
-    with clear_errors():
+    with reporting_errors():
         loaded = load_study(study)
         import torch
 
@@ -75,7 +75,7 @@ def speed(
     questions: Annotated[int, typer.Option(min=1, help="Questions to answer, in batches and one by one.")] = 256,
 ) -> None:
     """Measure how much faster batching and a cache make each method. Nothing else should run on the machine."""
-    with clear_errors():
+    with reporting_errors():
         loaded = load_study(study)
         from benchmarks.files import write_json
         from benchmarks.processes import devices
@@ -121,7 +121,7 @@ def measure(
 ) -> None:
     """Measure what a study would cost on one device of this machine, with untrained weights, beside the paper's Train
     and Test columns."""
-    with clear_errors():
+    with reporting_errors():
         loaded = load_study(study)
         from benchmarks.processes import devices
         from benchmarks.tables.measured import render_measured

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run, reporting_errors
 from benchmarks.studies.study import StudyError, load_study, shipped
 
 app = typer.Typer()
@@ -24,7 +24,7 @@ def compare(
     decoding: Annotated[str, typer.Option(help="Decoding whose answers are compared.")] = "default",
 ) -> None:
     """Compare two tracked runs: differences of metrics, a paired test, and the questions on which they differ."""
-    with clear_errors():
+    with reporting_errors():
         from benchmarks.tracking import comparison
 
         typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))
@@ -38,7 +38,7 @@ def explain(
     test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
 ) -> None:
     """Show what all trained runs make of one question: steps, latents as nearest tokens, active dimensions."""
-    with clear_errors():
+    with reporting_errors():
         loaded = load_study(study)
         from benchmarks.analysis import explaining
         from benchmarks.processes import devices
@@ -61,7 +61,7 @@ def intervene(
 ) -> None:
     """Set dimensions of a trained run's latents by hand: outputs before and after, and how their length, format and
     accuracy change."""
-    with clear_errors():
+    with reporting_errors():
         spec = ready_run(study, run, results)
         from benchmarks.analysis import by_hand
         from benchmarks.processes import devices
@@ -76,7 +76,7 @@ def verify(
     study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,
 ) -> None:
     """Recompute digests, scores and tables from the predictions; exit code 1 if anything differs."""
-    with clear_errors():
+    with reporting_errors():
         from benchmarks.verification import checks
 
         if not folder.is_dir():

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, clear_errors, ready_run
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run, reporting_errors
 from benchmarks.studies.paths import AT_STAGE
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import StudyError, load_study
@@ -23,7 +23,7 @@ def data(
     block: Annotated[str | None, typer.Option(help="Only this block.")] = None,
 ) -> None:
     """Prepare a study's data: read, check, split, train the tokenizer, tokenise."""
-    with clear_errors():
+    with reporting_errors():
         loaded = load_study(study)
         known = [part.id for part in loaded.blocks]
         if block not in (None, *known):
@@ -38,7 +38,7 @@ def data(
 @app.command()
 def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Train one run, from its last checkpoint if there is one."""
-    with clear_errors():
+    with reporting_errors():
         spec = ready_run(study, run, results)
         from benchmarks.processes import devices
         from benchmarks.training import start
@@ -52,7 +52,7 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 @app.command()
 def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Answer all test questions with a trained run and score the answers."""
-    with clear_errors():
+    with reporting_errors():
         spec = ready_run(study, run, results)
         from benchmarks.evaluation import stage
         from benchmarks.processes import devices
@@ -70,7 +70,7 @@ def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS)
 @app.command(name="time")
 def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Measure test and training times of a trained run. Nothing else should run on the machine."""
-    with clear_errors():
+    with reporting_errors():
         spec = ready_run(study, run, results)
         from benchmarks.processes import devices
         from benchmarks.timing import stage
@@ -86,7 +86,7 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 @app.command()
 def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Analyse what a trained run's latents carry: their patterns, interventions, samples. Figures are drawn from it."""
-    with clear_errors():
+    with reporting_errors():
         spec = ready_run(study, run, results)
         from benchmarks.analysis import stage
         from benchmarks.processes import devices
@@ -103,7 +103,7 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
 @app.command()
 def collect(study: StudyArgument, results: Results = RESULTS) -> None:
     """Gather all records of a study into one tidy frame."""
-    with clear_errors():
+    with reporting_errors():
         from benchmarks.records import results as records
 
         loaded = load_study(study)
@@ -115,7 +115,7 @@ def collect(study: StudyArgument, results: Results = RESULTS) -> None:
 @app.command()
 def track(study: StudyArgument, results: Results = RESULTS) -> None:
     """Import a study's records into MLflow (MLFLOW_TRACKING_URI, or a SQLite file in the results folder)."""
-    with clear_errors():
+    with reporting_errors():
         from benchmarks.tracking import importer
 
         importer.track(load_study(study), results)
@@ -128,7 +128,7 @@ def table(
     table: Annotated[Table | None, typer.Option(help="Which table; default: the study's first.")] = None,
 ) -> None:
     """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
-    with clear_errors():
+    with reporting_errors():
         loaded = load_study(study)
         if table is None and not loaded.tables:
             raise StudyError(f"study {study} lists no table (`tables: []`): name one there, or ask for --table claims")
@@ -157,7 +157,7 @@ def figure(
     results: Results = RESULTS,
 ) -> None:
     """Draw a figure as PNG and PDF, and write its numbers as CSV and its caption as Markdown."""
-    with clear_errors():
+    with reporting_errors():
         loaded = load_study(study)
         from benchmarks.figures.render import render
 
@@ -170,7 +170,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A results folder, or the folder of one study in it.")] = RESULTS,
 ) -> None:
     """Put all tables and figures of a results folder into one HTML file that can be read offline."""
-    with clear_errors():
+    with reporting_errors():
         from benchmarks.report import page
 
         typer.echo(page.report(folder), err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -78,7 +78,7 @@ class Corpus:
 
     def examples(self, indices: Sequence[int] | np.ndarray) -> list[Example]:
         rows = self.dataset[[int(i) for i in indices]]
-        return [Example(*row) for row in zip(*(rows[name] for name in TRAINING), strict=True)]
+        return [Example(*row) for row in zip(*(rows[field.name] for field in fields(Example)), strict=True)]
 
 
 def _offsets(array: Any) -> np.ndarray:
@@ -108,6 +108,12 @@ class TestSet:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def select(self, indices: Sequence[int]) -> TestSet:
+        """Return a test set of only the questions at ``indices``."""
+        columns = [field.name for field in fields(self) if field.name != "name"]
+        chosen: dict[str, Any] = {column: [getattr(self, column)[i] for i in indices] for column in columns}
+        return replace(self, **chosen)
+
     @property
     def same_as(self) -> list[str]:
         """For each question, the id of the first one that is the same (see :func:`normalise`): usually its own."""
@@ -121,7 +127,15 @@ def open_corpus(directory: Path, split: Literal["train", "validation"]) -> Corpu
 
 def open_test(directory: Path, name: str) -> TestSet:
     rows = _open(directory, directory / "tests" / name)[:]
-    return TestSet(name, *(rows[column] for column in TEST))
+    return TestSet(
+        name,
+        ids=rows["id"],
+        texts=rows["text"],
+        questions=rows["question"],
+        answers=rows["answer"],
+        n_steps=rows["n_steps"],
+        overlap=rows["overlap"],
+    )
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

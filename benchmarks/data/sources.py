@@ -23,7 +23,7 @@ from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw, digest, is_number, number_text, question_hash
 from benchmarks.data.synthetic.cards import CARDS as SYNTHETIC
 
-FOLDER = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
+DATA_VARIABLE = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class DataSet:
 
     def rows(self, split: str) -> list[Raw]:
         """Return all published rows of a split, verified against the card. They come from the folder that
-        :data:`FOLDER` names if any file of the split is there, else from the hub."""
+        :data:`DATA_VARIABLE` names if any file of the split is there, else from the hub."""
         folder = published_files()
         if folder is not None and self.in_folder(split):
             found, place = self._from_folder(split, folder), str(folder)
@@ -132,8 +132,8 @@ class DataSet:
         return [replace(row, key=str(number)) for number, row in enumerate(rows)]
 
     def in_folder(self, split: str) -> bool:
-        """Return whether any file of a split is in the folder that :data:`FOLDER` names."""
-        folder = os.environ.get(FOLDER)
+        """Return whether any file of a split is in the folder that :data:`DATA_VARIABLE` names."""
+        folder = os.environ.get(DATA_VARIABLE)
         if not folder:
             return False
         return any((Path(folder) / file.path).exists() for file in self.card.files.get(split, ()))
@@ -184,11 +184,11 @@ class DataSet:
             f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in self.card.files.get(split, ())
         ]
         if not files:
-            return f"give its card `files`, to be read from the folder that {FOLDER} names"
+            return f"give its card `files`, to be read from the folder that {DATA_VARIABLE} names"
         wanted = f"{', '.join(files)}, from {self.card.source}"
         if folder is None:
-            return f"set {FOLDER} to a folder with {wanted}"
-        return f"put what is missing into {folder}, which {FOLDER} names: {wanted}"
+            return f"set {DATA_VARIABLE} to a folder with {wanted}"
+        return f"put what is missing into {folder}, which {DATA_VARIABLE} names: {wanted}"
 
     def _convert(self, place: str, row: Fields) -> Raw:
         try:
@@ -216,13 +216,13 @@ class Generated:
 
 
 def published_files() -> Path | None:
-    """Return the folder that :data:`FOLDER` names, or None if the variable is not set."""
-    folder = os.environ.get(FOLDER)
+    """Return the folder that :data:`DATA_VARIABLE` names, or None if the variable is not set."""
+    folder = os.environ.get(DATA_VARIABLE)
     if not folder:
         return None
     if not Path(folder).is_dir():
         raise DataError(
-            f"{FOLDER} names {folder}, which is no folder: give the folder of the published files, or unset it"
+            f"{DATA_VARIABLE} names {folder}, which is no folder: give the folder of the published files, or unset it"
         )
     return Path(folder)
 
@@ -233,7 +233,7 @@ def read_file(path: Path, file: File) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"cannot read {path} ({error.strerror}): {FOLDER} must name a folder that holds {file.path}"
+            f"cannot read {path} ({error.strerror}): {DATA_VARIABLE} must name a folder that holds {file.path}"
         ) from error
     if not content.strip():
         raise DataError(f"{path} is empty; fetch the file again")
@@ -269,7 +269,7 @@ def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
     if expected is not None and (found := digest(rows)) != expected:
         raise DataError(
             f"{card.name} ({split}) from {where} has other content than version {card.version} (records {found}, "
-            f"expected {expected}); read the published files from a folder named by {FOLDER}"
+            f"expected {expected}); read the published files from a folder named by {DATA_VARIABLE}"
         )
 
 

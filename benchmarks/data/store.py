@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import sys
@@ -20,7 +18,7 @@ from benchmarks.data.corpus import TEST, TRAINING, Corpus, list_sizes
 from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import make_tokenizer
-from benchmarks.files import BrokenRecord, read_json, sync, write_json
+from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
@@ -86,7 +84,7 @@ def _key(study: Study, block: Block) -> str:
         "tests": study.tests_of(block),
         "cards": [get_dataset(name).card.model_dump(mode="json") for name in names],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return json_digest(inputs)
 
 
 def _build(study: Study, block: Block, folder: Path) -> None:
@@ -145,7 +143,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
 def _digest(tokenizer: Tokenizer, *corpora: Corpus) -> str:
     """Return a digest of all that training reads. A tokenizer in a folder may change under its name."""
     parts = [tokenizer.backend_tokenizer.to_str(), *(corpus.sha256 for corpus in corpora)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return json_digest(parts)
 
 
 def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int, path: Path) -> Corpus:

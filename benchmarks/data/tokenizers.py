@@ -18,7 +18,7 @@ from methods.base import ANSWER_MARKER, Vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-FOLDER = "MARCOS_BENCH_TOKENIZER"  # environment variable: a folder with the files of Qwen2.5's tokenizer
+TOKENIZER_VARIABLE = "MARCOS_BENCH_TOKENIZER"  # environment variable: a folder with the files of Qwen2.5's tokenizer
 END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
 
 
@@ -38,7 +38,9 @@ class Published:
 
 
 PUBLISHED = {
-    "qwen2.5": Published("Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987", 151_665, FOLDER, END),
+    "qwen2.5": Published(
+        "Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987", 151_665, TOKENIZER_VARIABLE, END
+    ),
     "llama-3.2": Published("meta-llama/Llama-3.2-1B-Instruct", "9213176726f574b556790deb65791e0c5aa438b6", 128_256),
 }
 

@@ -11,7 +11,7 @@ rank computes its share of a batch in one pass, these are taken over all ranks. 
 
 from __future__ import annotations
 
-from benchmarks.engine.base import Engine, Phase
+from benchmarks.engine.base import Engine, PlaceInPhase
 from benchmarks.engine.device import autocast, deterministic, peak_memory, pick_device, synchronize
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.engine.ranks import Ranks
@@ -20,7 +20,7 @@ from methods.base import Method, Stage
 
 __all__ = [
     "Engine",
-    "Phase",
+    "PlaceInPhase",
     "Ranks",
     "autocast",
     "build_engine",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def build_engine(
-    method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: Phase, ranks: Ranks
+    method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: PlaceInPhase, ranks: Ranks
 ) -> Engine:
     """Build the engine of one stage. A single process imports neither deepspeed nor torch.distributed."""
     if spec.kind == "process":

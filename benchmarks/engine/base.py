@@ -23,7 +23,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides it
 
 
 @dataclass(frozen=True)
-class Phase:
+class PlaceInPhase:
     """Where a stage lies within its phase, in optimizer steps. One learning rate schedule spans all stages of a
     phase."""
 
@@ -35,7 +35,7 @@ class Engine(ABC):
     """The optimizer of one stage over the stage's trainable parameters: AdamW, gradient clipping, learning rate."""
 
     def __init__(
-        self, method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: Phase, ranks: Ranks
+        self, method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, phase: PlaceInPhase, ranks: Ranks
     ) -> None:
         self.method, self.training, self.spec, self.phase, self.ranks = method, training, spec, phase, ranks
         self.rate = stage.learning_rate or training.learning_rate  # the peak of the schedule

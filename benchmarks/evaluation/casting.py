@@ -15,7 +15,7 @@ from methods.base import Method
 
 
 @contextmanager
-def prepared_for_answers(method: Method, engine: EngineSpec) -> Iterator[None]:
+def temporarily_prepared(method: Method, engine: EngineSpec) -> Iterator[None]:
     """Keep linear layers in bfloat16 inside the block, if the engine computes in bfloat16, and restore them afterwards.
 
     Autocast would cast their float32 weights for every batch, and in a CUDA graph for every token. The results are the
@@ -34,7 +34,7 @@ def prepared_for_answers(method: Method, engine: EngineSpec) -> Iterator[None]:
 
 
 def prepare_for_answers(method: Method, engine: EngineSpec) -> None:
-    """Do the same as :func:`prepared_for_answers`, but permanently, for a method that only answers from now on."""
+    """Do the same as :func:`temporarily_prepared`, but for good: the float32 weights are lost."""
     for layer in _linears(method, engine):
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))

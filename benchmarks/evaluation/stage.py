@@ -7,8 +7,6 @@ stages are evaluated as well.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Mapping
@@ -24,7 +22,7 @@ from benchmarks.code import CODE
 from benchmarks.data import load_tokenizer, open_corpus, open_test
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.answering import answer_tests, decoding_of, method_for_answers
-from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet
+from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import kept_stages, trained_weights
 from benchmarks.scoring.by_test import reads_steps, scored
@@ -107,13 +105,13 @@ class Evaluation:
             [digests[f"{test}/test"] for test in self.tests],
             reads_steps(self.tests),
         ]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return json_digest(parts)
 
     def name(self, decoding: str) -> str:
         """Return the name that answers under a decoding are stored under."""
         return decoding if self.number is None else at_stage(self.number)
 
-    def kept(self, decoding: str) -> Answered | None:
+    def stored_answers(self, decoding: str) -> Answered | None:
         """Return the stored answers under a decoding, or None if there are none from the same
         weights, settings and code."""
         path = self.paths.predictions(self.name(decoding))
@@ -129,7 +127,7 @@ class Evaluation:
         )
         return Answered(rows, proof["stochastic"], proof["environment"])
 
-    def asked(self, decoding: str) -> Answered:
+    def answer(self, decoding: str) -> Answered:
         """Let the method answer all tests under a decoding."""
         settings, evaluation, stage = self.spec.evaluation.decodings[decoding], self.spec.evaluation, self.stage
         method = self.method(decoding)
@@ -140,11 +138,11 @@ class Evaluation:
         rows = answer_tests(method, tokenizer, self.tests, decodings, self.spec, note)
         return Answered(rows, stochastic, ended(self.made))
 
-    def outcome(self, decoding: str) -> Outcome:
-        """Score the answers under a decoding. Write the predictions, and beside them the key
-        that proves their origin."""
-        kept = self.kept(decoding)
-        answered = kept or self.asked(decoding)
+    def evaluate(self, decoding: str) -> Outcome:
+        """Score the answers under a decoding, which are asked for unless they are stored. Write the predictions, and
+        beside them the key that proves their origin."""
+        stored = self.stored_answers(decoding)
+        answered = stored or self.answer(decoding)
         frame, path = scored(answered.rows, self.tests), self.paths.predictions(self.name(decoding))
         digest = write_parquet(path, frame)
         said = {"stochastic": answered.stochastic, "environment": answered.environment}
@@ -156,7 +154,7 @@ class Evaluation:
             "seeds": [int(seed) for seed in frame["seed"].unique()],
             "tests": {test: summary(frame.loc[frame["test"] == test]) for test in self.tests},
         }
-        return Outcome(scores, digest, kept.environment if kept else None)
+        return Outcome(scores, digest, stored.environment if stored else None)
 
 
 def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -181,11 +179,11 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     return record
 
 
-def _outcomes(asked: Evaluation) -> dict[str, Outcome]:
+def _outcomes(evaluation: Evaluation) -> dict[str, Outcome]:
     """Return the outcomes of one state of a run by name: under every decoding for the final weights, and under the
     default one for the weights of a stage. Its method is freed from memory afterwards."""
-    decodings = asked.spec.evaluation.decodings if asked.number is None else ("default",)
-    return {asked.name(decoding): asked.outcome(decoding) for decoding in decodings}
+    decodings = evaluation.spec.evaluation.decodings if evaluation.number is None else ("default",)
+    return {evaluation.name(decoding): evaluation.evaluate(decoding) for decoding in decodings}
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -56,7 +57,7 @@ class CasesFigure(LatentsFigure):
             setting = every["setting_after"].value_counts().index[0]
             changed = every.loc[every["setting_after"] == setting]
             ratios = [_likeness(*pair) for pair in zip(changed["steps"], changed["steps_after"], strict=True)]
-            case = changed.iloc[sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]]
+            case = changed.iloc[np.argsort(ratios, kind="stable")[len(ratios) // 2]]
             test, id = case.name  # type: ignore[misc]
             counts = {"changed": len(changed), "n": len(plain)}
             outputs = {"question": case["question"], "before": case["steps"], "after": case["steps_after"]}

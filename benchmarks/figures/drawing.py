@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -34,6 +34,12 @@ class Drawing(ABC):
 
     study: Study
     results: Path
+    collected: Collected
+
+    @classmethod
+    def of(cls, study: Study, results: Path) -> Self:
+        """Return the figure of a study's collected records."""
+        return cls(study, results, load_collected(study, results))
 
     @classmethod
     def needs(cls, study: Study, results: Path) -> list[Path]:
@@ -55,10 +61,6 @@ class Drawing(ABC):
     @abstractmethod
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         """Yield paragraphs: what is shown, over how many questions, what the error bars are, and what is missing."""
-
-    @cached_property
-    def collected(self) -> Collected:
-        return load_collected(self.study, self.results)
 
     @cached_property
     def summary(self) -> Summary:

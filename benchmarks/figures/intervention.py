@@ -137,7 +137,9 @@ class InterventionFigure(LatentsFigure):
             table = own.pivot(index="setting", columns="measure", values="value").reindex(own["setting"].unique())
             dims, last = analysis.record.clique, table.iloc[-1]
             correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
-            alone = " (no two dimensions correlate so much, so it is the most frequent one alone)" * (len(dims) < 2)
+            alone = (
+                "" if len(dims) > 1 else " (no two dimensions correlate so much, so it is the most frequent one alone)"
+            )
             change = f"{100 * abs(last['longer']):.1f} % {'longer' if last['longer'] >= 0 else 'shorter'}"
             yield f"""{self.block_title(analysis)}: clique {", ".join(map(str, dims))}{alone}. At
             {table.index[-1]}, outputs are {change} and {100 * last["marked"]:.1f} % of answers have the marker (as it

@@ -39,7 +39,7 @@ METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that
 
 def render(study: Study, results: Path, figure: Figure) -> list[Path]:
     """Write a figure's four files, the caption last, and return their paths."""
-    drawing = DRAWINGS[figure](study, results)
+    drawing = DRAWINGS[figure].of(study, results)
     data = drawing.data()
     target = results / study.name / "figures" / figure
     paths = [target.with_suffix(f".{ending}") for ending in ("png", "pdf", "csv", "md")]

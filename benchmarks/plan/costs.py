@@ -267,7 +267,7 @@ def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Exam
     those rows. The first has the longest examples. If ``micro_tokens`` allows fewer rows of these, the second has the
     longest examples that fit in full number."""
     engine, batch = run.engine, run.training.batch_size
-    most = min(batch, rows_per_pass(batch, engine.ranks, engine.micro_batch))
+    most = rows_per_pass(batch, engine.ranks, engine.micro_batch)
     longest = sorted(lengths.longest, key=total_length)[-min(most, ROWS) :]
     rows = rows_per_pass(batch, engine.ranks, most, engine.micro_tokens, total_length(longest[-1]))
     passes = [(rows, longest)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -30,14 +31,29 @@ log = logging.getLogger(__name__)
 
 SAMPLE = 2_000  # examples whose lengths are used
 STAND_IN = TokenizerSpec(trained=2048)  # its digits are single tokens, as in the published tokenizers
-# In tokens of Qwen2.5: mean and standard deviation of question length, the same of chain length with line ends, their
-# correlation, mean number of steps, tokens of the answer. From GSM8K-Aug's first 3,000 rows (equation), and GSM8K's
-# training split, whose questions are assumed to be as short (text)
-ASSUMED: dict[str, tuple[float, float, float, float, float, float, int]] = {
-    "equation": (46.2, 13.9, 30.6, 16.2, 0.52, 2.6, 3),
-    "text": (46.2, 13.9, 88.1, 41.7, 0.52, 3.6, 3),
-}
 LONGEST = 32  # number of examples that memory is planned for
+
+
+class Assumed(NamedTuple):
+    """Lengths in tokens of Qwen2.5: means and standard deviations of questions and of chains with their line ends, the
+    correlation of the two, and the mean number of steps."""
+
+    question: float
+    question_deviation: float
+    chain: float
+    chain_deviation: float
+    correlation: float
+    steps: float
+    answer: int
+
+
+# From GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split, whose questions are assumed to be as short
+ASSUMED = {
+    "equation": Assumed(46.2, 13.9, 30.6, 16.2, correlation=0.52, steps=2.6, answer=3),
+    "text": Assumed(46.2, 13.9, 88.1, 41.7, correlation=0.52, steps=3.6, answer=3),
+}
+STEPS_SPREAD = 2.5  # the mean number of steps in standard deviations
+SHORTEST = {"question": 10, "step": 4}
 # The longest rows of GSM8K's training split: tokens of the question, of each step, and of the answer
 ASSUMED_LONGEST: dict[str, tuple[int, list[int], int]] = {
     "equation": (194, [22] * 5, 2),
@@ -161,16 +177,17 @@ def _like(question: Sequence[int], steps: Sequence[Sequence[int]], answer: Seque
 
 
 def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
-    mean, deviation, chain, chain_deviation, correlation, steps, answer = ASSUMED.get(data.form, ASSUMED["text"])
+    mean = ASSUMED.get(data.form, ASSUMED["text"])
     draws = np.random.Generator(np.random.PCG64(0)).standard_normal((SAMPLE, 3))
-    other = correlation * draws[:, 0] + (1 - correlation**2) ** 0.5 * draws[:, 1]
-    count = np.maximum(1, np.round(steps + draws[:, 2] * steps / 2.5)).astype(int)
-    asked = np.maximum(10, np.round(mean + deviation * draws[:, 0])).astype(int)
-    written = np.maximum(4 * count, np.round(chain + chain_deviation * other)).astype(int)
+    other = mean.correlation * draws[:, 0] + (1 - mean.correlation**2) ** 0.5 * draws[:, 1]
+    count = np.maximum(1, np.round(mean.steps + draws[:, 2] * mean.steps / STEPS_SPREAD)).astype(int)
+    asked = np.maximum(SHORTEST["question"], np.round(mean.question + mean.question_deviation * draws[:, 0]))
+    asked = asked.astype(int)
+    written = np.maximum(SHORTEST["step"] * count, np.round(mean.chain + mean.chain_deviation * other)).astype(int)
     parts = [np.diff(np.linspace(0, w - c, c + 1).astype(int)) for w, c in zip(written, count, strict=True)]
-    examples = [example(i, int(asked[i]), parts[i].tolist(), answer) for i in range(SAMPLE)]
+    examples = [example(i, int(asked[i]), parts[i].tolist(), mean.answer) for i in range(SAMPLE)]
     rows = rows_by_card(data)
-    basis = f"the card's count and assumed lengths (question {mean:g}, chain {chain:g} tokens on average)"
+    basis = f"the card's count and assumed lengths (question {mean.question:g}, chain {mean.chain:g} tokens on average)"
     question, written_steps, last = ASSUMED_LONGEST.get(data.form, ASSUMED_LONGEST["text"])
     longest = [example(i, question, written_steps, last) for i in range(LONGEST)]
     return Lengths(examples, longest, rows, rows * _mean(examples), _size(tokenizer), basis)

@@ -18,7 +18,7 @@ from benchmarks.studies.specs import EngineSpec
 from methods.errors import InputError
 
 log = logging.getLogger(__name__)
-VARIABLE = "CUDA_VISIBLE_DEVICES"
+CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 NONE = ("", "-1", "NoDevFiles")  # names that stand for no GPU
 POLL = 1.0  # seconds
 _held: list[FileLock] = []  # locks held until this process ends
@@ -31,7 +31,7 @@ class TooFewDevices(InputError):
 def visible() -> list[str]:
     """Return the GPUs that this process may use, without initialising any. As in CUDA, a name that stands for no GPU
     hides all names after it."""
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(CUDA_VARIABLE)
     if named is not None:
         return list(takewhile(lambda name: name not in NONE, (name.strip() for name in named.split(","))))
     return [str(index) for index in range(torch.cuda.device_count())]
@@ -58,7 +58,7 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     if len(names) < count:
         raise TooFewDevices(
             f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
-            f"{count}: lower `gpus`, or widen {VARIABLE}"
+            f"{count}: lower `gpus`, or widen {CUDA_VARIABLE}"
         )
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
@@ -73,7 +73,7 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
             if len(own) < count:
                 time.sleep(POLL)
     _held.extend(own.values())
-    os.environ[VARIABLE] = ",".join(own)
+    os.environ[CUDA_VARIABLE] = ",".join(own)
     return list(own)
 
 

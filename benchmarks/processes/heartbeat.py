@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ENVIRONMENT = "environment.json"  # also in the ranks' folder: variables that they share with their parent
+ENVIRONMENT_FILE = "environment.json"  # also in the ranks' folder: variables that they share with their parent
 PERIOD = 0.5  # seconds between writes
 STARTUP = 600.0  # seconds that ranks have to start
 FINISHED = "done"

@@ -28,9 +28,9 @@ def titles(collected: Collected) -> dict[str, str]:
 
 def environments(collected: Collected) -> list[dict[str, Any]]:
     """Return the environments of all usable records, and those that produced answers which were only scored later."""
-    stages = [stage for run in collected.runs.values() for stage in (run.train, run.evaluate, run.time)]
+    own = [record.environment for run in collected.runs.values() for record in run.stages.values()]
     earlier = [made for run in collected.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
-    return [stage.environment for stage in stages if stage] + earlier
+    return own + earlier
 
 
 def provenance(study: Study, collected: Collected) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterato
 
 def on_engine(engine: EngineSpec) -> str:
     """Describe the engine that computes a run's steps, as far as results or times depend on it."""
-    ranks = f"{engine.ranks} rank{'s' * (engine.ranks > 1)} of DeepSpeed, ZeRO {engine.zero_stage}"
+    ranks = f"{engine.ranks} rank{'s' if engine.ranks > 1 else ''} of DeepSpeed, ZeRO {engine.zero_stage}"
     on = "one process" if engine.kind == "process" else ranks
     parts = f", micro-batches of {engine.micro_batch}" if engine.micro_batch else ""
     parts += f", cut to {engine.micro_tokens:,} tokens by the longest row" if engine.micro_tokens else ""
@@ -159,7 +159,7 @@ def _other_code(collected: Collected) -> dict[str, str]:
     """Name the runs whose method was edited between their stages. Older records do not store a hash of the code."""
     edited = []
     for id, run in collected.runs.items():
-        codes = {stage.environment.get("code") for stage in (run.train, run.evaluate, run.time) if stage}
+        codes = {record.environment.get("code") for record in run.stages.values()}
         if len(codes - {None}) > 1:
             edited.append(id)
     return {"Edited between stages": f"the method of {', '.join(edited)}: run them again"} if edited else {}

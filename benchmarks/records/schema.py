@@ -135,10 +135,15 @@ class RunRecords(BaseModel):
     time: TimeRecord | None = None
     problems: dict[StageName, str] = {}
 
+    @property
+    def stages(self) -> dict[StageName, Record]:
+        """The records that can be used, by stage."""
+        records: dict[StageName, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
+        return {stage: record for stage, record in records.items() if record}
+
     def fit(self, spec: RunSpec) -> bool:
         """Return whether all records come from this specification."""
-        records: dict[StageName, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
-        return all(record is None or record.digest == spec.digest(stage) for stage, record in records.items())
+        return all(record.digest == spec.digest(stage) for stage, record in self.stages.items())
 
 
 def read_records(folder: Path, spec: RunSpec) -> RunRecords:

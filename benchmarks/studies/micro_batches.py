@@ -16,8 +16,9 @@ def rows_per_pass(
     batch: int, ranks: int, micro_batch: int | None, micro_tokens: int | None = None, longest: int = 1
 ) -> int:
     """Return the examples per forward pass of an optimizer step: ``micro_batch``, or a rank's whole share of the batch
-    if it is None; fewer if ``micro_tokens`` has no room for as many examples of length ``longest``."""
-    rows = micro_batch or math.ceil(batch / ranks)
+    if it is None; at most the batch; fewer if ``micro_tokens`` has no room for as many examples of length
+    ``longest``."""
+    rows = min(batch, micro_batch or math.ceil(batch / ranks))
     return rows if micro_tokens is None else max(1, min(rows, micro_tokens // longest))
 
 

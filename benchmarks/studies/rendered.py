@@ -24,10 +24,10 @@ class Figure(StrEnum):
 
     pareto = "pareto"  # accuracy against test time and training compute
     steps = "steps"  # accuracy by number of steps
-    dimensions = "dimensions"  # R of step 1 for three cases, and how often each dimension is active
+    dimensions = "dimensions"  # R of three cases in the first step that uses any; how often each dimension is active
     intervention = "intervention"  # correlated dimensions, and what setting a clique of them does
     cases = "cases"  # outputs before and after dimensions are set
     encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
     copied = "copied"  # which step the answers to the long-range copy repeat
     calibration = "calibration"  # the mean of R against one sample and majorities of more
-    sweeps = "sweeps"  # accuracy against the numbers of neurons, and tau
+    sweeps = "sweeps"  # accuracy against one numeric option at a time

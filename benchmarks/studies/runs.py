@@ -3,11 +3,10 @@ on."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from benchmarks.files import json_digest
 from benchmarks.studies.micro_batches import rows_per_pass
 from benchmarks.studies.reasons import SettingsError, checked
 from benchmarks.studies.specs import (
@@ -109,7 +108,7 @@ class RunSpec(Strict):
     @property
     def rows_at_once(self) -> int:
         """Examples per forward pass when features are computed: the micro-batch, or a whole batch if none is set."""
-        return min(self.training.batch_size, self.engine.micro_batch or self.training.batch_size)
+        return rows_per_pass(self.training.batch_size, 1, self.engine.micro_batch)
 
     @property
     def stages(self) -> tuple[StageName, ...]:
@@ -156,7 +155,7 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
     else:
         kept["engine"] = {"precision": run["engine"]["precision"], **_micro_batch(run)}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+    return json_digest(kept)[:16]
 
 
 def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:

@@ -79,11 +79,11 @@ class MainTable(Maker):
         paper = self.paper
         known = self.summary.lines["train_epoch_seconds"].dropna().tolist()
         unit = HOURS if paper or max(known, default=0.0) >= HOURS.seconds else SECONDS
-        asked = self.study.timing and self.study.timing.questions
-        timed = f"Test of {asked} (s)" if asked else "Test (s)"
+        limit = self.study.timing and self.study.timing.questions
+        test_column = f"Test of {limit} (s)" if limit else "Test (s)"
         columns = [Column(f"Train ({unit.name})")]
         for test in self.test_names:
-            columns += [Column("Acc (%)", self.test_title(test)), Column(timed, self.test_title(test))]
+            columns += [Column("Acc (%)", self.test_title(test)), Column(test_column, self.test_title(test))]
         columns += [Column("Params"), Column("Training FLOPs")]
         sections = []
         for block in self.study.blocks:
@@ -152,7 +152,7 @@ class MainTable(Maker):
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)
                 spent_by_all = gpu_time.as_trained(self.study, self.runs, block.id, row.id)
-                cells = (spent, speed, cell(spent_by_all, lambda seconds: f"{seconds / 3600:.2f}"))
+                cells = (spent, speed, cell(spent_by_all, lambda spent: f"{spent / 3600:.2f}"))
                 lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))
         return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))

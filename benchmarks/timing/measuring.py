@@ -22,7 +22,7 @@ from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, p
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.casting import prepared_for_answers
+from benchmarks.evaluation.casting import temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.launch import free_port
 from benchmarks.models import build_method
@@ -147,7 +147,7 @@ def _measure_run(
     record = _described(method, spec, timing, open_corpus(paths.data, "train"), rows)
     with (
         Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,
-        prepared_for_answers(method, spec.engine),
+        temporarily_prepared(method, spec.engine),
     ):
         for name in spec.evaluation.tests:
             examples = gold_examples(spec, paths, name)

@@ -120,7 +120,7 @@ def time_step(name: str, setup: Setup, repeats: int) -> dict[str, Any] | None:
         torch.stack(list(forward(batch, context).losses.values())).sum().backward()
 
     step(method)  # warm-up
-    ours, naive = (_seconds(method, lambda f=f: step(f), repeats) for f in (method, method.naive_forward))
+    ours, naive = (_seconds(method, partial(step, forward), repeats) for forward in (method, method.naive_forward))
     return {
         "title": method.title,
         "tokens": batch.tokens / STEP["batch_size"],

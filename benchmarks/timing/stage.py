@@ -20,7 +20,7 @@ from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.answering import batches_by_length, decoding_of, generate
-from benchmarks.evaluation.casting import prepared_for_answers
+from benchmarks.evaluation.casting import temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
@@ -51,7 +51,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
         tests = {}
         with (
             Progress(f"{spec.id} timing", len(spec.evaluation.tests)) as progress,
-            prepared_for_answers(method, spec.engine),
+            temporarily_prepared(method, spec.engine),
         ):
             for name in spec.evaluation.tests:
                 pace.take()

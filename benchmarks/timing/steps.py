@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.data import Corpus, epoch_batches, open_corpus
-from benchmarks.engine import Engine, Phase, Ranks, build_engine, deterministic, peak_memory, synchronize
+from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, peak_memory, synchronize
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
@@ -104,7 +104,9 @@ class StepTimer:
         if stage.cached:
             data, once = self._cached(data, [chosen[i] for i in spread_over(len(chosen), FEATURED)])
             chosen = [np.arange(len(chosen[0]))] * steps
-        engine = build_engine(method, stage, spec.training, spec.engine, Phase(0, 1), self.ranks)  # may split weights
+        engine = build_engine(
+            method, stage, spec.training, spec.engine, PlaceInPhase(before=0, steps=1), self.ranks
+        )  # may split weights
         method.train()
         warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
         counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # batches of all lengths

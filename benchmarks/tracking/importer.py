@@ -8,7 +8,6 @@ The workflow calls again as long as :func:`tries` counts up.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
 import re
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.files import BrokenRecord, json_digest, read_json, write_json
 from benchmarks.records.provenance import hardware
 from benchmarks.records.results import Collected, load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
@@ -139,7 +138,7 @@ def _import(
     importer = _Importer(client, experiment, parent, study, collected, results, origin)
     runs: dict[str, str] = {}
     for id, records in collected.runs.items():
-        if any(getattr(records, stage) for stage in STAGES):
+        if records.stages:
             digest = _digest(study, collected, id)
             runs[id] = by_digest.get(digest) or importer.create(study.runs[id], records, digest)
     for run in known:  # delete runs that are superseded, or left incomplete by a killed import
@@ -159,7 +158,7 @@ def _digest(study: Study, collected: Collected, run: str) -> str:
     own, *starts = (collected.runs[id] for id in with_starts(study, study.runs[run]))
     kept = [own.model_dump(mode="json", include=set(STAGES))]
     kept += [start.model_dump(mode="json", include={"train", "time"}) for start in starts]
-    return hashlib.sha256(json.dumps([run, *kept], sort_keys=True).encode()).hexdigest()
+    return json_digest([run, *kept])
 
 
 class _Importer:
@@ -183,7 +182,7 @@ class _Importer:
         """Create a child run and return its id. The digest of the records is set last: without it, it is incomplete."""
         paths = Paths(self.results, self.study.sources[spec.id])
         files = list(_files(paths, records))
-        environments = [record.environment for stage in STAGES if (record := getattr(records, stage))]
+        environments = [record.environment for record in records.stages.values()]
         start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
         tags = self._tags(spec, environments[0])
         run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=spec.id).info.run_id
@@ -252,9 +251,7 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
 
     Raise :class:`BrokenRecord` if one is missing, so that this is not taken for a failure of the server later.
     """
-    files: list[tuple[Path, str, str | None]] = [
-        (paths.record(stage), stage, None) for stage in STAGES if getattr(records, stage)
-    ]
+    files: list[tuple[Path, str, str | None]] = [(paths.record(stage), stage, None) for stage in records.stages]
     if records.evaluate:
         files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]
     for path, stage, folder in files:

@@ -6,8 +6,6 @@ rate, every random draw. A checkpoint therefore needs weights, optimizer and cou
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import time
@@ -26,7 +24,7 @@ from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import ended, environment
-from benchmarks.files import read_json, write_json
+from benchmarks.files import json_digest, read_json, write_json
 from benchmarks.models import build_method, export
 from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
@@ -79,7 +77,7 @@ class Trainer:
         parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
         if self.spec.backbone.pretrained:  # a folder, or a branch on the hub, may change under its name
             parts.append(checkpoints.digest(dict(whole_weights(self.method))))
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return json_digest(parts)
 
     def run(self) -> dict[str, Any]:
         """Train to the end, from the last checkpoint if there is one, and return the record of the run."""
@@ -170,10 +168,11 @@ class Trainer:
         self.method.train()
         terms, observed = sums.terms(), self.method.observed(sums.statistics)
         warnings = self.method.warnings(observed)
-        for warning in (warning for warning in warnings if warning not in at.warnings):
-            at.warnings.append(warning)
-            log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
-            self._log("warning", {"message": warning})
+        for warning in warnings:
+            if warning not in at.warnings:
+                at.warnings.append(warning)
+                log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
+                self._log("warning", {"message": warning})
         score = sum(terms[name] for name in stage.select_on)
         if not stage.select_on:
             at.validation, at.standing = terms, warnings
@@ -187,7 +186,7 @@ class Trainer:
 
     def _selected(self, step: int) -> Path:
         """Return the path for the weights of a step of this stage, should they be selected."""
-        return checkpoints.best(self.paths.checkpoints, self.position.stage, step)
+        return checkpoints.selected_path(self.paths.checkpoints, self.position.stage, step)
 
     def _end_stage(self) -> None:
         """Load the selected weights, record the stage, and go to the next one."""

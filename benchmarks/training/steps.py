@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.data import Corpus, epoch_batches
-from benchmarks.engine import Engine, Phase, Ranks
+from benchmarks.engine import Engine, PlaceInPhase, Ranks
 from benchmarks.studies.micro_batches import cuts
 from benchmarks.studies.specs import TrainingSpec
 from benchmarks.training.budgets import steps_of
@@ -220,7 +220,7 @@ def batches_of(
         yield batches[position], data.context(epoch, step)
 
 
-def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> Phase:
+def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> PlaceInPhase:
     """Return where the stage at ``index`` lies within its phase."""
     steps = [steps_of(stage, steps_per_epoch) * (stage.phase == stages[index].phase) for stage in stages]
-    return Phase(before=sum(steps[:index]), steps=sum(steps))
+    return PlaceInPhase(before=sum(steps[:index]), steps=sum(steps))

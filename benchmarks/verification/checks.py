@@ -69,7 +69,7 @@ def report(findings: list[Finding]) -> str:
     counts = Counter(finding.kind for finding in findings)
     kinds = max(map(len, counts))
     lines = [
-        f"{finding.kind:{kinds}}  {finding.place}{': ' * bool(finding.text)}{finding.text}" for finding in findings
+        f"{finding.kind:{kinds}}  {finding.place}{': ' if finding.text else ''}{finding.text}" for finding in findings
     ]
     lines.append(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     if changed := sum(finding.kind == "drift" and finding.place.endswith(SPEC) for finding in findings):
@@ -96,7 +96,7 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     held = _completed(recorded) | {"starts_at": spec.starts_at}  # a place is no setting
     changed = sorted(changed_settings(held, spec.model_dump(mode="json")))
     kind = "drift" if changed else "ok"
-    yield Finding(f"{spec.id} {SPEC}", kind, f"the study now says otherwise: {'; '.join(changed)}" * bool(changed))
+    yield Finding(f"{spec.id} {SPEC}", kind, f"the study now says otherwise: {'; '.join(changed)}" if changed else "")
     for stage in spec.stages:
         place = f"{spec.id} {stage}.json"
         try:
@@ -194,7 +194,7 @@ def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Liter
             found = None
             with suppress(BrokenRecord):
                 found = parsed(Paths(folder.parent, source).record(stage), stage)
-            if found != getattr(collected.runs[id], stage):
+            if found != collected.runs[id].stages.get(stage):
                 wrong.append(f"{id} {stage}")
     problems = [f"other records than the runs' own: {', '.join(wrong)}"] if wrong else []
     trained = {source.block for id, source in study.sources.items() if collected.runs[id].train}
@@ -263,10 +263,9 @@ def _figure(study: Study, collected: Collected, folder: Path, figure: Figure) ->
     from benchmarks.figures.drawing import NothingToDraw  # imported late: matplotlib is slow to load
     from benchmarks.figures.render import DRAWINGS
 
-    path, drawing = folder / f"figures/{figure}.csv", DRAWINGS[figure](study, folder.parent)
-    drawing.collected = collected
+    path = folder / f"figures/{figure}.csv"
     try:
-        again = drawing.data().to_csv(index=False)
+        again = DRAWINGS[figure](study, folder.parent, collected).data().to_csv(index=False)
     except (BrokenRecord, NothingToDraw) as error:
         return Finding(path.name, "differs", f"cannot be made: {error}")
     return _csv(path, again)

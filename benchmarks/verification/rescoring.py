@@ -11,13 +11,11 @@ import pandas as pd
 from benchmarks.data import load_records
 from benchmarks.evaluation.stage import means
 from benchmarks.files import sha256
-from benchmarks.scoring.by_test import scorer_of, scores
+from benchmarks.scoring.by_test import SCORES, scorer_of, scores
 from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Form
 from benchmarks.verification.differences import CLOSE, changed_value
-
-SCORED = ("extracted", "correct", "strict", "draws", "choices")  # older predictions lack the last two
 
 
 def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
@@ -36,13 +34,13 @@ def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[
         else:
             frame = pd.read_parquet(path)
             yield from _scores(name, frame, form)
-            for test, scores in record["decodings"][name]["tests"].items():
-                yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], scores)
+            for test, recorded in record["decodings"][name]["tests"].items():
+                yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], recorded)
 
 
 def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
     again = scores(frame.assign(question=_questions(frame, form)))
-    for column in (name for name in SCORED if name in frame):
+    for column in (name for name in SCORES if name in frame):  # older predictions lack `draws` and `choices`
         old, values = (_plain(one, column) for one in (frame, again))
         wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
         if len(wrong):
@@ -66,13 +64,13 @@ def _questions(frame: pd.DataFrame, form: Form) -> list[str]:
     return [texts.get(key, "") for key in zip(frame["test"], frame["id"], strict=True)]
 
 
-def _means(place: str, frame: pd.DataFrame, scores: dict[str, Any]) -> Iterator[str]:
+def _means(place: str, frame: pd.DataFrame, recorded: dict[str, Any]) -> Iterator[str]:
     for key, found in means(frame).items():
-        recorded, values = _listed(scores[key]), _listed(found)
-        if len(recorded) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(recorded, values, strict=True)):
-            yield f"{place}: `{key}` is recorded as {recorded} and comes out as {values}"
+        old, values = _listed(recorded[key]), _listed(found)
+        if len(old) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(old, values, strict=True)):
+            yield f"{place}: `{key}` is recorded as {old} and comes out as {values}"
     drawn = draw_statistics(frame) if "draws" in frame else []
-    if changed := changed_value(scores.get("draws") or [], drawn):
+    if changed := changed_value(recorded.get("draws") or [], drawn):
         yield f"{place}: `draws`: {changed}"
 
 

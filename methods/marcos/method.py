@@ -64,7 +64,7 @@ class MarCos(Method):
         first = budget.epochs * self.options.first_phase
         if not self.options.randomness:
             return [Stage("phase 1", first, phase="phase 1", select_on=("reconstruction",))]
-        learned = ("understanding", "thinking", "speaking", "neurons", "posterior", "inject")
+        learned = tuple(sorted({name.partition(".")[0] for name, _ in self.named_parameters()} - {"prior"}))
         second = budget.epochs * self.options.second_phase
         return [
             Stage(
