@@ -11,7 +11,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 
-from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device
+from benchmarks.engine import PlaceInPhase, Ranks, autocast, build_engine, pick_device
+from benchmarks.engine.layers import compile_layers
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.evaluation import casting
 from benchmarks.evaluation.casting import temporarily_prepared
@@ -80,6 +81,27 @@ def test_compiled_layers_give_the_same_gradient(
         else:  # fused kernels round some numbers to 8 bits at other places, each by 2 ** -9 at most
             assert torch.linalg.vector_norm(gradients[1][name] - gradient) < 0.02 * torch.linalg.vector_norm(gradient)
     assert graphs[0] == 0 < graphs[1] <= 8  # not one per layer
+
+
+def test_more_thoughts_keep_no_more_copies_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thought is a pass, and a compiled layer keeps its weights in bfloat16 for the gradient of each pass."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    copies = []
+    for thoughts in (2, 6):
+        method = make("codi", {"num_latents": thoughts}).train()
+        shapes = {shape for weight in method.parameters() for shape in (weight.shape, weight.shape[::-1])}
+        compile_layers(method, caches=True)
+        kept: dict[int, torch.Tensor] = {}
+
+        def keep(tensor: torch.Tensor, kept: dict[int, torch.Tensor] = kept, shapes: set = shapes) -> torch.Tensor:
+            if tensor.dtype == torch.bfloat16 and tensor.shape in shapes:
+                kept[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast(method.device, "bfloat16"):
+            method(method.collate(examples(), context()), context())
+        copies.append(len(kept))
+    assert copies[0] == copies[1] > 0
 
 
 def compiled_parts(method: nn.Module) -> set[str]:
