@@ -121,7 +121,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(name.encode())
-        total.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        total.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return total.hexdigest()
 
 
@@ -191,8 +191,13 @@ def _own(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
         owner = bytes_of.index(min(bytes_of))
         bytes_of[owner] += tensor.nbytes
         if owner == ranks.rank:
-            own[name] = tensor.detach().cpu().contiguous().clone()
+            own[name] = copied(tensor)
     return own
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """Return one copy in CPU memory, wherever the tensor is, which lies there in one piece."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def seal(state: Mapping[str, Any]) -> str:

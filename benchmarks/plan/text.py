@@ -32,8 +32,8 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
         f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
         "ZeRO 0 to 3: GB on each GPU, activations of the largest micro-batch included; * the stage that the study asks "
-        "for: columns from this stage on leave out what the study offloads to the CPU. Hours: training alone; a warm "
-        "start has its own line.",
+        "for: columns from this stage on leave out what the study offloads to the CPU. Hours: training alone, "
+        "without what GPUs tell each other; a warm start has its own line.",
         f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
         "for two methods at a small size. On an H200 five methods at 0.5B took 33% to 90% of it, as few rows are the "
         "longest, and layers were compiled.",

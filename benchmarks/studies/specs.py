@@ -234,8 +234,8 @@ class EngineSpec(Strict):
     )
     compile: bool = added_field(
         False,
-        description="compile the transformers' layers, which takes up to a minute at first (on a CPU, a C++ compiler "
-        "too), and then passes over memory less often; where a cache is read, all but attention",
+        description="compile the transformers' layers, which takes a C++ compiler and up to a minute at first, and "
+        "then passes over memory less often; where a cache is read, all but attention and, in training, thoughts",
     )
     hang_seconds: float = Field(
         default=900,

@@ -127,7 +127,7 @@ class Trainer:
                 if at.stage_step < steps and self._agreed_to_save():
                     self._checkpoint(engine)
         if at.stage + 1 < len(self.stages) and self.stages[at.stage + 1].keep_optimizer:
-            self.optimizer = {name: tensor.cpu().clone() for name, tensor in engine.optimizer_states()}
+            self.optimizer = {name: checkpoints.copied(tensor) for name, tensor in engine.optimizer_states()}
         engine.close()
         for data in (train, held_out):
             if data.features is not None:
@@ -227,7 +227,7 @@ class Trainer:
 
     def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:
         """Write all weights to one file. Return their digest on the first rank, and an empty string on the others."""
-        kept = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors if self.ranks.first}
+        kept = {name: checkpoints.copied(tensor) for name, tensor in tensors if self.ranks.first}
         digest = checkpoints.save_weights(path, kept) if self.ranks.first else ""
         self.ranks.wait(f"{path.name} on disk")
         return digest
