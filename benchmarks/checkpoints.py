@@ -121,7 +121,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(name.encode())
-        total.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        total.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
@@ -232,7 +232,7 @@ def _latest(folder: Path, key: str) -> str | None:
         if checkpoint.state.get("seconds", 0.0) > PRECIOUS:
             raise PreciousCheckpoint(
                 f"{path} holds {checkpoint.state['seconds'] / 3600:.1f} hours of training with other settings, data or "
-                f"code: go back to those to go on from it, or remove {folder} to begin anew"
+                f"code: restore them to resume, or remove {folder} to start over"
             )
         log.warning("%s belongs to other settings, data or code: not used", path)
     return None

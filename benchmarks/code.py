@@ -28,7 +28,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "train": (
         *MODELS,
         *STEPS,
-        *_modules("training.stage", "training.loop", "training.position", "data.corpus"),
+        *_modules("training.as_rank", "training.loop", "training.position", "data.corpus"),
     ),
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "training.budgets", "scoring")),

@@ -217,7 +217,7 @@ class Watch:
             code = self.status
         number = 256 - code if 192 < code < 256 else -code  # launchers pass on a negative status modulo 256
         if self.told_to_go:  # all have saved, whatever error a rank reported that waited for another
-            cause, code = "because it was told to go", EXIT_CODE
+            cause, code = "because it was told to stop", EXIT_CODE
         elif self.dead and self.dead.failed:
             cause, code = f"with exit code {self.dead.code}", self.dead.code
         elif 0 < number < 64:

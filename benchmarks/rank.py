@@ -74,7 +74,7 @@ def main() -> None:
 
     from benchmarks.engine.ranks import join
     from benchmarks.timing.stage import time_as
-    from benchmarks.training.stage import train_as
+    from benchmarks.training.as_rank import train_as
 
     task = {"train": train_as, "time": time_as}[given.task]
 

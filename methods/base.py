@@ -293,7 +293,7 @@ def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
     if lacking := sorted(weights.keys() - own.keys()):
         raise InputError(
             f"the weights to start from have {lacking[0]!r} and {len(lacking) - 1} more tensors that "
-            f"{type(module).__name__} has not: name its parts as the method that it starts from does, or "
+            f"{type(module).__name__} lacks: name its parts as the method that it starts from does, or "
             "map the names in `warm_start`"
         )
     for name, tensor in weights.items():

@@ -18,7 +18,7 @@ from benchmarks.files import read_json
 from benchmarks.processes import collect_garbage_less_often
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from inflict import ROWS
 from methods.base import Vocabulary
 from methods.registry import left_out
@@ -121,7 +121,7 @@ def undisturbed_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) 
         key = spec.row, spec.training.log_every
         if key not in known:
             known[key] = fresh(small_data, tmp_path_factory.mktemp("undisturbed"))
-            start.train(spec, known[key])
+            train(spec, known[key])
         return known[key]
 
     return folder

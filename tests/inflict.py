@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from small import MARCOS, small_study
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
@@ -56,7 +56,7 @@ def in_step(count: int) -> None:
 def _train(fault: Fault, count: int, spec: RunSpec, results: Path) -> None:
     os.chdir(results)
     fault(count)
-    start.train(spec, results)
+    train(spec, results)
 
 
 def exit_code(fault: Fault, count: int, spec: RunSpec, results: Path) -> int | None:

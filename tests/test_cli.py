@@ -116,7 +116,7 @@ def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monke
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
     done = CliRunner().invoke(app, ["studies"])
     lines = done.output.splitlines()
-    assert done.exit_code == 2 and f"error: {tmp_path}/broken.yaml is no YAML" in lines[3]
+    assert done.exit_code == 2 and f"error: {tmp_path}/broken.yaml is not valid YAML" in lines[3]
     assert [line.split()[0] for line in lines[:3]] == ["a_name_of_more_than_16_letters", "first", "last"]
     assert {line.index("Smoke test") for line in lines[:3]} == {32}
 

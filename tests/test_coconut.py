@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from golden import close
@@ -83,7 +82,7 @@ def test_stages_spend_any_budget(control: str, restart: str, epochs: float) -> N
 
 
 def test_stages_must_leave_a_final_one_where_there_are_any() -> None:
-    with pytest.raises(ValueError, match=r"8 stages of 0\.136 of the budget leave nothing"):
+    with pytest.raises(ValueError, match=r"8 stages of 0\.136 of the budget leave nothing.*lower stage_share"):
         coconut({"max_stage": 8})
     assert len(coconut({"max_stage": 8, "control": "no_curriculum"}).stages(Budget(1.0, 10))) == 1
 
@@ -91,11 +90,6 @@ def test_stages_must_leave_a_final_one_where_there_are_any() -> None:
 def test_optimizer_may_restart_every_epoch() -> None:
     stages = coconut({"optimizer_restart": "epoch"}).stages(Budget(22, 100))
     assert [stage.epochs for stage in stages] == pytest.approx([1.0] * 22)
-
-
-def test_a_schedule_without_a_final_stage_is_refused() -> None:
-    with pytest.raises(ValidationError, match="lower stage_share"):
-        CoconutOptions(max_stage=5, stage_share=0.2)
 
 
 def test_starts_from_a_chain_of_thought() -> None:

@@ -22,8 +22,8 @@ from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
-from benchmarks.training import loop as training
-from benchmarks.training import start, steps
+from benchmarks.training import loop, steps
+from benchmarks.training.stage import train
 from conftest import bibtex_fields
 from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Method, Setup, Vocabulary
@@ -370,18 +370,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(run: str, study: Study, folder: Path) -> dict[str, Any]:
+def train_after(run: str, study: Study, folder: Path) -> dict[str, Any]:
     """Train a run, after the run that it starts from."""
     if parent := study.runs[run].starts_from:
-        train(parent, study, folder)
-    return start.train(study.runs[run], folder)
+        train_after(parent, study, folder)
+    return train(study.runs[run], folder)
 
 
 def test_resume_is_bit_exact(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is stopped in the middle of its steps, with a checkpoint after every one, and started again."""
     study = study_of(name)
     spec = study.runs[f"equation/tested_{name}/s0"]
-    undisturbed = train(spec.id, study, folder)
+    undisturbed = train_after(spec.id, study, folder)
     shutil.rmtree(Paths(folder, spec).run)
     taken = 0
 
@@ -393,8 +393,8 @@ def test_resume_is_bit_exact(name: str, folder: Path, monkeypatch: pytest.Monkey
         return steps.optimizer_step(*arguments)
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(training, "optimizer_step", stops)
-        start.train(spec, folder)
-    resumed = start.train(spec, folder)
+        patched.setattr(loop, "optimizer_step", stops)
+        train(spec, folder)
+    resumed = train(spec, folder)
     assert (resumed["steps"], resumed["tokens"]) == (undisturbed["steps"], undisturbed["tokens"])
     assert resumed["weights_sha256"] == undisturbed["weights_sha256"]

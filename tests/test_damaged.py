@@ -25,7 +25,7 @@ from benchmarks.models import build_method, exported_method, trained_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import loop as training
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from benchmarks.training.steps import NonFiniteLoss, Steps
 from inflict import exit_code, in_step, nth_call, run_of, saved
 from small import fresh
@@ -57,9 +57,9 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(
         with pytest.raises(
             files.DiskFull, match=rf"{folder}.*: the disk is full \([\d.]+ GB were to be written, .* free"
         ):
-            start.train(spec, results)
+            train(spec, results)
     assert saved(spec, results) and not list(folder.glob(".*"))
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert train(spec, results)["weights_sha256"] == undisturbed(spec)
 
 
 class SecondOfTwo(Ranks):
@@ -161,7 +161,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     before = (newest / name).read_bytes()
     damage(newest / name)
     assert not (newest / name).exists() or (newest / name).read_bytes() != before
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert str(newest / name) in caplog.text and "going back to the checkpoint before it" in caplog.text
     assert "going on from step 5" in caplog.text
 
@@ -201,9 +201,9 @@ def test_a_number_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint
             rf"step 8 \(chain\): {term} is not finite; loss terms .*'cross_entropy'.*examples .*'embedded-train-\d"
         )
         with pytest.raises(NonFiniteLoss, match=message):
-            start.train(spec, results)
+            train(spec, results)
     assert saved(spec, results) == [7, 8]
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert train(spec, results)["weights_sha256"] == undisturbed(spec)
 
 
 # -- checkpoints that a run does not continue from

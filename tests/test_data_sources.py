@@ -125,7 +125,7 @@ def test_files_that_neither_folder_nor_hub_has_are_named_with_their_source(
 
 def test_a_folder_that_is_none_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(DATA_VARIABLE, str(folder / "nowhere"))
-    with pytest.raises(DataError, match=f"{DATA_VARIABLE} names .*nowhere, which is no folder"):
+    with pytest.raises(DataError, match=f"{DATA_VARIABLE} names .*nowhere, which is not a folder"):
         load_records("gsm8k", "equation", "test")
 
 

@@ -130,7 +130,9 @@ def test_data_that_are_missing_or_of_other_settings_are_refused(before: int | No
         old = make_study(limit=before)
         prepare(old, old.blocks[0], tmp_path)
     study = make_study(limit=30)
-    fix = "tiny/data/equation has not the data that tiny asks for: run `marcos-bench data tiny.yaml --block equation`"
+    fix = (
+        "tiny/data/equation does not hold the data that tiny needs: run `marcos-bench data tiny.yaml --block equation`"
+    )
     with pytest.raises(DataError, match=fix):
         store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
     prepare(study, study.blocks[0], tmp_path)

@@ -21,7 +21,8 @@ from benchmarks import checkpoints
 from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, noting
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import features, start
+from benchmarks.training import features
+from benchmarks.training.stage import train
 from copies import copy_suite, printed, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
 from test_locks import HOLD_WORKFLOW, process
@@ -99,7 +100,7 @@ def test_a_killed_run_ends_with_the_weights_and_the_log_of_one_that_was_not(
     for count in (7, 13):
         assert exit_code(fault, count, spec, results) == -signal.SIGKILL
     assert not (Paths(results, spec).run / "train.json").exists()
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert train(spec, results)["weights_sha256"] == undisturbed(spec)
     lines = logged(spec, results)
     assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, STEPS + 1))
     assert lines == logged(spec, undisturbed_run(spec))
@@ -115,14 +116,14 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
     paths = Paths(results, spec)
     assert exit_code(after_the_record, 1, spec, results) == -signal.SIGKILL
     assert saved(spec, results) and not (paths.run / "train.json").exists()
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)
+    assert train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert "is trained already" in caplog.text and (paths.run / "train.json").exists()
     assert not paths.checkpoints.exists()
     damaged = bytearray(paths.weights.read_bytes())
     damaged[-1] ^= 1
     paths.weights.write_bytes(damaged)
     caplog.clear()
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(spec)  # trained again
+    assert train(spec, results)["weights_sha256"] == undisturbed(spec)  # trained again
     assert "is trained already" not in caplog.text
 
 
@@ -138,7 +139,7 @@ def test_a_run_that_is_told_to_go_saves_itself_at_once(
     assert saved(spec, results) == [6]
     (checkpoint,) = Paths(results, spec).checkpoints.glob("step-*")
     assert checkpoint.stat().st_mtime - (results / "told").stat().st_mtime < 10
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(run_of("cot_sft"))
+    assert train(spec, results)["weights_sha256"] == undisturbed(run_of("cot_sft"))
     assert "going on from step 6" in caplog.text
 
 
@@ -146,7 +147,7 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
     spec = run_of("marcos", checkpoint_seconds=1e6)
     assert exit_code(told_to_go_while_features_are_computed, 1, spec, results) == EXIT_CODE
     assert saved(spec, results) == [10]
-    assert start.train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
+    assert train(spec, results)["weights_sha256"] == undisturbed(run_of("marcos"))
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -158,7 +159,7 @@ def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCapt
             os.kill(os.getpid(), signal.SIGTERM)
         with notice.obeyed():
             os.kill(os.getpid(), signal.SIGTERM)
-    assert "told to go; the run goes on from its last checkpoint" in caplog.text
+    assert "told to stop; the next attempt resumes from the last checkpoint" in caplog.text
 
 
 TERMINATED_ONCE = """
@@ -191,10 +192,10 @@ def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
     path = folder / "benchmarks/cli/__main__.py"
     path.write_text(path.read_text().replace("app(", f"{TERMINATED_ONCE}\napp("))
     output = snakemake(folder, "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/train.json")
-    assert re.search(r"told to go; step \d+ is saved", output) and re.search(r"going on from step \d+", output)
+    assert re.search(r"told to stop; step \d+ is saved", output) and re.search(r"going on from step \d+", output)
     assert "Trying to restart job" in output
     log = folder / "results/smoke/logs/train/equation/cot_sft/s0.log"
-    assert "going on from" in log.read_text() and "told to go" in Path(f"{log}.1").read_text()
+    assert "going on from" in log.read_text() and "told to stop" in Path(f"{log}.1").read_text()
     assert (folder / "results/smoke/runs/equation/cot_sft/s0/train.json").exists()
 
 
@@ -231,7 +232,7 @@ def test_a_workflow_that_is_interrupted_saves_what_it_trains(tmp_path: Path) -> 
     record = "results/smoke/runs/equation/cot_sft/s0/train.json"
     arguments = ["--cores", "2", "--config", "study=smoke", "--", record]
     output = printed(folder, [sys.executable, "-c", IN_A_TERMINAL, *arguments], fails=True)
-    assert re.search(r"told to go; step 1 is saved", output) and "Trying to restart job" not in output
+    assert re.search(r"told to stop; step 1 is saved", output) and "Trying to restart job" not in output
     assert "going on from step 1" in snakemake(folder, *arguments)
     assert (folder / record).exists()
 

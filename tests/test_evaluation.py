@@ -28,7 +28,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from benchmarks.studies.study import StudyError
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from benchmarks.verification.rescoring import wrong_answers
 from methods.base import Method
 from methods.errors import InputError
@@ -133,7 +133,7 @@ def trained(row: dict[str, Any], decodings: dict[str, Any], results: Path) -> Ru
     study = small_study([row], evaluation=tests | {"decodings": decodings})
     (spec,) = study.runs.values()
     prepare(study, study.blocks[0], results)
-    start.train(spec, results)
+    train(spec, results)
     return spec
 
 

@@ -156,7 +156,7 @@ def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
         (["table", "smoke"], "smoke/collect.json does not exist: run `marcos-bench collect smoke`"),
         (
             ["figure", "smoke", "--figure", "dimensions"],
-            "analysis.json does not exist: run `marcos-bench analyse smoke equation/marcos/s0`",
+            "smoke/collect.json does not exist: run `marcos-bench collect smoke`",
         ),
         (
             ["explain", "smoke", "--question", "1"],

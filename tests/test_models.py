@@ -14,8 +14,8 @@ from benchmarks.engine.process import whole_weights
 from benchmarks.models import build_method, exported_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import start
 from benchmarks.training.loop import Trainer
+from benchmarks.training.stage import train
 from methods.backbone import load_backbone
 from small import small_study
 
@@ -57,7 +57,7 @@ def test_another_checkpoint_under_the_same_name_is_noticed(checkpoint: Path, run
 
 def test_what_was_trained_from_a_checkpoint_needs_it_no_more(checkpoint: Path, run: tuple[RunSpec, Path]) -> None:
     spec, results = run
-    digest = start.train(spec, results)["weights_sha256"]
+    digest = train(spec, results)["weights_sha256"]
     shutil.rmtree(checkpoint)
     moved = Paths(results, spec).model.rename(results / "moved")
     method = exported_method(moved)

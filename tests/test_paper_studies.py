@@ -22,7 +22,7 @@ from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import Study, parse_study, shipped, study_path
 from benchmarks.tables.render import render
 from benchmarks.timing import stage as timing
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from methods.backbone import load_backbone
 
 PAPER = [name for name in shipped() if name.startswith("paper_")]
@@ -89,7 +89,7 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
     for block in study.blocks:
         prepare(study, block, tmp_path)
     for spec in study.runs.values():
-        record: dict[str, Any] = start.train(spec, tmp_path)
+        record: dict[str, Any] = train(spec, tmp_path)
         assert record["steps"] == pytest.approx(_epochs(spec), abs=1)
         evaluation.evaluate(spec, tmp_path)
         if study.timing:

@@ -29,7 +29,7 @@ from benchmarks.plan.text import render
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study, load_study
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from methods.base import Budget
 from methods.errors import InputError
 from small import PLANNED, OneOf, small_study
@@ -343,7 +343,7 @@ def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: p
         replaced(source, target)
 
     monkeypatch.setattr(os, "replace", measured)
-    start.train(run, tmp_path)
+    train(run, tmp_path)
     lengths = lengths_of(study, study.blocks[0], tmp_path)
     made, twice = (plan_run(run, replace(lengths, rows=count * lengths.rows)) for count in (1, 2))
     assert max(sizes) < made.disk < 1.3 * max(sizes)

@@ -22,7 +22,7 @@ from benchmarks.plan.counting import AsksForNumbers, Dimensions, example, kept_b
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing import steps as step_timing
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from methods.base import Budget
 from small import PLANNED, small_study
 
@@ -97,10 +97,10 @@ def test_what_was_counted_is_let_go() -> None:
 def _peak(spec: RunSpec, results: Path, send: Any) -> None:
     """Send the number of bytes by which training raises this process's resident memory."""
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD, so that freed memory is returned at once
-    start.train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
+    train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
     before = _resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    start.train(spec, results)
+    train(spec, results)
     send.send(_resident("VmHWM") - before)
 
 

@@ -33,7 +33,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.training import loop as training
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from conftest import ROOT
 from inflict import nth_call
 from small import MARCOS, fresh, small_study
@@ -184,7 +184,7 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
         process,
     ]:  # like a scheduler, which signals the launcher too
         one.terminate()
-    yield "told to go", finish(process, before)
+    yield "told to stop", finish(process, before)
     before, process = place.saved(), place.start()
     place.after_next_checkpoint(process)
     process.kill()  # only the parent: the ranks end by themselves
@@ -210,7 +210,7 @@ def test_a_full_disk_on_one_rank_ends_all_and_is_named(faults: dict[str, Outcome
     assert f"{place.paths.checkpoints}" in outcome.printed and "the disk is full" in outcome.printed
 
 
-@pytest.mark.parametrize("moment", ["write", "rename", "full", "step", "hang", "told to go", "parent", "all"])
+@pytest.mark.parametrize("moment", ["write", "rename", "full", "step", "hang", "told to stop", "parent", "all"])
 def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Outcome], moment: str) -> None:
     outcome = faults[moment]
     assert outcome.code != 0
@@ -226,9 +226,11 @@ def test_a_rank_that_hangs_is_named(faults: dict[str, Outcome]) -> None:
 
 
 def test_ranks_that_are_told_to_go_save_themselves(faults: dict[str, Outcome]) -> None:
-    outcome = faults["told to go"]
+    outcome = faults["told to stop"]
     assert outcome.code == EXIT_CODE
-    assert re.search(r"told to go; (step \d+ is saved|the run goes on from its last checkpoint)", outcome.printed)
+    assert re.search(
+        r"told to stop; (step \d+ is saved|the next attempt resumes from the last checkpoint)", outcome.printed
+    )
 
 
 def losses(paths: Paths) -> torch.Tensor:
@@ -240,7 +242,7 @@ def losses(paths: Paths) -> torch.Tensor:
 def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """Train the same run on one process."""
     results = fresh(place.results, tmp_path_factory.mktemp("undisturbed"))
-    start.train(run_of(study()), results)
+    train(run_of(study()), results)
     return Paths(results, run_of(study()))
 
 
@@ -264,7 +266,7 @@ def test_one_process_goes_on_with_what_two_ranks_left(
 ) -> None:
     newest = place.paths.checkpoints / faults["all"].after[-1]
     assert len(list(newest.glob("model-*-of-00002.safetensors"))) == 2
-    start.train(run_of(study()), place.results)
+    train(run_of(study()), place.results)
     assert f"going on from step {int(newest.name.split('-')[1])}" in caplog.text
     assert_same(place.paths, undisturbed)
 
@@ -289,7 +291,7 @@ def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
         patch.setattr(training, "optimizer_step", training.optimizer_step)  # undone afterwards
         nth_call(training, "optimizer_step", 4, stop)
-        start.train(run_of(study()), own.results)
+        train(run_of(study()), own.results)
     process = own.start()
     _, printed = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed
@@ -309,7 +311,7 @@ def test_two_ranks_keep_the_weights_of_stages(place: Place, tmp_path: Path) -> N
     for name, engine in (("one", {}), ("two", RANKS)):
         spec = study(row, **engine).runs["equation/coconut/s0"]
         paths = Paths(fresh(place.results, tmp_path / name), spec)
-        record = start.train(spec, tmp_path / name)
+        record = train(spec, tmp_path / name)
         digests = [stage["weights_sha256"] for stage in record["stages"]]
         assert [checkpoints.digest(load_file(paths.stage_weights(number))) for number in range(3)] == digests[:3]
         assert digests[3] is None and len({*digests}) == 4

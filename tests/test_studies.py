@@ -203,7 +203,7 @@ def test_schema_is_up_to_date() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": [0]}, "place.yaml is no valid study:\n  no key `seed`; did you mean `seeds`"),
+        ({"seed": [0]}, "place.yaml is not a valid study:\n  no key `seed`; did you mean `seeds`"),
         ({"rows": [{"id": "cot", "method": "cot_stf"}]}, "did you mean `cot_sft`"),
         ({"rows": [MINIMAL["rows"][0], MINIMAL["rows"][0]]}, "two rows are the same: cot"),
         ({"seeds": [0, 1, 0]}, "two training seeds are the same: 0"),

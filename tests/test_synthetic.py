@@ -24,7 +24,7 @@ from benchmarks.studies.study import Study, StudyError, load_study, parse_study,
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
 from benchmarks.tables.repeating import habit
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from fabricate import fabricate
 
 RS = "rs_n2_k3"
@@ -55,7 +55,7 @@ def test_a_study_goes_through_all_stages(name: str, blocks: tuple[str, ...], ste
     for block in study.blocks:
         prepare(study, block, tmp_path)
     for spec in study.runs.values():
-        start.train(spec, tmp_path)
+        train(spec, tmp_path)
         evaluation.evaluate(spec, tmp_path)
         frame = pd.read_parquet(Paths(tmp_path, spec).run / "predictions" / "default.parquet")
         assert len(frame["draws"].iloc[0]) == len(frame["choices"].iloc[0]) > 0

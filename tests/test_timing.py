@@ -24,7 +24,7 @@ from benchmarks.timing import stage as timing
 from benchmarks.timing import steps as step_timing
 from benchmarks.timing.flops import flop_counter
 from benchmarks.training import loop as training
-from benchmarks.training import start
+from benchmarks.training.stage import train
 from benchmarks.training.steps import optimizer_step
 from conftest import ROOT
 from small import MARCOS, small_study
@@ -152,7 +152,7 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
 
         monkeypatch.setattr(module, "optimizer_step", noted)
     times = step_timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
-    start.train(spec, tmp_path)
+    train(spec, tmp_path)
     assert modes == {"benchmarks.training.loop": {True}, "benchmarks.timing.steps": {True}}
     assert torch.are_deterministic_algorithms_enabled() == before
     assert times["phases"]["train"].keys() == {*step_timing.PER_STEP, *TOGETHER}
@@ -170,7 +170,7 @@ def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: 
     )
     prepare(alone, alone.blocks[0], tmp_path)
     (spec,), (on_ranks,) = alone.runs.values(), both.runs.values()
-    start.train(spec, tmp_path)
+    train(spec, tmp_path)
     records = [timing.time_run(run, tmp_path) for run in (spec, on_ranks)]
     times, times_of_ranks = (record["train"] for record in records)
     assert all(record["pace_seconds"] > 0 for record in records)

@@ -23,8 +23,9 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.timing import stage as timing
 from benchmarks.training import loop as training
-from benchmarks.training import start, steps
+from benchmarks.training import steps
 from benchmarks.training.features import FeatureStore
+from benchmarks.training.stage import train
 from benchmarks.training.steps import StageData
 from methods.base import Batch, Context, Example, Stage
 from methods.cot_sft import CoTSFT
@@ -56,7 +57,7 @@ def trained(request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: py
     """Return a run that was trained without interruptions."""
     spec = run_of(small_study(ROWS), request.param)
     results = fresh(prepared, tmp_path_factory.mktemp("trained"))
-    return spec, results, start.train(spec, results)
+    return spec, results, train(spec, results)
 
 
 def test_record_and_log_agree(trained) -> None:
@@ -71,9 +72,9 @@ def test_record_and_log_agree(trained) -> None:
 
 def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(trained, prepared: Path, tmp_path: Path) -> None:
     spec, results, record = trained
-    again = start.train(spec, fresh(prepared, tmp_path / "again"))
+    again = train(spec, fresh(prepared, tmp_path / "again"))
     assert again["weights_sha256"] == record["weights_sha256"]
-    assert start.train(spec, results) == record
+    assert train(spec, results) == record
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -123,7 +124,7 @@ def test_no_pass_has_more_tokens_than_asked(prepared: Path, tmp_path: Path, monk
         return collate(method, examples, context)
 
     monkeypatch.setattr(CoTSFT, "collate", counted)
-    start.train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(prepared, tmp_path))
+    train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(prepared, tmp_path))
     assert max(rows * longest for rows, longest in seen) <= 1600
     assert {rows for rows, _ in seen} >= {32, 16}
 
@@ -234,7 +235,7 @@ def test_no_more_rows_at_once_than_a_micro_batch(
     monkeypatch.setattr(MarCos, "collate", counted)
     spec = run_of(small_study(ROWS, engine={"micro_batch": 8}), "marcos")
     results = fresh(prepared, tmp_path)
-    start.train(spec, results)
+    train(spec, results)
     timing.time_run(spec, results)
     assert max(sizes) == 8
 
@@ -345,7 +346,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
     )
     plain, keeping = (run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft") for keep in (False, True))
-    record = start.train(plain, fresh(prepared, tmp_path / "plain"))
+    record = train(plain, fresh(prepared, tmp_path / "plain"))
     assert [stage["weights_sha256"] for stage in record["stages"]] == [None] * 3
     assert not Paths(tmp_path / "plain", plain).kept.exists()
 
@@ -358,19 +359,19 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
 
     with monkeypatch.context() as patched, pytest.raises(SystemExit, match="killed"):
         patched.setattr(training.Trainer, "_data", second_kills)
-        start.train(keeping, results)
+        train(keeping, results)
     (first,) = paths.kept.iterdir()
     digest = checkpoints.digest(load_file(first))
     for left in (".000.safetensors.killed", "007.safetensors"):  # from a try that was killed, and from other settings
         (paths.kept / left).touch()
-    kept = start.train(keeping, results)
+    kept = train(keeping, results)
     assert [path.name for path in paths.kept.iterdir()] == [first.name] == ["000.safetensors"]
     assert [stage["weights_sha256"] for stage in kept["stages"]] == [digest, None, None]
     assert kept["stages"][0]["selected_step"] < kept["stages"][0]["steps"]
     assert kept["weights_sha256"] == record["weights_sha256"] != digest
     assert checkpoints.digest(load_file(first)) == digest
 
-    start.train(keeping, results)
+    train(keeping, results)
     assert "is trained already" in caplog.text
     first.unlink()
-    assert start.train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()
+    assert train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()

@@ -335,7 +335,7 @@ def test_what_was_made_of_the_records_and_cannot_be_read_is_found(folder: Path) 
     write_text(folder / "table_main.json", "{")
     found = {finding.place: finding.text for finding in findings(folder, "differs")}
     assert set(found) == {"frame.csv", "table_main.json"}
-    assert "is no table any more" in found["frame.csv"] and "broken JSON" in found["table_main.json"]
+    assert "is not a readable table" in found["frame.csv"] and "broken JSON" in found["table_main.json"]
 
 
 def test_numbers_beside_a_figure_are_computed_again(folder: Path) -> None:

@@ -291,7 +291,7 @@ def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished
     ("arguments", "message"),
     [
         (["--config", "stduy=smoke"], r"unknown keys \['stduy'\]"),
-        (["--configfile", "bad.yaml"], "bad.yaml is no valid study:\n.*no key `sedes`; did you mean `seeds`"),
+        (["--configfile", "bad.yaml"], "bad.yaml is not a valid study:\n.*no key `sedes`; did you mean `seeds`"),
         (["--configfile", "workflows/config/smoke.yaml", "--config", "threads=2"], "a study is one file"),
     ],
 )
@@ -392,7 +392,7 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
 def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
     """This covers reading studies and records, rendering, and starting ranks. Importing transformers takes seconds."""
     modules = ("studies.study", "data", "records.results", "tracking.importer", "tables.render", "figures.render")
-    imports = ", ".join(f"benchmarks.{module}" for module in (*modules, "training.start", "launch"))
+    imports = ", ".join(f"benchmarks.{module}" for module in (*modules, "training.stage", "launch"))
     load = "benchmarks.studies.study.load_study('quick').runs"
     code = f"import sys, {imports}; {load}; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), text=True, capture_output=True)

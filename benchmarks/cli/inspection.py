@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run, reporting_errors
+from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import StudyError, load_study, shipped
 
 app = typer.Typer()
@@ -82,7 +83,7 @@ def verify(
         if not folder.is_dir():
             raise StudyError(f"there is no folder {folder}: name that of a study's results")
         if study is None and folder.resolve().name not in shipped():
-            example = min(folder.glob("*/collect.json"), default=folder / "smoke/collect.json").parent
+            example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
             raise StudyError(
                 f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
                 "with --study whose results these are"

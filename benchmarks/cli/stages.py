@@ -41,10 +41,10 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     with reporting_errors():
         spec = ready_run(study, run, results)
         from benchmarks.processes import devices
-        from benchmarks.training import start
+        from benchmarks.training import stage
 
         devices.pin_for(spec.engine)
-        record = start.train(spec, results)
+        record = stage.train(spec, results)
     seconds, speed = record["wall_seconds"], record["tokens_per_second"]
     typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
 

@@ -222,7 +222,8 @@ def published_files() -> Path | None:
         return None
     if not Path(folder).is_dir():
         raise DataError(
-            f"{DATA_VARIABLE} names {folder}, which is no folder: give the folder of the published files, or unset it"
+            f"{DATA_VARIABLE} names {folder}, which is not a folder: give the folder of the published files, or unset "
+            "the variable"
         )
     return Path(folder)
 

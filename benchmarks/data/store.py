@@ -70,7 +70,8 @@ def require_prepared(study: Study, block: Block, results: Path, file: str) -> No
     if not is_prepared(study, block, results):
         folder = data_folder(results, study.name, block.id).absolute()
         raise DataError(
-            f"{folder} has not the data that {study.name} asks for: run `marcos-bench data {file} --block {block.id}`"
+            f"{folder} does not hold the data that {study.name} needs: "
+            f"run `marcos-bench data {file} --block {block.id}`"
         )
 
 

@@ -103,7 +103,7 @@ def published(name: str) -> PreTrainedTokenizerFast:
     if known.folder and (folder := os.environ.get(known.folder)):
         place, revision = folder, "main"
         if not Path(folder).is_dir():
-            raise DataError(f"{known.folder} names {folder}, which is no folder: give the folder of {name}'s files")
+            raise DataError(f"{known.folder} names {folder}, which is not a folder: give the folder of {name}'s files")
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
     except (OSError, ValueError) as error:

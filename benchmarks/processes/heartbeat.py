@@ -114,7 +114,11 @@ class Heartbeat:
         while self.where != FINISHED:
             time.sleep(PERIOD)
             if self._given_up():
-                print("given up by the parent, or another try has begun", file=sys.stderr, flush=True)
+                print(
+                    "stopping: the launcher has given up on this rank, or another attempt has begun",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 os._exit(1)
             self._write()
             if not self.obeyed and told_to_go(self.path.parent):

@@ -30,7 +30,7 @@ def noting(told: Callable[[], None]) -> Iterator[None]:
 
     def note(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            log.warning("told to go: what is under way is saved first; Ctrl-C again ends it at once")
+            log.warning("told to stop: saving first; press Ctrl-C again to end at once without saving")
             signal.signal(number, signal.default_int_handler)
         told()
 
@@ -86,5 +86,5 @@ class Notice:
             self._at_once = False
 
     def _leave(self) -> NoReturn:
-        log.warning("told to go; the run goes on from its last checkpoint")
+        log.warning("told to stop; the next attempt resumes from the last checkpoint")
         raise Preempted

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
 from benchmarks.records.schema import RunRecords, TestTimes, first_problem, read_records
 from benchmarks.records.statistics import spread
-from benchmarks.studies.paths import DONE, Paths, data_folder
+from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
 from benchmarks.studies.runs import RunSpec, run_id
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
@@ -80,7 +80,7 @@ def collect(study: Study, results: Path) -> pd.DataFrame:
     data = {block.id: _data_record(study, block, results) for block in study.blocks}
     collected = Collected(study=study.name, runs=runs, data=data)
     frame = to_frame(study, collected)
-    write_json(folder / "collect.json", collected.model_dump(mode="json"))
+    write_json(folder / COLLECTED, collected.model_dump(mode="json"))
     write_text(folder / "frame.csv", frame.to_csv(index=False))
     return frame
 
@@ -99,7 +99,7 @@ def require_records(study: Study, results: Path) -> None:
 def load_collected(study: Study, results: Path) -> Collected:
     """Load what ``collect`` wrote for this version of the study. Raise :class:`BrokenRecord` if there is none."""
     # An absolute path, so that the error shows if the command runs in the wrong folder
-    path = results.absolute() / study.name / "collect.json"
+    path = results.absolute() / study.name / COLLECTED
     collected = read_collected(path)
     if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
         raise BrokenRecord(f"{path} was made from another version of the study: run `{_command(path)}` again")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pandas as pd
 
@@ -19,7 +19,17 @@ from benchmarks.studies.runs import run_id
 from benchmarks.studies.study import Study
 from methods.base import DEAD_R
 
-KEYS = ["block", "row", "decoding", "test"]
+
+class Key(NamedTuple):
+    """What a line of a summary is about."""
+
+    block: str
+    row: str
+    decoding: str
+    test: str
+
+
+KEYS = list(Key._fields)
 MEANS = [  # over training seeds, of the columns of the same names in ``results.COLUMNS``
     "strict",
     "no_answer",
@@ -85,12 +95,12 @@ class Summary:
         return self.lines.merge(self.swaps.drop(columns="n"), how="left", on=KEYS)
 
     @cached_property
-    def _by_key(self) -> dict[tuple[str, ...], dict[str, Any]]:
-        return {tuple(line[key] for key in KEYS): line for line in self.tested.to_dict("records")}
+    def _by_key(self) -> dict[Key, dict[str, Any]]:
+        return {_key(line): line for line in self.tested.to_dict("records")}
 
     def line(self, block: str, row: str, decoding: str, test: str) -> dict[str, Any] | None:
         """Return the line of these keys, or None if the decoding does not apply to the row."""
-        return self._by_key.get((block, row, decoding, test))
+        return self._by_key.get(Key(block, row, decoding, test))
 
 
 def summarise(study: Study, collected: Collected, results: Path, decodings: Sequence[str]) -> Summary:
@@ -98,18 +108,22 @@ def summarise(study: Study, collected: Collected, results: Path, decodings: Sequ
     frame = to_frame(study, collected)
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(list(decodings))]
     controls = {row.id for row in study.rows if row.control}
-    correct: dict[tuple[str, ...], pd.DataFrame] = {}
-    for key, group in _groups(frame, KEYS[:3]):
-        correct |= _correctness(study, collected, results, key, group["test"].unique())
-    lines = [_aggregate(group, correct.get(key)) for key, group in _groups(frame, KEYS)]
-    marks, pairs = _rank({key: series for key, series in correct.items() if key[1] not in controls})
+    correct: dict[Key, pd.DataFrame] = {}
+    for (block, row, decoding), group in _groups(frame, KEYS[:3]):
+        correct |= _correctness(study, collected, results, block, row, decoding, group["test"].unique())
+    lines = [_aggregate(group, correct.get(Key(*key))) for key, group in _groups(frame, KEYS)]
+    marks, pairs = _rank({key: found for key, found in correct.items() if key.row not in controls})
     for line in lines:
-        line |= {"control": line["row"] in controls, "mark": marks.get(tuple(line[key] for key in KEYS), "")}
+        line |= {"control": line["row"] in controls, "mark": marks.get(_key(line), "")}
     columns = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
     swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
-    tests = _against_own({key: series for key, series in correct.items() if key[2] in swapped}, correct)
+    tests = _against_own({key: found for key, found in correct.items() if key.decoding in swapped}, correct)
     against = _against_controls(correct, controls)
     return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests, against)
+
+
+def _key(line: Mapping[str, Any]) -> Key:
+    return Key(*(line[key] for key in KEYS))
 
 
 def dead(line: Mapping[str, Any]) -> int:
@@ -147,17 +161,17 @@ def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, .
 
 
 def _correctness(
-    study: Study, collected: Collected, results: Path, key: tuple[str, ...], tests: Iterable[str]
-) -> dict[tuple[str, ...], pd.DataFrame]:
-    """Return the correctness of a row and decoding (``key``: block, row, decoding) on each test set.
+    study: Study, collected: Collected, results: Path, block: str, row: str, decoding: str, tests: Iterable[str]
+) -> dict[Key, pd.DataFrame]:
+    """Return the correctness of a row and decoding on each test set.
 
     The frames have one line per question and one column per training seed.
     """
-    block, row, decoding = key
     every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "same_as", "correct"))
     if every is None:
         return {}
-    return {(*key, test): statistics.correctness(every.loc[every["test"] == test]) for test in tests}
+    found = {test: statistics.correctness(every.loc[every["test"] == test]) for test in tests}
+    return {Key(block, row, decoding, test): frame for test, frame in found.items()}
 
 
 def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
@@ -195,41 +209,40 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
     return {"spread": only["accuracy_std"], "spread_over": over}
 
 
-def _rank(correct: dict[tuple[str, ...], pd.DataFrame]) -> tuple[dict[tuple[str, ...], str], pd.DataFrame]:
+def _rank(correct: Mapping[Key, pd.DataFrame]) -> tuple[dict[Key, str], pd.DataFrame]:
     """Return the rows' marks and all paired tests. A family of tests is the rows of a block on one test set."""
-    marks: dict[tuple[str, ...], str] = {}
+    marks: dict[Key, str] = {}
     tables = [pd.DataFrame(columns=["block", "test"])]
     for block, test, rows in _families(correct):
         pairs = statistics.compare_rows(rows)
         found = statistics.marks(rows, pairs)
-        marks |= {(block, row, "default", test): mark for row, mark in found.items()}
+        marks |= {Key(block, row, "default", test): mark for row, mark in found.items()}
         tables.append(pairs.assign(block=block, test=test))
     return marks, pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
-def _families(correct: dict[tuple[str, ...], pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
-    keys = dict.fromkeys((block, test) for block, _, decoding, test in correct if decoding == "default")
-    for block, test in keys:
-        rows = {key[1]: series for key, series in correct.items() if (key[0], *key[2:]) == (block, "default", test)}
-        yield block, test, rows
+def _families(correct: Mapping[Key, pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
+    """Yield each block and test set, with the rows that answered it under the default decoding."""
+    own = {key: found for key, found in correct.items() if key.decoding == "default"}
+    for block, test in dict.fromkeys((key.block, key.test) for key in own):
+        yield block, test, {key.row: found for key, found in own.items() if (key.block, key.test) == (block, test)}
 
 
-def _against_own(
-    swapped: Mapping[tuple[str, ...], pd.DataFrame], correct: Mapping[tuple[str, ...], pd.DataFrame]
-) -> pd.DataFrame:
+def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.DataFrame]) -> pd.DataFrame:
     """Test each row's default decoding against those with other latents.
 
     P-values are corrected within each block and test set.
     """
     lines = []
-    for block, test in dict.fromkeys((key[0], key[3]) for key in swapped):
-        others = {key: series for key, series in swapped.items() if (key[0], key[3]) == (block, test)}
-        tests = statistics.family([(correct[(*key[:2], "default", test)], other) for key, other in others.items()])
-        lines += [dict(zip(KEYS, key, strict=True)) | found for key, found in zip(others, tests, strict=True)]
+    for block, test in dict.fromkeys((key.block, key.test) for key in swapped):
+        others = {key: other for key, other in swapped.items() if (key.block, key.test) == (block, test)}
+        own = [correct[key._replace(decoding="default")] for key in others]
+        tests = statistics.family([*zip(own, others.values(), strict=True)])
+        lines += [key._asdict() | found for key, found in zip(others, tests, strict=True)]
     return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
 
 
-def _against_controls(correct: dict[tuple[str, ...], pd.DataFrame], controls: set[str]) -> pd.DataFrame:
+def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str]) -> pd.DataFrame:
     """Test each row's default decoding against the control rows of its block.
 
     P-values are corrected within each block and test set.

@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 
 from benchmarks.environment import ended, environment
 from benchmarks.files import BrokenRecord, sha256, write_text
+from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.tables.markup import MADE
 
@@ -62,9 +63,9 @@ def report(folder: Path) -> Path:
 
 
 def _studies(folder: Path) -> list[Path]:
-    if (folder / "collect.json").is_file():
+    if (folder / COLLECTED).is_file():
         return [folder]
-    return sorted(path.parent for path in folder.glob("*/collect.json") if path.parent.name != REFERENCE)
+    return sorted(path.parent for path in folder.glob(f"*/{COLLECTED}") if path.parent.name != REFERENCE)
 
 
 def _section(study: Path) -> Section | None:
@@ -72,7 +73,7 @@ def _section(study: Path) -> Section | None:
     figures = tuple(_part(study, study / f"figures/{figure}.md") for figure in _there(study, "figures/{}.md", Figure))
     if not tables and not figures:
         return None
-    return Section(study.name, tables, figures, sha256(study / "collect.json"))
+    return Section(study.name, tables, figures, sha256(study / COLLECTED))
 
 
 def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from benchmarks.studies.runs import RunSpec, StageName
 
 WEIGHTS = "weights.safetensors"
 AT_STAGE = "default@"  # no decoding of a study can have a name like this
+COLLECTED = "collect.json"  # the gathered records of a study's runs
 DONE = "done.json"  # describes the prepared data in a folder; written last
 
 

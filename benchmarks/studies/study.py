@@ -276,7 +276,7 @@ def study_content(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(), StudyLoader)
     except yaml.YAMLError as error:
-        raise StudyError(f"{path} is no YAML: {error}") from error
+        raise StudyError(f"{path} is not valid YAML: {error}") from error
 
 
 def _require_own_name(name: str, path: Path) -> None:
@@ -296,5 +296,5 @@ def parse_study(content: Any, place: str) -> Study:
         study = checked(Study, content)
         _ = study.sources  # resolves methods and their options
     except InputError as error:
-        raise StudyError(f"{place} is no valid study:\n{indent(str(error), '  ')}") from error
+        raise StudyError(f"{place} is not a valid study:\n{indent(str(error), '  ')}") from error
     return study

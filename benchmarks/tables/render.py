@@ -13,6 +13,7 @@ from benchmarks.files import write_text
 from benchmarks.records.provenance import in_short, provenance, titles
 from benchmarks.records.results import Collected, load_collected
 from benchmarks.records.summary import Summary, summarise
+from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.rendered import Table
 from benchmarks.studies.study import Study, load_study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
@@ -90,7 +91,7 @@ def _summary(study: Study, collected: Collected, results: Path, kind: type[Maker
 def _beside(study: Study, results: Path) -> Iterator[tuple[Study, Collected]]:
     """Yield the studies that this one names as `beside` and whose records are collected."""
     for other in map(load_study, study.beside):
-        if (results / other.name / "collect.json").is_file():
+        if (results / other.name / COLLECTED).is_file():
             yield other, load_collected(other, results)
 
 

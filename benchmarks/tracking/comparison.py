@@ -148,7 +148,7 @@ def _imported(client: MlflowClient, experiment: str, tags: dict[str, str]) -> li
 
 
 def _known(client: MlflowClient, experiment: str, study: str) -> str:
-    """The runs that there are, of the study where it has any, and how others get there."""
+    """Say which runs are tracked, those of the study if it has any, and how others are imported."""
     names = [(run.data.tags["study"], run.data.tags["run"]) for run in _imported(client, experiment, {"kind": "run"})]
     own = [pair for pair in names if pair[0] == study] or names
     if not own:

@@ -222,7 +222,7 @@ class Trainer:
         checkpoints.save(self.paths.checkpoints, name, model, optimizer, state, self.ranks)
         self.saved = time.monotonic()
         if self.stopping:
-            log.warning("%s: told to go; step %d is saved", self.spec.id, self.position.step)
+            log.warning("%s: told to stop; step %d is saved", self.spec.id, self.position.step)
             raise Preempted
 
     def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:

@@ -20,7 +20,7 @@ import pandas as pd
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.records.results import Collected, read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
-from benchmarks.studies.paths import Paths
+from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, StageName, settings_digest
 from benchmarks.studies.study import Study
@@ -54,10 +54,10 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     Raise :class:`BrokenRecord` if the folder has no collected results of the study.
     """
     folder = folder.resolve()
-    if folder.name != study.name or not (folder / "collect.json").is_file():
+    if folder.name != study.name or not (folder / COLLECTED).is_file():
         raise BrokenRecord(
             f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
-            f"`marcos-bench collect {study.name}` has left collect.json"
+            f"`marcos-bench collect {study.name}` has left {COLLECTED}"
         )
     sources = study.sources.values()  # runs of other studies have their results in a folder beside this one
     findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
@@ -147,18 +147,17 @@ def _made(study: Study, folder: Path) -> Iterator[Finding]:
 
     Nothing can be made from a collection that lacks parts of the study.
     """
-    name = "collect.json"
     try:
-        collected = read_collected(folder / name)
+        collected = read_collected(folder / COLLECTED)
     except BrokenRecord as error:
-        yield Finding(name, "differs", f"{error}; nothing made of it is checked")
+        yield Finding(COLLECTED, "differs", f"{error}; nothing made of it is checked")
         return
     if lacking := list(_lacking(study, collected)):
         fix = "run `collect` again, or name the study as it was (--study)"
         text = f"lacks what the study has today ({'; '.join(lacking)}): {fix}; nothing made of it is checked"
-        yield Finding(name, "differs", text)
+        yield Finding(COLLECTED, "differs", text)
         return
-    yield Finding(name, *_collection(study, collected, folder))
+    yield Finding(COLLECTED, *_collection(study, collected, folder))
     again = to_frame(study, collected).to_csv(index=False)
     yield _csv(folder / "frame.csv", again)
     for table in Table:  # all of them: that of claims may exist although the study does not name it
@@ -216,7 +215,7 @@ def _csv(path: Path, again: str) -> Finding:
     except FileNotFoundError:
         return Finding(path.name, "differs", "is not there")
     except ValueError as error:  # from pandas, or the file is not UTF-8
-        return Finding(path.name, "differs", f"is no table any more ({error}): delete it and make it again")
+        return Finding(path.name, "differs", f"is not a readable table ({error}): delete it and make it again")
     if changed := changed_value(old.to_dict("records"), new.to_dict("records")):
         return Finding(path.name, "differs", changed)
     if list(old) == list(new):

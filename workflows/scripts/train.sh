@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One try to train a run:  train.sh ATTEMPT LOG STUDY RUN
 #
-# ATTEMPT counts from 1. A run that is told to go (SIGTERM, Ctrl-C) saves itself and ends with code 75; the next try goes
+# ATTEMPT counts from 1. A run that is told to stop (SIGTERM, Ctrl-C) saves itself and ends with code 75; the next try goes
 # on from there. An error in what it was given (code 2) would only come again: further tries are refused, until somebody
 # starts the job anew, with ATTEMPT 1.
 #
