@@ -37,7 +37,7 @@ def added_field(default: Any, **settings: Any) -> Any:
 class MethodOptions(BaseModel):
     """Base class for the options of a method: frozen, with a default for each, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from methods.errors import InputError
 if TYPE_CHECKING:
     from methods.base import Stage
 
+Tokens = Literal["greedy", "sample"]
+Latents = Literal["default", "sample", "mean"]
 CachePolicy = Literal["auto", "dynamic", "static", "none"]  # see methods.decoding.make_cache
 
 
@@ -46,8 +48,8 @@ class Length:
 class Decoding:
     """How answers are generated. Random draws depend only on ``seed`` and the question, not on the rest of a batch."""
 
-    tokens: Literal["greedy", "sample"] = "greedy"
-    latents: Literal["default", "sample", "mean"] = "default"
+    tokens: Tokens = "greedy"
+    latents: Latents = "default"
     temperature: float = 1.0
     top_p: float = 1.0
     thoughts: Literal["own", "exchanged", "mean"] = "own"  # controls: another row's latents, or the batch mean

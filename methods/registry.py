@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from methods.base import Method, Setup
 from methods.errors import InputError
@@ -36,7 +37,7 @@ def available() -> dict[str, type[Method]]:
     Modules whose names begin with an underscore are skipped: they hold no method, and take seconds to import.
 
     A method that cannot be imported or built is logged and left out: somebody may still be writing it, and the runs of
-    other methods should go on. So are methods that have the same name.
+    other methods should go on. So are methods that have the same name, but for one in the module of that name.
     """
     import methods
 
@@ -53,10 +54,13 @@ def available() -> dict[str, type[Method]]:
         named[cls.name][f"{cls.__module__}.{cls.__qualname__}"] = cls
     for name, alike in named.items():
         if len(alike) > 1:
-            for place in alike:
-                others = ", ".join(alike.keys() - {place})
+            at_home = {place for place, cls in alike.items() if cls.__module__.split(".")[:2] == ["methods", name]}
+            for place in alike.keys() - (at_home if len(at_home) == 1 else set()):
+                others = ", ".join(sorted(alike.keys() - {place}))
                 _leave_out(place, f"{others} is named {name!r} too: rename one of them")
-    return {name: next(iter(alike.values())) for name, alike in sorted(named.items()) if len(alike) == 1}
+    return {
+        name: cls for name, alike in sorted(named.items()) for place, cls in alike.items() if place not in _left_out
+    }
 
 
 def _loaded(name: str, load: Callable[[], Any]) -> Any:
@@ -89,6 +93,11 @@ def _is_method(value: object) -> bool:
         return False
     lacking += ["`name`"] if nameless else []
     lacking += [f"`{word}`" for word in ("title", "citation") if not hasattr(value, word)]
+    try:
+        value.Options()
+    except ValidationError as error:
+        first = error.errors()[0]
+        lacking.append(f"a valid default of the option `{'.'.join(map(str, first['loc']))}` ({first['msg']})")
     if lacking:
         _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking)}")
     return not lacking

@@ -57,8 +57,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # exclude what tests import from garbage collection
 
 
-def pytest_report_header() -> list[str]:
-    return [f"{place} is left out: {why}" for place, why in left_out().items()]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which methods there are no tests of. A header would not be shown when pytest is asked to be quiet."""
+    for place, why in left_out().items():
+        terminalreporter.write_line(f"{place} is left out: {why}", yellow=True)
 
 
 def _folder(variable: str, content: str) -> Path:

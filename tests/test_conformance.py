@@ -6,70 +6,31 @@ import inspect
 import pickle
 import random
 import shutil
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 from benchmarks.training import loop, steps
+from benchmarks.training.budgets import curriculum
 from benchmarks.training.stage import train
+from conforming import BUDGET, EOS, backbone_calls, collated, contexts, examples, make, questions, say
 from conftest import bibtex_fields
-from methods.backbone import load_backbone
-from methods.base import Batch, Budget, Context, Example, Method, Setup, Vocabulary
+from methods.base import Method
 from methods.cot_sft import CoTSFT
-from methods.generation import Decoding
-from methods.registry import available, build, get_method
+from methods.generation import Decoding, Latents, Tokens
+from methods.registry import available, get_method
 from small import small_study
 from unknown import step_without_numbers
-
-EOS, WORDS = 1, 60
-BUDGET = Budget(epochs=8.0, steps_per_epoch=4, chain_lengths=(9,) * 12)
-
-
-def encode(text: str) -> list[int]:
-    return [2 + (ord(letter) * 7 + i) % 20 for i, letter in enumerate(text)]
-
-
-def setup() -> Setup:
-    backbone = load_backbone("qwen2-tiny", WORDS, overrides={"hidden_size": 32, "intermediate_size": 64})
-    return Setup(backbone, Vocabulary(WORDS, EOS, encode))
-
-
-def make(name: str) -> Method:
-    return build(name, get_method(name).tested_options, setup(), seed=0)
-
-
-def examples(count: int = 12) -> list[Example]:
-    """Return questions of unequal length, each with one of its own tokens as the answer."""
-    rows = []
-    for i in range(count):
-        question = [22 + (i * 5 + j) % 30 for j in range(4 + i % 5)]
-        steps = [[52, question[0], 53 + k, 55] for k in range(i % 4)]
-        rows.append(Example(f"row-{i}", question, steps, [question[-1], 56 + i % 3]))
-    return rows
-
-
-def questions() -> list[Sequence[int]]:
-    return [example.question for example in examples()]
-
-
-def say(method: Method, asked: list[Sequence[int]], **decoding: object) -> list[list[int]]:
-    """Return answers without padding."""
-    with torch.no_grad():
-        answer = method.generate(asked, Decoding(max_new_tokens=12, **decoding)).answer  # type: ignore[arg-type]
-    assert answer.dtype == torch.long and answer.shape[:-1] == (len(asked),)
-    return [[token for token in row if token != EOS] for row in answer.tolist()]
 
 
 @pytest.fixture(params=available())
@@ -85,17 +46,6 @@ def method(name: str) -> Method:
         for parameter in made.parameters():
             parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
     return made.eval()
-
-
-def contexts(method: Method) -> list[Context]:
-    return [Context(stage, epoch=0, step=3, seed=0) for stage in method.stages(BUDGET)]
-
-
-@torch.no_grad()
-def collated(method: Method, context: Context) -> Batch:
-    """Return the examples as a micro-batch of a stage."""
-    batch = method.collate(examples(), context)
-    return method.collate_features(method.features(batch, context)) if context.stage.cached else batch
 
 
 def test_describes_itself(name: str) -> None:
@@ -122,9 +72,7 @@ def test_skip_gives_a_reason(name: str) -> None:
 
 
 def test_stages_spend_the_budget(method: Method) -> None:
-    stages = method.stages(BUDGET)
-    assert sum(stage.epochs for stage in stages) == pytest.approx(BUDGET.epochs)
-    assert stages[-1].select_on
+    stages = curriculum(method, BUDGET)
     names = [name for name, _ in method.named_parameters()]
     assert all(any(stage.trains(n) for n in names) for stage in stages)
 
@@ -228,11 +176,11 @@ def test_a_question_asked_twice_gets_one_answer(method: Method) -> None:
 
 
 def test_draws_depend_on_the_seed_only_if_declared(method: Method) -> None:
-    for tokens in ("greedy", "sample"):
-        decoding = Decoding(tokens=tokens)
-        answers = [say(method, questions(), tokens=tokens, seed=seed) for seed in range(3)]
+    for tokens, latents in product(get_args(Tokens), get_args(Latents)):
+        decoding = Decoding(tokens=tokens, latents=latents)
+        answers = [say(method, questions(), tokens=tokens, latents=latents, seed=seed) for seed in range(3)]
         equal, stochastic = answers[0] == answers[1] == answers[2], method.stochastic(decoding)
-        assert equal or stochastic
+        assert equal or stochastic, f"`stochastic` denies that seeds matter ({tokens} tokens, {latents} latents)"
         if tokens == "sample":
             assert equal is not stochastic
 
@@ -251,21 +199,6 @@ def test_no_draw_is_from_a_global_generator(method: Method) -> None:
     assert states() == before, "draw from `methods.draws`"
 
 
-def backbone_calls(method: Method) -> list[int]:
-    """Return a list to which every further call of a backbone appends its number of positions, padding included."""
-    calls: list[int] = []
-
-    def count(module: PreTrainedModel, arguments: Any, inputs: dict[str, Any]) -> None:
-        embedded = inputs.get("inputs_embeds")
-        ids = inputs["input_ids"] if embedded is None else embedded[..., 0]
-        calls.append(ids.numel())
-
-    for module in method.modules():
-        if isinstance(module, PreTrainedModel) and module.base_model is module:
-            module.register_forward_pre_hook(count, with_kwargs=True)
-    return calls
-
-
 def test_tokens_are_counted_right(method: Method) -> None:
     """An example has at most the tokens that backbones read for it, without padding. A batch has the sum of these."""
     calls, some = backbone_calls(method), [example for example in examples() if example.steps]
@@ -278,7 +211,8 @@ def test_tokens_are_counted_right(method: Method) -> None:
             with torch.no_grad():
                 method(batch, context)
             if calls:  # else the stage trains other modules than backbones
-                assert len(example.question) + len(example.answer) <= batch.tokens <= sum(calls)
+                read = len(example.question) + len(example.answer), sum(calls)
+                assert read[0] <= batch.tokens <= read[1], "`Batch.tokens` counts what backbones read, without padding"
         assert method.collate(some, context).tokens == sum(batch.tokens for batch in alone)
 
 
@@ -311,7 +245,9 @@ def test_padding_and_batch_mates_change_no_loss(method: Method) -> None:
         for term, value in together.items():
             if term in method.batch_terms:
                 continue
-            torch.testing.assert_close(value, torch.stack([row[term] for row in alone]).sum(), rtol=1e-4, atol=1e-4)
+            parts = torch.stack([row[term] for row in alone]).sum()
+            why = f"{term!r} is no sum over rows: return a sum, not a mean; mask padding; or see `batch_terms`"
+            torch.testing.assert_close(value, parts, rtol=1e-4, atol=1e-4, msg=f"{why}: {value} and {parts}")
 
 
 def test_forward_passes_are_counted_right(method: Method) -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from benchmarks.evaluation.answering import generate
+from conforming import make, questions
 from methods.base import Method
 from methods.generation import Decoding, Generation, Intervention, InterventionError
 from methods.registry import available
-from test_conformance import make, questions
 
 STEERED = [
     name for name, cls in available().items() if cls.steerable_latents(cls.Options.model_validate(cls.tested_options))

@@ -71,5 +71,5 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 def test_a_warm_start_from_other_names_says_what_it_lacks() -> None:
     """A plugin may start from CoT-SFT and name its model differently."""
     theirs, own = {"lm.weight": torch.zeros(2, 2), "lm.bias": torch.zeros(2)}, nn.ModuleDict({"model": nn.Linear(2, 2)})
-    with pytest.raises(ValueError, match=r"have 'lm\.bias' and 1 more tensors that ModuleDict has not"):
+    with pytest.raises(ValueError, match=r"have 'lm\.bias' and 1 more tensors that ModuleDict lacks"):
         copy_weights(theirs, own)

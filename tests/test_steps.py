@@ -23,6 +23,8 @@ from methods.errors import InputError
 from small import OneOf, small_study
 from tiny import make
 
+LOSS = torch.zeros((), requires_grad=True)
+
 
 class _Reads(TorchDispatchMode):
     """Counts the values that are read from tensors, each of which waits for the device."""
@@ -63,23 +65,31 @@ def test_sums_are_those_of_the_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "selected", "said"),
+    ("name", "loss", "selected", "said"),
     [
-        ("reconstructoin", (), "kl", r"`forward` gives a loss 'reconstructoin', .* it has \['kl', 'recon"),
-        ("reconstruction", (8,), "kl", r"`forward` gives a loss 'reconstruction' of shape \(8,\): return its sum"),
-        ("reconstruction", (), "lk", r"stage 'phase 1' selects on 'lk', which is no loss; it has \['kl', 'recon"),
+        (
+            "reconstructoin",
+            LOSS,
+            "reconstruction",
+            r"`forward` gives a loss 'reconstructoin', .* it has \['kl', 'recon",
+        ),
+        ("reconstruction", LOSS.expand(8), "reconstruction", r"`forward` gives 'reconstruction' of shape \(8,\): retu"),
+        ("reconstruction", 1.5, "reconstruction", "`forward` gives 'reconstruction' of type float: return its sum"),
+        ("reconstruction", LOSS, "lk", r"stage 'phase 1' selects on 'lk', which is no loss; `forward` gives \['recon"),
+        # a denominator that no loss goes with, as of the other phase
+        ("reconstruction", LOSS, "kl", r"stage 'phase 1' selects on 'kl', which is no loss; `forward` gives \['recon"),
     ],
 )
 def test_losses_that_do_not_go_with_the_batch_or_the_stage_are_named(
     name: str,
-    shape: tuple[int, ...],
+    loss: Any,
     selected: str,
     said: str,
     stage: tuple[Engine, StageData],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, data = stage
-    monkeypatch.setattr(engine, "forward", lambda *_: Output({name: torch.zeros(shape, requires_grad=True)}))
+    monkeypatch.setattr(engine, "forward", lambda *_: Output({name: loss}))
     context = replace(data.context(0, 0), stage=replace(data.stage, select_on=(selected,)))
     with pytest.raises(InputError, match=f"marcos: {said}"):
         optimizer_step(Steps(engine, data, [(np.arange(8), context)]), 0)

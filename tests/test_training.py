@@ -375,3 +375,9 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     assert "is trained already" in caplog.text
     first.unlink()
     assert train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()
+
+
+def test_a_warm_up_that_does_not_end_is_told(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = run_of(small_study(ROWS, training={"warmup_steps": 20}), "cot_sft")
+    train(spec, fresh(prepared, tmp_path / "results"))
+    assert "train has 20 steps, and the learning rate rises for 20: it does not reach its peak" in caplog.text

@@ -30,7 +30,7 @@ from benchmarks.sampling import spread_over
 from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
-from benchmarks.training.budgets import budget_for
+from benchmarks.training.budgets import budget_for, curriculum
 from methods.backbone import CONFIGURATIONS, Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.errors import InputError
@@ -179,7 +179,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     backbone = real_backbone(run, lengths.vocabulary)
     dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.count_tokens)
     budget = budget_for(run.training, lengths.rows, lengths.tokens, lengths.chains)
-    stages = whole.stages(budget)
+    stages = curriculum(whole, budget)
     flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())

@@ -26,7 +26,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_t
 class Strict(BaseModel):
     """A frozen model that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class BackboneSpec(Strict):

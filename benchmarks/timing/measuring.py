@@ -36,7 +36,7 @@ from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
-from benchmarks.training.budgets import budget_of
+from benchmarks.training.budgets import budget_of, curriculum
 from benchmarks.training.steps import StageData, Steps, batches_of, optimizer_step, phase_of
 from methods.base import Example, Method
 
@@ -218,7 +218,7 @@ def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: i
     length."""
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus)
-    stages = method.stages(budget)
+    stages = curriculum(method, budget)
     phase = phase_of(stages, 0, budget.steps_per_epoch)
     engine = build_engine(method, stages[0], spec.training, spec.engine, phase, ranks)
     data = StageData(method, corpus, stages[0], spec.seed, None)

@@ -21,7 +21,7 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
 from benchmarks.timing.flops import flop_counter
-from benchmarks.training.budgets import budget_of, steps_of
+from benchmarks.training.budgets import budget_of, curriculum, steps_of
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.steps import StageData, Steps, optimizer_step
 from methods.base import Method, Stage
@@ -54,7 +54,7 @@ def time_training(
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus, rows)
     timer = StepTimer(method, spec, corpus, budget.steps_per_epoch, paths, ranks)
-    stages = method.stages(budget)
+    stages = curriculum(method, budget)
     phases: dict[str, dict[str, Any]] = {}
     weights: dict[str, float] = defaultdict(float)
     training_flops = 0.0

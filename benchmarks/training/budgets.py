@@ -7,7 +7,27 @@ from collections.abc import Sequence
 
 from benchmarks.data import Corpus
 from benchmarks.studies.specs import TrainingSpec
-from methods.base import Budget, Stage
+from methods.base import Budget, Method, Stage
+from methods.errors import InputError
+
+
+def curriculum(method: Method, budget: Budget) -> list[Stage]:
+    """Return the stages of a method. Raise InputError unless they spend exactly the budget, as a fair comparison needs,
+    and the last one says by which losses weights are selected."""
+    stages = method.stages(budget)
+    spent = math.fsum(stage.epochs for stage in stages)
+    if not math.isclose(spent, budget.epochs, rel_tol=1e-6) or any(stage.epochs <= 0 for stage in stages):
+        own = ", ".join(f"{stage.name} {stage.epochs:g}" for stage in stages)
+        raise InputError(
+            f"{method.name}: the epochs of its `stages` ({own}) must be positive, and {budget.epochs:g} in all, which "
+            "is the budget"
+        )
+    if not stages[-1].select_on:
+        raise InputError(
+            f"{method.name}: its last stage, {stages[-1].name!r}, names no loss in `select_on`: by these the weights "
+            "are selected that the run ends with"
+        )
+    return stages
 
 
 def steps_of(stage: Stage, steps_per_epoch: int) -> int:

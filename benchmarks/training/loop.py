@@ -30,7 +30,7 @@ from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.budgets import budget_of, steps_of
+from benchmarks.training.budgets import budget_of, curriculum, steps_of
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.position import Position
 from benchmarks.training.run_log import RunLog
@@ -60,7 +60,7 @@ class Trainer:
         self.held_out = open_corpus(self.paths.data, "validation")
         self.method = build_method(spec, self.paths.data).to(self.ranks.device)
         self.budget = budget_of(spec.training, self.train)
-        self.stages = self.method.stages(self.budget)
+        self.stages = curriculum(self.method, self.budget)
         self.position = Position()
         self.parent = read_weights(self.paths.start) if self.paths.start else None
         self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
@@ -113,6 +113,11 @@ class Trainer:
         if self.optimizer and (at.stage_step > 0 or stage.keep_optimizer):
             engine.load_optimizer_states(self.optimizer, at.updates)
             self.optimizer = {}
+        if phase.steps <= self.training.warmup_steps:
+            log.warning(
+                "%s: %s has %d steps, and the learning rate rises for %d: it does not reach its peak",
+                *(self.spec.id, stage.phase, phase.steps, self.training.warmup_steps),
+            )
         every = max(1, math.ceil(steps / self.training.validations))
         per_epoch, ahead = self.budget.steps_per_epoch, range(at.step, at.step + steps - at.stage_step)
         left = Steps(engine, train, batches_of(train, self.training, per_epoch, ahead))

@@ -154,13 +154,18 @@ def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None
             f"{method}: `forward` gives a loss {unknown[0]!r}, for which `collate` has no "
             f"denominator; it has {known}: use the same names"
         )
-    if unknown := sorted({*stage.select_on} - sums.denominators.keys()):
-        raise InputError(f"{method}: stage {stage.name!r} selects on {unknown[0]!r}, which is no loss; it has {known}")
-    if shaped := [name for name, value in output.losses.items() if value.dim()]:
+    if unknown := sorted({*stage.select_on} - output.losses.keys()):
         raise InputError(
-            f"{method}: `forward` gives a loss {shaped[0]!r} of shape {tuple(output.losses[shaped[0]].shape)}: return "
-            "its sum over the micro-batch"
+            f"{method}: stage {stage.name!r} selects on {unknown[0]!r}, which is no loss; `forward` gives "
+            f"{sorted(output.losses)}"
         )
+    for name, value in {**output.losses, **output.statistics}.items():
+        if not isinstance(value, Tensor) or value.dim():
+            found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"of type {type(value).__name__}"
+            raise InputError(
+                f"{method}: `forward` gives {name!r} {found}: return its sum over the micro-batch, a tensor of no "
+                "dimensions"
+            )
 
 
 def reduce_sums(sums: Sums, ranks: Ranks) -> None:

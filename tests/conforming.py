@@ -1,0 +1,78 @@
+"""What the conformance tests ask of every method: a model, examples and questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from methods.backbone import load_backbone
+from methods.base import Batch, Budget, Context, Example, Method, Setup, Vocabulary
+from methods.generation import Decoding
+from methods.registry import build, get_method
+
+EOS, WORDS = 1, 60
+BUDGET = Budget(epochs=8.0, steps_per_epoch=4, chain_lengths=(9,) * 12)
+
+
+def encode(text: str) -> list[int]:
+    return [2 + (ord(letter) * 7 + i) % 20 for i, letter in enumerate(text)]
+
+
+def setup() -> Setup:
+    backbone = load_backbone("qwen2-tiny", WORDS, overrides={"hidden_size": 32, "intermediate_size": 64})
+    return Setup(backbone, Vocabulary(WORDS, EOS, encode))
+
+
+def make(name: str) -> Method:
+    return build(name, get_method(name).tested_options, setup(), seed=0)
+
+
+def examples(count: int = 12) -> list[Example]:
+    """Return questions of unequal length, each with one of its own tokens as the answer."""
+    rows = []
+    for i in range(count):
+        question = [22 + (i * 5 + j) % 30 for j in range(4 + i % 5)]
+        steps = [[52, question[0], 53 + k, 55] for k in range(i % 4)]
+        rows.append(Example(f"row-{i}", question, steps, [question[-1], 56 + i % 3]))
+    return rows
+
+
+def questions() -> list[Sequence[int]]:
+    return [example.question for example in examples()]
+
+
+def say(method: Method, asked: list[Sequence[int]], **decoding: object) -> list[list[int]]:
+    """Return answers without padding."""
+    with torch.no_grad():
+        answer = method.generate(asked, Decoding(max_new_tokens=12, **decoding)).answer  # type: ignore[arg-type]
+    assert answer.dtype == torch.long and answer.shape[:-1] == (len(asked),)
+    return [[token for token in row if token != EOS] for row in answer.tolist()]
+
+
+def contexts(method: Method) -> list[Context]:
+    return [Context(stage, epoch=0, step=3, seed=0) for stage in method.stages(BUDGET)]
+
+
+@torch.no_grad()
+def collated(method: Method, context: Context) -> Batch:
+    """Return the examples as a micro-batch of a stage."""
+    batch = method.collate(examples(), context)
+    return method.collate_features(method.features(batch, context)) if context.stage.cached else batch
+
+
+def backbone_calls(method: Method) -> list[int]:
+    """Return a list to which every further call of a backbone appends its number of positions, padding included."""
+    calls: list[int] = []
+
+    def count(module: PreTrainedModel, arguments: Any, inputs: dict[str, Any]) -> None:
+        embedded = inputs.get("inputs_embeds")
+        ids = inputs["input_ids"] if embedded is None else embedded[..., 0]
+        calls.append(ids.numel())
+
+    for module in method.modules():
+        if isinstance(module, PreTrainedModel) and module.base_model is module:
+            module.register_forward_pre_hook(count, with_kwargs=True)
+    return calls
