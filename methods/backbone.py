@@ -174,6 +174,13 @@ def load_backbone(
     return Backbone(config, pretrained, revision)
 
 
+def require_configuration(name: str) -> None:
+    """Raise InputError, with the nearest name, if no backbone of :data:`CONFIGURATIONS` has this name."""
+    if name not in CONFIGURATIONS:
+        near = suggestion(name, CONFIGURATIONS)
+        raise InputError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
+
+
 def _published(checkpoint: str, revision: str | None, vocab_size: int) -> PreTrainedConfig:
     from transformers import AutoConfig
 
@@ -190,9 +197,7 @@ def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None)
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    if name not in CONFIGURATIONS:
-        near = suggestion(name, CONFIGURATIONS)
-        raise InputError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
+    require_configuration(name)
     known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim", "rope_theta"}
     for field, value in (overrides or {}).items():
         if field not in known:  # transformers would keep it, without any effect

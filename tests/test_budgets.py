@@ -16,7 +16,10 @@ SELECTED = ("cross_entropy",)
     ("stages", "said"),
     [
         ([Stage("all", 4.0, select_on=SELECTED)], r"\(all 4\) must be positive, and 2 in all"),
-        ([Stage("a", 4.0), Stage("b", -2.0, select_on=SELECTED)], r"\(a 4, b -2\) must be positive, and 2 in all"),
+        (
+            [Stage("a", 4.0), Stage("b", -2.0, select_on=SELECTED)],
+            r"\(a 4, b -2\) must be positive, and 2 in all",
+        ),
         ([], r"`stages` \(\) must be positive, and 2 in all"),
         ([Stage("a", 2.0)], "its last stage, 'a', names no loss in `select_on`"),
     ],

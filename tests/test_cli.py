@@ -65,7 +65,8 @@ def test_options_are_shown_with_default_and_description(name: str, shown: str) -
 def test_data_sets_are_listed_and_their_cards_shown() -> None:
     listed = output("datasets").splitlines()
     assert [line.split()[0] for line in listed[:-1]] == list(DATASETS)
-    assert "GSM8K  " in listed[0] and listed[0].endswith("7,473 train, 1,319 test (equation, text)")
+    (gsm8k,) = (line for line in listed if line.startswith("gsm8k "))
+    assert "GSM8K  " in gsm8k and gsm8k.endswith("7,473 train, 1,319 test (equation, text)")
     card = output("datasets", "multiarith")
     fields = yaml.safe_load(card.split("@")[0])
     assert fields["licence"].startswith("Apache-2.0") and fields["counts"] == {"test": 600}

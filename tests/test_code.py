@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -12,7 +15,7 @@ import yaml
 
 from benchmarks.code import CODE
 from conftest import ROOT
-from copies import copy_suite, snakemake, stand_in
+from copies import copy_suite, environment, snakemake, stand_in
 from methods.sources import source_files
 from test_workflow import STAND_IN, planned
 
@@ -89,3 +92,20 @@ def test_one_test_set_more_prepares_the_data_of_its_own_blocks_anew(tmp_path: Pa
     (folder / "own.yaml").write_text(yaml.safe_dump(study))
     output = snakemake(folder, "--dry-run", *words)
     assert planned(output) == {"data": 1} and "block=equation" in output
+
+
+def test_another_data_set_prepares_nothing_anew_and_an_edited_one_does(tmp_path: Path) -> None:
+    """The other one is the example for contributors."""
+    folder = copy_suite(tmp_path)
+    stand_in(folder, STAND_IN)
+    words = "--config", "study=smoke", "--", "results/smoke/data/equation/done.json"
+    snakemake(folder, *words)
+    (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
+    (folder / "benchmarks/data/sets/mine.py").write_text(example)
+    assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
+    code = "from benchmarks.data import DATASETS; print(DATASETS['mine'].card.title)"
+    asked = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(folder), capture_output=True)
+    assert asked.stdout == b"Mine\n"
+    with (folder / "benchmarks/data/sets/embedded.py").open("a") as file:
+        file.write("\nEDITED = True\n")
+    assert planned(snakemake(folder, "--dry-run", *words)) == {"data": 1}

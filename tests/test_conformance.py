@@ -73,6 +73,7 @@ def test_skip_gives_a_reason(name: str) -> None:
 
 def test_stages_spend_the_budget(method: Method) -> None:
     stages = curriculum(method, BUDGET)
+    assert sum(stage.epochs for stage in stages) == pytest.approx(BUDGET.epochs)
     names = [name for name, _ in method.named_parameters()]
     assert all(any(stage.trains(n) for n in names) for stage in stages)
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.data import DATASETS, cards, load_records, normalise, sources
+from benchmarks.data import DATASETS, load_records, normalise, sources
+from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
+from benchmarks.data.sets import gsm8k, svamp
 from benchmarks.data.sources import DATA_VARIABLE, DataSet
 from conftest import bibtex_fields
 
@@ -21,8 +23,8 @@ GOOD = json.dumps({"question": "How many?", "answer": "It is 1+1=<<1+1=2>>2.\n##
 def small_gsm8k(**changes: Any) -> DataSet:
     """Return GSM8K's reader with a card that expects one row and no checksum."""
     content = {"counts": {"train": 1}, "records": {"train": None}}
-    files = {"files": {"train": (cards.File(path="gsm8k/train.jsonl", sha256=None),)}}
-    return DataSet(cards.GSM8K.model_copy(update=content | files | changes), sources.json_lines, sources.gsm8k)
+    files = {"files": {"train": (File(path="gsm8k/train.jsonl", sha256=None),)}}
+    return DataSet(gsm8k.GSM8K.model_copy(update=content | files | changes), sources.json_lines, gsm8k.gsm8k)
 
 
 @pytest.fixture
@@ -59,7 +61,11 @@ def test_a_data_set_may_be_on_the_hub_alone(folder: Path, monkeypatch: pytest.Mo
         (GOOD + '\n{"question": "no answer"}\n', "line 2: field 'answer' is missing"),
         ('{"question": "q", "answer": "so\\n#### many"}', "line 1: .*'many' is no number"),
         ('{"question": "q", "answer": "no mark"}', "line 1: .*####"),
-        ('{"question": "q", "answer": 3}', "line 1: cannot be read"),
+        (
+            '{"question": "q", "answer": 3}',
+            "line 1: cannot be read .* or correct how data set 'gsm8k' converts its rows",
+        ),
+        (GOOD.replace("How many?", " "), "line 1: .*the question is empty"),
         ("", "is empty"),
     ],
 )
@@ -87,7 +93,7 @@ def test_bytes_that_are_no_text_are_named(folder: Path):
 
 def test_a_split_of_which_only_some_files_are_there_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sources, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
-    first, second = cards.SVAMP_4138.files["test"]
+    first, second = svamp.SVAMP_4138.files["test"]
     (folder / "svamp").mkdir()
     (folder / second.path).write_text("Question,Numbers,Answer\n")
     with pytest.raises(DataError, match=f"{DATA_VARIABLE} must name a folder that holds {first.path}"):
@@ -144,9 +150,9 @@ def test_other_content_under_the_same_name_is_refused(folder: Path):
 def test_an_answer_that_is_no_number_is_left_out_where_the_published_set_has_some(folder: Path):
     (folder / "gsm8k_aug").mkdir()
     (folder / "gsm8k_aug/train.txt").write_text("How much?||<<2/5=0.4>> #### 2/5\nHow many?||<<1+1=2>> #### 2\n")
-    file = cards.File(path="gsm8k_aug/train.txt", sha256=None)
-    card = cards.GSM8K_AUG.model_copy(update={"counts": {"train": 2}, "files": {"train": (file,)}})
-    rows = DataSet(card, sources.aug_lines, sources.gsm8k_aug).rows("train")
+    file = File(path="gsm8k_aug/train.txt", sha256=None)
+    card = gsm8k.GSM8K_AUG.model_copy(update={"counts": {"train": 2}, "files": {"train": (file,)}})
+    rows = DataSet(card, gsm8k.aug_lines, gsm8k.gsm8k_aug).rows("train")
     assert [row.answer for row in rows] == ["2/5", "2"]
 
 
@@ -175,7 +181,7 @@ def test_the_hub_is_asked_for_a_pinned_revision(monkeypatch: pytest.MonkeyPatch)
     (row,) = small_gsm8k().rows("train")
     assert row.answer == "2"
     assert asked == [
-        ("openai/gsm8k", "main", {"split": "train", "revision": cards.GSM8K.hub and cards.GSM8K.hub.revision})
+        ("openai/gsm8k", "main", {"split": "train", "revision": gsm8k.GSM8K.hub and gsm8k.GSM8K.hub.revision})
     ]
 
 
@@ -211,7 +217,7 @@ def test_every_card_is_complete():
 def test_masked_numbers_are_put_back():
     numbers = " ".join(f"{n}.0" for n in range(20, 31)) + " 0.5"
     row = {"Question": "number0 , number1 and number10 or number11 ?", "Numbers": numbers, "Answer": "7.0"}
-    raw = sources.svamp_masked(row)
+    raw = svamp.svamp_masked(row)
     assert (raw.question, raw.answer) == ("20 , 21 and 30 or 0.5 ?", "7")
 
 
@@ -225,7 +231,7 @@ def test_masked_numbers_are_put_back():
 )
 def test_svamp_body_and_question_make_one_text(body: str, joined: str):
     row = {"ID": "chal-7", "Body": body, "Question": "How many?", "Answer": 5.0}
-    assert sources.svamp(row).question == joined
+    assert svamp.svamp(row).question == joined
 
 
 def as_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:

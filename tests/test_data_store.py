@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.data import (
+    DATASETS,
     TestSet,
     load_records,
     load_tokenizer,
@@ -15,10 +16,13 @@ from benchmarks.data import (
     open_corpus,
     open_test,
     prepare,
+    sources,
     store,
     vocabulary,
 )
+from benchmarks.data.cards import File
 from benchmarks.data.records import DataError, Record
+from benchmarks.data.sets import gsm8k
 from benchmarks.data.tokenizers import texts, train_bpe
 from benchmarks.studies.study import Study
 
@@ -121,6 +125,25 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     assert 0 < done["counts"]["train"] < 30
     assert done["counts"]["too_long"] > 0
     assert [path.name for path in folder.parent.iterdir()] == ["equation"]
+
+
+def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    published = tmp_path / "published"
+    monkeypatch.setenv(sources.DATA_VARIABLE, str(published))
+    (published / "mine").mkdir(parents=True)
+    rows = [json.dumps({"question": f"{n} + 1?", "answer": f"<<{n}+1={n + 1}>>\n#### {n + 1}"}) for n in range(80)]
+    (published / "mine/train.jsonl").write_text("\n".join(rows))
+    changes = {"name": "mine", "counts": {"train": 80}, "records": {"train": None}}
+    files = {"files": {"train": (File.of("mine/train.jsonl", None),)}}
+    mine = sources.DataSet(gsm8k.GSM8K.model_copy(update=changes | files), sources.json_lines, gsm8k.gsm8k)
+    monkeypatch.setitem(DATASETS, "mine", mine)
+    study = make_study(train="mine")
+    prepare(study, study.blocks[0], tmp_path)
+    assert store.is_prepared(study, study.blocks[0], tmp_path)
+    (published / "mine/train.jsonl").write_text("\n".join(reversed(rows)))
+    assert not store.is_prepared(study, study.blocks[0], tmp_path)
+    (published / "mine/train.jsonl").unlink()
+    assert store.is_prepared(study, study.blocks[0], tmp_path)
 
 
 @pytest.mark.parametrize("before", [None, 300])

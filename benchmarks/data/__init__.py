@@ -5,7 +5,7 @@ from benchmarks.data.cards import Card
 from benchmarks.data.corpus import Corpus, TestSet, load_tokenizer, open_corpus, open_test
 from benchmarks.data.loading import get_dataset, load_records
 from benchmarks.data.records import DataError, Record, normalise
-from benchmarks.data.sources import DATASETS
+from benchmarks.data.sets import DATASETS
 from benchmarks.data.store import prepare
 from benchmarks.data.tokenizers import decode, make_tokenizer, vocabulary
 

@@ -16,7 +16,8 @@ from benchmarks.data.records import (
     question_hash,
     sentences,
 )
-from benchmarks.data.sources import DATASETS, DataSet, Generated
+from benchmarks.data.sets import DATASETS
+from benchmarks.data.sources import DataSet, Generated
 from benchmarks.studies.specs import Form
 from methods.nearest import suggestion
 

@@ -9,19 +9,16 @@ import io
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from datasets import load_dataset
 
-from benchmarks.data import cards, embedded, synthetic
 from benchmarks.data.cards import Card, File
-from benchmarks.data.records import DataError, Raw, digest, is_number, number_text, question_hash
-from benchmarks.data.synthetic.cards import CARDS as SYNTHETIC
+from benchmarks.data.records import DataError, Raw, digest, is_number
+from benchmarks.files import sha256
 
 DATA_VARIABLE = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
 
@@ -63,51 +60,6 @@ def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
         yield f"{path}, line {reader.line_num}", row
 
 
-def aug_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Yield the place and the fields of each line ``question||steps #### answer`` of a GSM8K-Aug file."""
-    for number, line in enumerate(rows_of(text), start=1):
-        question, bar, rest = line.partition("||")
-        steps, mark, answer = rest.partition("####")
-        if not bar or not mark:
-            raise DataError(f"{path}, line {number}: not of the form `question||steps #### answer`; fetch it again")
-        yield f"{path}, line {number}", {"question": question, "cot": steps, "answer": answer}
-
-
-def gsm8k(row: Fields) -> Raw:
-    solution, mark, answer = row["answer"].rpartition("####")
-    if not mark:
-        raise DataError("the answer holds no `####`")
-    return Raw("", row["question"].strip(), solution.strip(), number_text(answer))
-
-
-def gsm8k_aug(row: Fields) -> Raw:
-    solution = " ".join(row["steps"]) if "steps" in row else row["cot"].strip()
-    return Raw("", row["question"].strip(), solution, number_text(row["answer"]))
-
-
-def svamp(row: Fields) -> Raw:
-    body, question = row["Body"].strip(), row["Question"].strip()
-    if body[-1] not in ".?!,":
-        condition = re.split(r"[.?!]\s+", body)[-1].lower().startswith("if ")
-        body += "," if condition else "."
-        question = question[0].lower() + question[1:] if condition else question
-    return Raw(row["ID"].removeprefix("chal-").zfill(4), f"{body} {question}", "", number_text(str(row["Answer"])))
-
-
-def svamp_masked(row: Fields) -> Raw:
-    values = row["Numbers"].split()
-    question = re.sub(r"\bnumber(\d+)", lambda match: number_text(values[int(match[1])]), row["Question"])
-    return Raw("", question.strip(), "", number_text(str(row["Answer"])))
-
-
-def multiarith(row: Fields) -> Raw:
-    """Convert a row of MultiArith. The hub has other field names and another order, so rows
-    are sorted by the hashes of their questions."""
-    question = (row["sQuestion"] if "sQuestion" in row else row["question"]).strip()
-    answer = number_text(str(row["lSolutions"][0] if "lSolutions" in row else row["final_ans"]))
-    return Raw(f"{question_hash(question)} {question} {answer}", question, "", answer)
-
-
 @dataclass(frozen=True)
 class DataSet:
     """A card, how a file is parsed into rows, and how a row's fields are converted to a :class:`Raw`.
@@ -137,6 +89,13 @@ class DataSet:
         if not folder:
             return False
         return any((Path(folder) / file.path).exists() for file in self.card.files.get(split, ()))
+
+    def unpinned(self, split: str) -> dict[str, str]:
+        """Return the SHA-256 of each file of a split that the folder has and the card has no checksum of: only these
+        may change and still be read."""
+        folder = os.environ.get(DATA_VARIABLE, "")
+        paths = {file.path: Path(folder) / file.path for file in self.card.files.get(split, ()) if not file.sha256}
+        return {name: sha256(path) for name, path in paths.items() if folder and path.is_file()}
 
     def _from_folder(self, split: str, folder: Path) -> list[Raw]:
         rows: list[Raw] = []
@@ -195,11 +154,17 @@ class DataSet:
             raw = replace(self.convert(row), place=place)
             if self.card.numeric and not self.card.ragged and not is_number(raw.answer):
                 raise DataError(f"the answer {raw.answer!r} is no number")
+            if not raw.question.strip():
+                raise DataError("the question is empty")
             return raw
         except KeyError as error:
-            raise DataError(f"{place}: field {error} is missing; fetch the file again") from error
+            raise DataError(f"{place}: field {error} is missing; {self._mend}") from error
         except (AttributeError, IndexError, TypeError, DataError) as error:
-            raise DataError(f"{place}: cannot be read ({error}); fetch the file again") from error
+            raise DataError(f"{place}: cannot be read ({error}); {self._mend}") from error
+
+    @property
+    def _mend(self) -> str:
+        return f"fetch the file again, or correct how data set {self.card.name!r} converts its rows"
 
 
 @dataclass(frozen=True)
@@ -208,6 +173,10 @@ class Generated:
 
     card: Card
     generate: Callable[[str], Iterable[Raw]]
+
+    def unpinned(self, split: str) -> dict[str, str]:
+        """Return no file: see :meth:`DataSet.unpinned`."""
+        return {}
 
     def rows(self, split: str) -> list[Raw]:
         rows = list(self.generate(split))
@@ -272,24 +241,3 @@ def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
             f"{card.name} ({split}) from {where} has other content than version {card.version} (records {found}, "
             f"expected {expected}); read the published files from a folder named by {DATA_VARIABLE}"
         )
-
-
-def _embedded(shape: str, split: str) -> Iterable[Raw]:
-    """Return the rows of a shape. Each shape is a data set with a single split."""
-    return embedded.generate(shape)
-
-
-DATASETS: dict[str, DataSet | Generated] = {
-    entry.card.name: entry
-    for entry in (
-        DataSet(cards.GSM8K, json_lines, gsm8k),
-        DataSet(cards.GSM8K_AUG, aug_lines, gsm8k_aug),
-        DataSet(cards.GSM8K_AUG_FIRST3000, aug_lines, gsm8k_aug),
-        DataSet(cards.GSM8K_AUG_TEXT, json_lines, gsm8k_aug),
-        DataSet(cards.SVAMP, json_array, svamp),
-        DataSet(cards.SVAMP_4138, csv_rows, svamp_masked),
-        DataSet(cards.MULTIARITH, json_array, multiarith),
-        *(Generated(card, partial(_embedded, shape)) for shape, card in cards.EMBEDDED.items()),
-        *(Generated(card, synthetic.CORPORA[name].rows) for name, card in SYNTHETIC.items()),
-    )
-}

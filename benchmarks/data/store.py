@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,7 @@ from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_j
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
+from methods.backbone import require_configuration
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
@@ -52,16 +53,36 @@ def prepare(study: Study, block: Block, results: Path) -> Path:
 def is_prepared(study: Study, block: Block, results: Path) -> bool:
     """Return whether the data of a block are there and are what the study asks for now."""
     try:
-        return read_json(data_folder(results, study.name, block.id) / DONE)["key"] == _key(study, block)
+        key = read_json(data_folder(results, study.name, block.id) / DONE)["key"]
     except (BrokenRecord, KeyError, TypeError):
         return False
+    files = prepared_files(study, block, results)
+    return key == _key(study, block) and files == files | unpinned_files(study, block)
+
+
+def prepared_files(study: Study, block: Block, results: Path) -> dict[str, str]:
+    """Return what :func:`unpinned_files` was when a block's data were prepared, or nothing if they are not."""
+    try:
+        return dict(read_json(data_folder(results, study.name, block.id) / DONE).get("files", {}))
+    except (BrokenRecord, AttributeError):
+        return {}
+
+
+def unpinned_files(study: Study, block: Block) -> dict[str, str]:
+    """Return the SHA-256 of each file that a block is read from and whose card has no checksum of it, as far as the
+    files are at hand: prepared data do not need them any more."""
+    used = [(block.data.train, "train"), *((name, "test") for name in study.tests_of(block))]
+    return dict(chain.from_iterable(get_dataset(name).unpinned(split).items() for name, split in used))
 
 
 def require_known(study: Study) -> None:
-    """Raise :class:`DataError` if the study names a data set that does not exist."""
+    """Raise :class:`InputError` if the study names a data set or a backbone that does not exist."""
     for block in study.blocks:
         for name in (block.data.train, *study.tests_of(block)):
             get_dataset(name)
+    for run in study.runs.values():
+        if not run.backbone.pretrained:
+            require_configuration(run.backbone.name)
 
 
 def require_prepared(study: Study, block: Block, results: Path, file: str) -> None:
@@ -123,6 +144,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         }
     done = {
         "key": _key(study, block),
+        "files": unpinned_files(study, block),
         "block": block.id,
         "form": data.form,
         "cards": {name: get_dataset(name).card.model_dump(mode="json") for name in (data.train, *overlaps)},

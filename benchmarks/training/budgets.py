@@ -12,15 +12,15 @@ from methods.errors import InputError
 
 
 def curriculum(method: Method, budget: Budget) -> list[Stage]:
-    """Return the stages of a method. Raise InputError unless they spend exactly the budget, as a fair comparison needs,
-    and the last one says by which losses weights are selected."""
+    """Return the stages of a method. Raise InputError if they spend more than the budget, which would make comparisons
+    unfair, or the last one does not say by which losses weights are selected."""
     stages = method.stages(budget)
     spent = math.fsum(stage.epochs for stage in stages)
-    if not math.isclose(spent, budget.epochs, rel_tol=1e-6) or any(stage.epochs <= 0 for stage in stages):
+    if not stages or spent > budget.epochs * (1 + 1e-6) or any(stage.epochs <= 0 for stage in stages):
         own = ", ".join(f"{stage.name} {stage.epochs:g}" for stage in stages)
         raise InputError(
-            f"{method.name}: the epochs of its `stages` ({own}) must be positive, and {budget.epochs:g} in all, which "
-            "is the budget"
+            f"{method.name}: the epochs of its `stages` ({own}) must be positive, and {budget.epochs:g} in all at "
+            "most, which is the budget"
         )
     if not stages[-1].select_on:
         raise InputError(

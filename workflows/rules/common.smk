@@ -17,7 +17,8 @@ from snakemake.utils import validate
 
 from benchmarks.code import CODE
 from benchmarks.data import get_dataset
-from benchmarks.data.store import require_known
+from benchmarks.data.sets import MODULES
+from benchmarks.data.store import prepared_files, require_known, unpinned_files
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paper.numbers import require_reference
 from benchmarks.studies.paths import Paths
@@ -222,14 +223,9 @@ def digest(*texts):
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
-def cards_digest(*names):
-    """Return a digest of the cards of data sets: source, version, checksums."""
-    return digest(*(get_dataset(name).card.model_dump_json() for name in names))
-
-
 def training_data(wildcards):
     """Return the version of a run's training data. A new one requires new training; another test set does not."""
-    return cards_digest(run_of(wildcards).data.train)
+    return digest(get_dataset(run_of(wildcards).data.train).card.model_dump_json())
 
 
 def block_settings(wildcards):
@@ -239,9 +235,13 @@ def block_settings(wildcards):
     return " ".join(part.model_dump_json() for part in settings)
 
 
-def block_cards(wildcards):
-    block = block_of(wildcards)
-    return cards_digest(block.data.train, *study(wildcards.study).tests_of(block))
+def block_sets(wildcards):
+    """Return a digest of the data sets of a block: their code and cards, and files that the cards have no checksum of.
+    What is not at hand counts as it was when the data were prepared."""
+    block, own = block_of(wildcards), study(wildcards.study)
+    known = prepared_files(own, block, Path("results")) | unpinned_files(own, block)
+    modules = {MODULES[name] for name in (block.data.train, *own.tests_of(block))}
+    return digest(source_digest(*sorted(modules)), *(text for item in sorted(known.items()) for text in item))
 
 
 wildcard_constraints:

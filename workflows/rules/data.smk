@@ -5,7 +5,7 @@ rule data:
     params:
         study=file_of,
         settings=block_settings,
-        cards=block_cards,
+        sets=block_sets,
         code=stage_code("data"),
     log:
         "results/{study}/logs/data/{block}.log",

@@ -1,0 +1,18 @@
+"""All data sets, one module for each family. Every data set in ``DATASETS`` of a module here can stand in studies."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from benchmarks.data.records import DataError
+from benchmarks.data.sources import DataSet, Generated
+
+DATASETS: dict[str, DataSet | Generated] = {}
+MODULES: dict[str, str] = {}  # the module of each data set, dotted: an edit of it makes prepared data outdated
+
+for _module in sorted(f"{__name__}.{info.name}" for info in iter_modules(__path__)):
+    for _dataset in import_module(_module).DATASETS:
+        if (_name := _dataset.card.name) in DATASETS:
+            raise DataError(f"{_module} and {MODULES[_name]} both have a data set {_name!r}: rename one of them")
+        DATASETS[_name], MODULES[_name] = _dataset, _module

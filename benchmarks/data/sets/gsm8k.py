@@ -1,0 +1,138 @@
+"""GSM8K, and GSM8K-Aug: its questions and many alike, with equations or with sentences as steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.data.cards import Card, File, Hub
+from benchmarks.data.records import DataError, Raw, number_text
+from benchmarks.data.sources import DataSet, Fields, json_lines, rows_of
+
+COBBE = """@article{cobbe2021gsm8k, title={Training Verifiers to Solve Math Word Problems},
+ author={Cobbe, Karl and Kosaraju, Vineet and Bavarian, Mohammad and Chen, Mark and Jun, Heewoo and Kaiser, Lukasz and
+ Plappert, Matthias and Tworek, Jerry and Hilton, Jacob and Nakano, Reiichiro and Hesse, Christopher and Schulman,
+ John}, journal={arXiv preprint arXiv:2110.14168}, year={2021}}"""
+DENG = """@article{deng2023implicit, title={Implicit Chain of Thought Reasoning via Knowledge Distillation},
+ author={Deng, Yuntian and Prasad, Kiran and Fernandez, Roland and Smolensky, Paul and Chaudhary, Vishrav and
+ Shieber, Stuart}, journal={arXiv preprint arXiv:2311.01460}, year={2023}}"""
+
+GSM8K = Card(
+    name="gsm8k",
+    title="GSM8K",
+    source="https://github.com/openai/grade-school-math",
+    revision="3101c7d",
+    licence="MIT",
+    citation=COBBE,
+    forms=("equation", "text"),
+    counts={"train": 7473, "test": 1319},
+    records={
+        "train": "5fd625d6cc2705f2227bf7ee56996875dd75c8d4296a4097fa13d03f8b0fd068",
+        "test": "70c6a97d42f3d768dad605ff7d244f4ca052a88401ad7d9b7d31e532677403d8",
+    },
+    files={
+        "train": (File.of("gsm8k/train.jsonl", "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465"),),
+        "test": (File.of("gsm8k/test.jsonl", "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"),),
+    },
+    hub=Hub(
+        name="openai/gsm8k",
+        config="main",
+        revision="740312add88f781978c0658806c59bc2815b9866",
+        splits={"train": ("train",), "test": ("test",)},
+    ),
+    notes="95 solutions of train and 18 of test carry no calculator mark, so they have no equation steps.",
+)
+
+GSM8K_AUG = Card(
+    name="gsm8k_aug",
+    title="GSM8K-Aug",
+    source="https://github.com/da03/Internalize_CoT_Step_by_Step",
+    revision="c2e3891",
+    licence="MIT",
+    citation=DENG,
+    forms=("equation",),
+    counts={"train": 385_620, "validation": 500, "test": 1319},
+    records={
+        "train": None,
+        "validation": "6723b7508426672575c883930b6c572e55d9ab8ee0d7d74836870802e0e8b65d",
+        "test": "b11ccc7dfc9bb6e96e49efb8f7f968942f1bb3d0bf3a5095f75edbdc5e91af34",
+    },
+    files={
+        "train": (File.of("gsm8k_aug/train.txt", "0a3909a9e7d8d2f7ad6b8c7b5608aa744988d835f9bf874d4cf06ca77df6bf8c"),),
+        "validation": (
+            File.of("gsm8k_aug/valid.txt", "04f9bddfe8ac4846571b1e2b612b289c95770b5012fdb34cc36a597b041afb87"),
+        ),
+        "test": (File.of("gsm8k_aug/test.txt", "e464efa2713fbcf423bdbfb482c543a6a086188c3d97c294b1d19a70c2a515e8"),),
+    },
+    hub=Hub(
+        name="whynlp/gsm8k-aug",
+        splits={"train": ("train",), "validation": ("validation",), "test": ("test",)},
+    ),
+    notes="The test split is GSM8K's. The validation split lies inside GSM8K's train split.",
+    ragged=True,
+)
+
+GSM8K_AUG_FIRST3000 = GSM8K_AUG.model_copy(
+    update={
+        "name": "gsm8k_aug_first3000",
+        "title": "GSM8K-Aug (first 3,000)",
+        "counts": {"train": 3000},
+        "records": {"train": "bcc712d35f95d1508b7b65f61f11a9b1d9f79932c30e36d70514e3c523555ff8"},
+        "files": {
+            "train": (
+                File.of(
+                    "gsm8k_aug/train_first3000.txt", "61b549ae8a564b377f570a01a20c15c72a594604cd6ce51ce54bbc071430c27f"
+                ),
+            )
+        },
+        "hub": None,
+        "notes": "The first 3,000 lines of GSM8K-Aug's train split.",
+    }
+)
+
+GSM8K_AUG_TEXT = Card(
+    name="gsm8k_aug_text",
+    title="GSM8K-Aug (text)",
+    source="https://huggingface.co/datasets/zen-E/GSM8k-Aug-NL",
+    revision="not pinned",
+    licence="not stated; derived from GSM8K-Aug (MIT)",
+    citation=DENG,
+    forms=("text",),
+    counts={"train": 385_620},
+    records={"train": None},
+    files={"train": (File.of("gsm8k_aug/train_text.jsonl", None),)},
+    hub=Hub(name="zen-E/GSM8k-Aug-NL", splits={"train": ("train",)}),
+    notes="The file holds the rows of the hub data set as JSON lines with the fields question, cot and answer. Their "
+    "number is taken to be that of GSM8K-Aug: other rows are used as they are, with a warning.",
+    ragged=True,
+)
+
+
+def gsm8k(row: Fields) -> Raw:
+    solution, mark, answer = row["answer"].rpartition("####")
+    if not mark:
+        raise DataError("the answer holds no `####`")
+    return Raw("", row["question"].strip(), solution.strip(), number_text(answer))
+
+
+def gsm8k_aug(row: Fields) -> Raw:
+    solution = " ".join(row["steps"]) if "steps" in row else row["cot"].strip()
+    return Raw("", row["question"].strip(), solution, number_text(row["answer"]))
+
+
+def aug_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+    """Yield the place and the fields of each line ``question||steps #### answer`` of a GSM8K-Aug file."""
+    for number, line in enumerate(rows_of(text), start=1):
+        question, bar, rest = line.partition("||")
+        steps, mark, answer = rest.partition("####")
+        if not bar or not mark:
+            raise DataError(f"{path}, line {number}: not of the form `question||steps #### answer`; fetch it again")
+        yield f"{path}, line {number}", {"question": question, "cot": steps, "answer": answer}
+
+
+DATASETS = (
+    DataSet(GSM8K, json_lines, gsm8k),
+    DataSet(GSM8K_AUG, aug_lines, gsm8k_aug),
+    DataSet(GSM8K_AUG_FIRST3000, aug_lines, gsm8k_aug),
+    DataSet(GSM8K_AUG_TEXT, json_lines, gsm8k_aug),
+)
