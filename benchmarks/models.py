@@ -17,6 +17,7 @@ from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
 from methods.registry import build
 
+UNTRAINED = "train this run first (marcos-bench train)"
 CONFIG = "backbone"  # folder of the backbone's configuration, beside the final weights
 
 
@@ -52,7 +53,7 @@ def trained_weights(paths: Paths, stage: int | None = None) -> str:
     with, as training recorded it."""
     path = paths.record("train")
     try:
-        record = read_json(path)
+        record = read_json(path, UNTRAINED)
         return (record if stage is None else record["stages"][stage])["weights_sha256"]
     except KeyError as error:
         raise BrokenRecord(f"{path} has no {error}: train this run again") from error
@@ -60,7 +61,7 @@ def trained_weights(paths: Paths, stage: int | None = None) -> str:
 
 def kept_stages(paths: Paths) -> list[int]:
     """Return the numbers of the stages whose weights a run's training has kept."""
-    stages = read_json(paths.record("train")).get("stages", [])
+    stages = read_json(paths.record("train"), UNTRAINED).get("stages", [])
     return [number for number, stage in enumerate(stages) if stage.get("weights_sha256")]
 
 

@@ -48,7 +48,7 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         "Model": "; ".join(_models(study)),
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
-        "Commit": "; ".join(_distinct(map(_commit, found))) or "unknown",
+        "Commit": "; ".join(_distinct(map(commit_of, found))) or "unknown",
         **_other_code(collected),
         "Engine": "; ".join(_grouped(study, lambda spec: on_engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
@@ -68,7 +68,7 @@ def in_short(study: Study, collected: Collected) -> str:
 
     The study's own tables give its full provenance.
     """
-    return f"{'; '.join(_models(study))}; commit {'; '.join(_distinct(map(_commit, environments(collected))))}"
+    return f"{'; '.join(_models(study))}; commit {'; '.join(_distinct(map(commit_of, environments(collected))))}"
 
 
 def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
@@ -151,7 +151,8 @@ def _versions(environment: dict[str, Any]) -> str:
     return ", ".join(f"{name} {environment[name]}" for name in VERSIONS if environment.get(name))
 
 
-def _commit(environment: dict[str, Any]) -> str:
+def commit_of(environment: dict[str, Any]) -> str:
+    """Return the commit of the code that a record was made by, and whether it had local changes."""
     return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.files import read_json, write_text
 from benchmarks.paper.numbers import PaperRow, paper_table
 from benchmarks.plan.hardware import gpu_of
-from benchmarks.records.provenance import on_engine
+from benchmarks.records.provenance import commit_of, on_engine
 from benchmarks.studies.specs import EngineSpec
 from benchmarks.studies.study import Study
 from benchmarks.tables.cells import cell, count, seconds
@@ -148,7 +148,8 @@ def _made(records: list[dict[str, Any]]) -> dict[str, str]:
 
     sizes = sorted({(r["batch_size"], on_engine(EngineSpec.model_validate(r["engine"]))) for r in records})
     batches = "; ".join(f"{size} on {engine}" for size, engine in sizes)
-    names = ("device", "cpu", "threads", "torch", "transformers", "commit")
+    names = ("device", "cpu", "threads", "torch", "transformers")
+    commits = ", ".join(sorted({commit_of(record["environment"]) for record in records}))
     learned = "; ".join(
         f"{r['block']}/{r['row']}: {r['learning']['losses'][0]:.3g} to {r['learning']['losses'][-1]:.3g} in "
         f"{r['learning']['steps']} steps"
@@ -156,7 +157,8 @@ def _made(records: list[dict[str, Any]]) -> dict[str, str]:
         if r["learning"]
     )
     data = ", ".join(sorted({_data(record) for record in records}))
-    return {**{name: every(name) for name in names}, "data": data, "batch": batches, "loss": learned or "not followed"}
+    made = {name: every(name) for name in names} | {"commit": commits}
+    return {**made, "data": data, "batch": batches, "loss": learned or "not followed"}
 
 
 def _data(record: dict[str, Any]) -> str:
