@@ -4,7 +4,6 @@ none, where every pass reads everything again."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -41,18 +40,14 @@ class DynamicKVCache(KVCache):
 
     def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
         count = vectors.shape[1]
-        # A compiled layer keeps a copy of its weights in the arithmetic's precision for the gradient of each pass, and
-        # a thought is a pass of a single vector. Uncompiled, all passes of a step share one copy
-        alone = count == 1 and torch.is_grad_enabled()
-        with torch.compiler.set_stance("force_eager") if alone else nullcontext():
-            return self.trunk(
-                inputs_embeds=vectors,
-                attention_mask=_mask(real, unpadded) if count == real.shape[1] else causal_mask(real, count),
-                position_ids=positions_of(real)[:, -count:],
-                past_key_values=self.cache,
-                use_cache=True,
-                output_hidden_states=hidden_states,
-            )
+        return self.trunk(
+            inputs_embeds=vectors,
+            attention_mask=_mask(real, unpadded) if count == real.shape[1] else causal_mask(real, count),
+            position_ids=positions_of(real)[:, -count:],
+            past_key_values=self.cache,
+            use_cache=True,
+            output_hidden_states=hidden_states,
+        )
 
     def select(self, rows: Tensor) -> None:
         self.cache.batch_select_indices(rows)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from methods.base import Method
 from methods.errors import InputError
 
+Call = Callable[[Tensor], Tensor]
 PROGRAMS = 64  # at most, over all modules that are compiled in this process
 
 
@@ -40,19 +42,36 @@ def compile_layers(method: Method, caches: bool) -> None:
     from torch._inductor import config as inductor  # takes a second
 
     heads = [module for module in method.modules() if isinstance(module, PreTrainedModel) and not _is_trunk(module)]
-    modules: list[nn.Module] = []
+    whole: list[nn.Module] = []
+    parts: list[nn.Module] = []
     for trunk in trunks(method):
         layers = cast("nn.ModuleList", trunk.layers)
         if caches and any(head.base_model is trunk for head in heads):
-            modules += [part for layer in layers for name, part in layer.named_children() if name != "self_attn"]
+            parts += [part for layer in layers for name, part in layer.named_children() if name != "self_attn"]
         else:
-            modules += layers
+            whole += layers
     # Otherwise each process starts up to 32 workers, and several runs share a machine
     inductor.compile_threads = torch.get_num_threads()
     # Beyond this limit modules run uncompiled; different ranges and alignments of shapes need different programs
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
-    for module in modules:
+    for module in (*whole, *parts):
         module.compile(dynamic=True)
+    for part in parts:
+        _leave_out_thoughts(part)
+
+
+def _leave_out_thoughts(part: nn.Module) -> None:
+    """Run a compiled part of a layer as it is on single vectors (B, 1, d), if gradients are kept.
+
+    For the gradient, a compiled module keeps a copy of its weights in the arithmetic's precision for each call, and
+    each thought is one. Uncompiled, all calls of a step share the copy that autocast makes.
+    """
+    compiled, plain = cast(Call, part._compiled_call_impl), cast(Call, part._call_impl)
+
+    def call(vectors: Tensor) -> Tensor:
+        return (plain if vectors.shape[-2] == 1 and torch.is_grad_enabled() else compiled)(vectors)
+
+    part._compiled_call_impl = call
 
 
 def plain_layers(method: Method) -> None:
