@@ -21,10 +21,10 @@ STEPS = _modules(
     "training.steps", "training.budgets", "training.features", "studies.micro_batches", "engine", "data.batching"
 )
 
-DATA = ("corpus", "draw", "embedded", "loading", "records", "sources", "store", "synthetic", "tokenizers")
+DATA = ("cards", "corpus", "draw", "embedded", "loading", "records", "sources", "store", "synthetic", "tokenizers")
 
 CODE: dict[str, tuple[str, ...]] = {
-    # Not the data sets and their cards: each has a digest of its own (`benchmarks.data.sets.MODULES`)
+    # Not the data sets: each has a digest of its own, of the module in `benchmarks.data.sets.MODULES`
     "data": _modules(*(f"data.{part}" for part in DATA)),
     # The code that the weights of a run depend on. All engines are listed, because any of them may resume another's
     # checkpoint; data cards are not, because they carry versions

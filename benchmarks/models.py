@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
 from transformers import AutoConfig
 
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
@@ -30,6 +31,11 @@ def build_method(spec: RunSpec, data: Path) -> Method:
 def _setup(spec: RunSpec, data: Path) -> Setup:
     words = vocabulary(load_tokenizer(data))
     return Setup(load_backbone(vocab_size=words.size, **spec.backbone.model_dump()), words)
+
+
+def published_model(spec: RunSpec, data: Path) -> nn.Module:
+    """Return the language model in the published checkpoint that a run starts from."""
+    return _setup(spec, data).backbone.causal_lm()
 
 
 def trained_method(spec: RunSpec, results: Path, stage: int | None = None, decoding: str = "default") -> Method:

@@ -13,7 +13,6 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from methods.base import Method, Setup
 from methods.errors import InputError
@@ -95,9 +94,8 @@ def _is_method(value: object) -> bool:
     lacking += [f"`{word}`" for word in ("title", "citation") if not hasattr(value, word)]
     try:
         value.Options()
-    except ValidationError as error:
-        first = error.errors()[0]
-        lacking.append(f"a valid default of the option `{'.'.join(map(str, first['loc']))}` ({first['msg']})")
+    except Exception as error:  # validators and default factories may raise anything
+        lacking.append(f"a valid default of each option ({' '.join(str(error).split())})")
     if lacking:
         _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking)}")
     return not lacking

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from benchmarks.studies.study import load_study, shipped
 from benchmarks.training.budgets import curriculum
 from methods.base import Budget, Stage
 from methods.errors import InputError
@@ -15,12 +18,12 @@ SELECTED = ("cross_entropy",)
 @pytest.mark.parametrize(
     ("stages", "said"),
     [
-        ([Stage("all", 4.0, select_on=SELECTED)], r"\(all 4\) must be positive, and 2 in all"),
+        ([Stage("all", 4.0, select_on=SELECTED)], r"spends more than its budget of 2 epochs \(all: 4\)"),
         (
             [Stage("a", 4.0), Stage("b", -2.0, select_on=SELECTED)],
-            r"\(a 4, b -2\) must be positive, and 2 in all",
+            "returns a: 4, b: -2: every stage needs some",
         ),
-        ([], r"`stages` \(\) must be positive, and 2 in all"),
+        ([], "returns none: every stage needs"),
         ([Stage("a", 2.0)], "its last stage, 'a', names no loss in `select_on`"),
     ],
 )
@@ -31,3 +34,11 @@ def test_a_curriculum_that_would_be_no_fair_one_is_refused(
     monkeypatch.setattr(method, "stages", lambda budget: stages)
     with pytest.raises(InputError, match=f"^cot_sft: .*{said}"):
         curriculum(method, Budget(epochs=2.0, steps_per_epoch=10))
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_all_runs_of_the_shipped_studies_keep_to_their_budgets(name: str) -> None:
+    known = {(run.method, json.dumps(run.options)): run.options for run in load_study(name).runs.values()}
+    for (method, _), options in known.items():
+        small = {"deep": 1, "shallow": 1, "tau": 1} if method == "marcos" else {}
+        assert curriculum(make(method, options | small), Budget(20.0, 1506, chain_lengths=(30,) * 20))

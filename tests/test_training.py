@@ -340,7 +340,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
 ) -> None:
     """Those of a killed try are kept too, and a run that lacks some is not complete."""
     first, second = Stage("first", 0.4, select_on=("cross_entropy",)), Stage("second", 0.3, answers=False)
-    stages = [first, second, Stage("third", 0.3)]
+    stages = [first, second, Stage("third", 0.3, select_on=("cross_entropy",))]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
@@ -378,6 +378,6 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
 
 
 def test_a_warm_up_that_does_not_end_is_told(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec = run_of(small_study(ROWS, training={"warmup_steps": 20}), "cot_sft")
+    spec = run_of(small_study(ROWS, training={"warmup_steps": 21}), "cot_sft")
     train(spec, fresh(prepared, tmp_path / "results"))
-    assert "train has 20 steps, and the learning rate rises for 20: it does not reach its peak" in caplog.text
+    assert "train has 20 steps, and the learning rate rises for 21: it does not reach its peak" in caplog.text

@@ -60,9 +60,9 @@ def datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set's card; default: list all data sets.")] = None,
 ) -> None:
     """List the data sets that studies can name, or show where one comes from, its licence and its files."""
-    from benchmarks.data import DATASETS, get_dataset
-
     with reporting_errors():
+        from benchmarks.data import DATASETS, get_dataset
+
         card = None if name is None else get_dataset(name).card
     if card is not None:
         shown = card.model_dump(mode="json", exclude_defaults=True, exclude={"citation"})

@@ -46,7 +46,7 @@ class Card(Strict):
     files: dict[str, tuple[File, ...]] = {}
     hub: Hub | None = None
     notes: str = ""
-    ragged: bool = False  # some published training answers are not numbers (e.g. 2/5): their rows are left out
+    ragged: bool = False  # some published training rows lack a question or a number (e.g. 2/5), and are left out
     scorer: str = "number"  # the name of a scorer in benchmarks.scoring
 
     def counted(self, split: str) -> bool:

@@ -50,13 +50,14 @@ def load_rows(name: str, form: Form, split: str) -> list[Raw]:
 
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
-    """Convert rows to records with steps in the given form. Training rows that teach nothing in this form (no step, or
-    no number although the answer must be one) are left out; test rows never are."""
+    """Convert rows to records with steps in the given form. Training rows that teach nothing in this form (no question,
+    no step, or no number although the answer must be one) are left out; test rows never are."""
     records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
     if split != "train":
         return records
     numeric = get_dataset(name).card.numeric
-    return [record for record in records if record.steps and (is_number(record.answer) or not numeric)]
+    usable = [record for record in records if record.question and record.steps]
+    return [record for record in usable if is_number(record.answer) or not numeric]
 
 
 def load_records(name: str, form: Form, split: str) -> list[Record]:

@@ -154,7 +154,7 @@ class DataSet:
             raw = replace(self.convert(row), place=place)
             if self.card.numeric and not self.card.ragged and not is_number(raw.answer):
                 raise DataError(f"the answer {raw.answer!r} is no number")
-            if not raw.question.strip():
+            if not raw.question.strip() and not self.card.ragged:
                 raise DataError("the question is empty")
             return raw
         except KeyError as error:

@@ -52,20 +52,24 @@ def prepare(study: Study, block: Block, results: Path) -> Path:
 
 def is_prepared(study: Study, block: Block, results: Path) -> bool:
     """Return whether the data of a block are there and are what the study asks for now."""
-    try:
-        key = read_json(data_folder(results, study.name, block.id) / DONE)["key"]
-    except (BrokenRecord, KeyError, TypeError):
-        return False
-    files = prepared_files(study, block, results)
-    return key == _key(study, block) and files == files | unpinned_files(study, block)
+    done = _prepared(study, block, results)
+    return done is not None and unpinned_files(study, block).items() <= done["files"].items()
 
 
 def prepared_files(study: Study, block: Block, results: Path) -> dict[str, str]:
-    """Return what :func:`unpinned_files` was when a block's data were prepared, or nothing if they are not."""
+    """Return what :func:`unpinned_files` was when the data that a block asks for were prepared, or nothing if they are
+    not."""
+    done = _prepared(study, block, results)
+    return done["files"] if done else {}
+
+
+def _prepared(study: Study, block: Block, results: Path) -> dict[str, Any] | None:
+    """Return the record of a block's data if they were prepared from today's settings."""
     try:
-        return dict(read_json(data_folder(results, study.name, block.id) / DONE).get("files", {}))
-    except (BrokenRecord, AttributeError):
-        return {}
+        done = read_json(data_folder(results, study.name, block.id) / DONE)
+        return {"files": {}, **done} if done["key"] == _key(study, block) else None
+    except (BrokenRecord, KeyError, TypeError):
+        return None
 
 
 def unpinned_files(study: Study, block: Block) -> dict[str, str]:

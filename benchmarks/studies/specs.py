@@ -26,7 +26,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_t
 class Strict(BaseModel):
     """A frozen model that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class BackboneSpec(Strict):
@@ -81,8 +81,8 @@ class DataSpec(Strict):
 class TrainingSpec(Strict):
     """How a run is optimised. The budget is epochs, or tokens of the training data (question, steps and answer)."""
 
-    epochs: float | None = Field(default=None, gt=0)
-    tokens: float | None = Field(default=None, gt=0)
+    epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, over all ranks")
     learning_rate: float = Field(default=1e-4, gt=0)
     schedule: Literal["constant", "cosine"] = "constant"

@@ -13,14 +13,16 @@ from methods.errors import InputError
 
 def curriculum(method: Method, budget: Budget) -> list[Stage]:
     """Return the stages of a method. Raise InputError if they spend more than the budget, which would make comparisons
-    unfair, or the last one does not say by which losses weights are selected."""
+    unfair, or the last one does not say by which losses weights are selected. Stages that train on cached features, in
+    which the frozen model runs once, do not count."""
     stages = method.stages(budget)
-    spent = math.fsum(stage.epochs for stage in stages)
-    if not stages or spent > budget.epochs * (1 + 1e-6) or any(stage.epochs <= 0 for stage in stages):
-        own = ", ".join(f"{stage.name} {stage.epochs:g}" for stage in stages)
+    own = ", ".join(f"{stage.name}: {stage.epochs:g}" for stage in stages)
+    if not stages or any(stage.epochs <= 0 for stage in stages):
+        raise InputError(f"{method.name}: `stages` returns {own or 'none'}: every stage needs some epochs")
+    if math.fsum(stage.epochs for stage in stages if not stage.cached) > budget.epochs * (1 + 1e-6):
         raise InputError(
-            f"{method.name}: the epochs of its `stages` ({own}) must be positive, and {budget.epochs:g} in all at "
-            "most, which is the budget"
+            f"{method.name}: `stages` spends more than its budget of {budget.epochs:g} epochs ({own}): make them "
+            "shares of it"
         )
     if not stages[-1].select_on:
         raise InputError(

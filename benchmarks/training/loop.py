@@ -25,7 +25,7 @@ from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import ended, environment
 from benchmarks.files import json_digest, read_json, write_json
-from benchmarks.models import build_method, export
+from benchmarks.models import build_method, export, published_model
 from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
@@ -76,7 +76,7 @@ class Trainer:
         data = read_json(self.paths.data / DONE)["tokenised"]
         parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
         if self.spec.backbone.pretrained:  # a folder, or a branch on the hub, may change under its name
-            parts.append(checkpoints.digest(dict(whole_weights(self.method))))
+            parts.append(checkpoints.digest(dict(whole_weights(published_model(self.spec, self.paths.data)))))
         return json_digest(parts)
 
     def run(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Trainer:
         if self.optimizer and (at.stage_step > 0 or stage.keep_optimizer):
             engine.load_optimizer_states(self.optimizer, at.updates)
             self.optimizer = {}
-        if phase.steps <= self.training.warmup_steps:
+        if phase.steps < self.training.warmup_steps:
             log.warning(
                 "%s: %s has %d steps, and the learning rate rises for %d: it does not reach its peak",
                 *(self.spec.id, stage.phase, phase.steps, self.training.warmup_steps),
