@@ -9,14 +9,24 @@ from pkgutil import iter_modules
 from benchmarks.data.records import DataError
 from benchmarks.data.sources import DataSet, Generated
 
-DATASETS: dict[str, DataSet | Generated] = {}
-MODULES: dict[str, str] = {}  # the module of each data set, dotted: an edit of it makes prepared data outdated
 
-for _module in sorted(f"{__name__}.{info.name}" for info in iter_modules(__path__) if not info.name.startswith("_")):
-    _found = getattr(import_module(_module), "DATASETS", None)
-    if _found is None:
-        raise DataError(f"{_module} has no `DATASETS`: give it a tuple of its data sets")
-    for _dataset in _found:
-        if (_name := _dataset.card.name) in DATASETS:
-            raise DataError(f"{_module} and {MODULES[_name]} both have a data set {_name!r}: rename one of them")
-        DATASETS[_name], MODULES[_name] = _dataset, _module
+def _collect() -> dict[str, tuple[DataSet | Generated, str]]:
+    """Return all data sets by name, each with the module that it is in."""
+    found: dict[str, tuple[DataSet | Generated, str]] = {}
+    for name in sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_")):
+        module = f"{__name__}.{name}"
+        own = getattr(import_module(module), "DATASETS", None)
+        if own is None:
+            raise DataError(f"{module} has no `DATASETS`: give it a tuple of its data sets")
+        for dataset in own:
+            if clash := found.get(dataset.card.name):
+                raise DataError(
+                    f"{module} and {clash[1]} both have a data set {dataset.card.name!r}: rename one of them"
+                )
+            found[dataset.card.name] = dataset, module
+    return found
+
+
+_FOUND = _collect()
+DATASETS = {name: dataset for name, (dataset, _) in _FOUND.items()}
+MODULES = {name: module for name, (_, module) in _FOUND.items()}  # dotted: an edit of it has data prepared anew
