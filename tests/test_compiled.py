@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
+from torch.nn import functional as F
 
 from benchmarks.engine import PlaceInPhase, Ranks, autocast, build_engine, pick_device
 from benchmarks.engine.layers import compile_layers
@@ -25,6 +25,7 @@ from small import MARCOS
 from tiny import context, examples, make, questions
 
 TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
+BUILT_IN = torch._C._nn.linear  # type: ignore[attr-defined]  # what `F.linear` is
 
 
 @pytest.mark.parametrize("name", ["cot_sft", "marcos"])
@@ -87,7 +88,7 @@ def test_compiled_layers_give_the_same_gradient(
 def test_more_thoughts_keep_no_more_copies_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thought is a pass, and a compiled layer keeps its weights in bfloat16 for the gradient of each pass."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr(F, "linear", torch._C._nn.linear)  # DeepSpeed, which other tests import, has one of its own
+    monkeypatch.setattr(F, "linear", BUILT_IN)  # DeepSpeed, which other tests import, has one of its own
     copies = []
     for thoughts in (2, 6):
         method = make("codi", {"num_latents": thoughts}).train()
