@@ -232,7 +232,7 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def stages(self, budget: Budget) -> list[Stage]:
-        """Return the curriculum, which spends ``budget``. Its last stage must name losses in ``select_on``."""
+        """Return the curriculum. It spends ``budget``, cached stages aside; the last stage has a ``select_on``."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:

@@ -144,6 +144,9 @@ def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypat
     assert not store.is_prepared(study, study.blocks[0], tmp_path)
     (published / "mine/train.jsonl").unlink()
     assert store.is_prepared(study, study.blocks[0], tmp_path)
+    assert [*store.prepared_files(study, study.blocks[0], tmp_path)] == ["mine/train.jsonl"]
+    other = make_study()
+    assert not store.prepared_files(other, other.blocks[0], tmp_path), "these files are another data set's"
 
 
 @pytest.mark.parametrize("before", [None, 300])
