@@ -1,7 +1,9 @@
 """Preparing a block, and reading prepared data."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from benchmarks.data import (
     open_corpus,
     open_test,
     prepare,
+    sets,
     sources,
     store,
     vocabulary,
@@ -24,7 +27,9 @@ from benchmarks.data.cards import File
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sets import gsm8k
 from benchmarks.data.tokenizers import texts, train_bpe
+from benchmarks.studies.specs import BackboneSpec
 from benchmarks.studies.study import Study
+from methods.errors import InputError
 
 TESTS = ("embedded_in_domain", "embedded_reworded")
 
@@ -163,6 +168,37 @@ def test_data_that_are_missing_or_of_other_settings_are_refused(before: int | No
         store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
     prepare(study, study.blocks[0], tmp_path)
     store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
+
+
+def test_a_backbone_that_there_is_none_of_is_known_before_anything_runs() -> None:
+    """A published checkpoint brings its own configuration, whatever it is named."""
+    study = make_study()
+    row = study.rows[0].model_copy(update={"method": "cot_sft"})
+    for backbone, fine in (
+        ({"name": "qwen3-tiny"}, False),
+        ({"name": "qwen3-tiny", "pretrained": "some/model"}, True),
+        ({"name": "qwen2-tiny"}, True),
+    ):
+        named = study.model_copy(update={"rows": (row,), "backbone": BackboneSpec.model_validate(backbone)})
+        with nullcontext() if fine else pytest.raises(InputError, match="did you mean `qwen2-tiny`"):
+            store.require_known(named)
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        ({"one": None}, "sets.one has no `DATASETS`"),
+        ({"one": (DATASETS["gsm8k"],), "two": (DATASETS["gsm8k"],)}, "two and .*sets.one both have a data set 'gsm8k'"),
+    ],
+)
+def test_modules_of_data_sets_that_do_not_go_together_are_named(
+    modules: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {name: SimpleNamespace(**{"DATASETS": own} if own else {}) for name, own in modules.items()}
+    monkeypatch.setattr(sets, "iter_modules", lambda _: [SimpleNamespace(name=name) for name in (*made, "_helper")])
+    monkeypatch.setattr(sets, "import_module", lambda name: made[name.rpartition(".")[2]])
+    with pytest.raises(DataError, match=said):
+        sets._collect()
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

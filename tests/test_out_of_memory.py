@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.files import read_json
+from benchmarks.studies.micro_batches import rows_per_pass
 from methods.coconut import Coconut
 from methods.cot_sft import CoTSFT
 from small import small_study
@@ -34,6 +35,10 @@ def call(folder: Path, command: str, *options: str, **settings: Any) -> str:
     run = CliRunner().invoke(app, [command, str(path), *options, "--results", str(folder)])
     assert run.exit_code == 2, run.output
     return run.output.replace("\n", " ")
+
+
+def test_a_pass_has_no_more_rows_than_a_batch() -> None:
+    assert [rows_per_pass(16, 1, micro) for micro in (512, 8, None)] == [16, 8, 16]
 
 
 def test_training_names_its_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from methods.base import added_field
+from methods.generation import Latents, Tokens
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Identifier = Annotated[str, Field(pattern=NAME)]
@@ -112,8 +113,8 @@ class TrainingSpec(Strict):
 class DecodingSpec(Strict):
     """One way of decoding that is evaluated. ``seeds`` beyond the first count only if the method samples."""
 
-    tokens: Literal["greedy", "sample"] = "greedy"
-    latents: Literal["default", "sample", "mean"] = "default"
+    tokens: Tokens = "greedy"
+    latents: Latents = "default"
     thoughts: Literal["own", "exchanged", "mean"] = Field(
         default="own", description="a control: whose latents a question is answered with"
     )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from benchmarks.data import embedded
 from benchmarks.data.cards import Card
-from benchmarks.data.records import Raw
 from benchmarks.data.sources import Generated
 
 
@@ -24,11 +21,7 @@ def _dataset(name: str, title: str, shape: str, records: str) -> Generated:
         counts={split: embedded.SIZES[shape]},
         records={split: records},
     )
-
-    def rows(split: str) -> Iterable[Raw]:  # each shape is a data set with a single split
-        return embedded.generate(shape)
-
-    return Generated(card, rows)
+    return Generated(card, lambda _: embedded.generate(shape))  # each shape is a data set with a single split
 
 
 DATASETS = (
