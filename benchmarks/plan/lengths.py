@@ -36,7 +36,7 @@ LONGEST = 32  # number of examples that memory is planned for
 
 class Assumed(NamedTuple):
     """Lengths in tokens of Qwen2.5: means and standard deviations of questions and of chains with their line ends, the
-    correlation of the two, and the mean number of steps."""
+    correlation of the two, the mean number of steps, and the length of the answer."""
 
     question: float
     question_deviation: float

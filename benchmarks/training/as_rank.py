@@ -1,4 +1,4 @@
-"""The train stage: train a run unless it is trained already, and never lose a finished one."""
+"""Train a run as one of its ranks, unless it is trained already, and never lose a finished one."""
 
 from __future__ import annotations
 

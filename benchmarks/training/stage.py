@@ -1,4 +1,4 @@
-"""Train a run in this process, or on the ranks of its engine."""
+"""The train stage: in this process, or on the ranks of the run's engine."""
 
 from __future__ import annotations
 
