@@ -236,7 +236,8 @@ class EngineSpec(Strict):
     compile: bool = added_field(
         False,
         description="compile the transformers' layers, which takes a C compiler (on a CPU: C++) and up to a minute at "
-        "first, and then passes over memory less often; where a cache is read, all but attention and, in training, thoughts",
+        "first, and then passes over memory less often; where a cache is read, all but attention and, in training, "
+        "thoughts",
     )
     hang_seconds: float = Field(
         default=900,
