@@ -209,7 +209,7 @@ class Watch:
         return RankFailure(
             f"nothing has moved for {self._patience():g} s. {who}. All ranks are stopped; their "
             f"logs are in {self.folder}",
-            1,
+            EXIT_CODE,
         )
 
     def _failure(self, code: int) -> RankFailure:
@@ -222,6 +222,9 @@ class Watch:
             cause, code = f"with exit code {self.dead.code}", self.dead.code
         elif 0 < number < 64:
             cause, code = f"by {signal.Signals(number).name}", 128 + number
+        elif self.dead and self.status is None and any(beat.failed for beat in self._all()):
+            # The launcher saw a rank that failed because of this one, and cleared this one away: it cannot be asked
+            cause, code = "by a signal that nobody saw, most likely SIGKILL", 128 + signal.SIGKILL
         else:
             cause, code = f"with exit code {code}", code or 1
         who = str(self.dead) if self.dead else "a rank"

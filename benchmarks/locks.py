@@ -44,11 +44,11 @@ class FileLock:
         self.path, self.task = path, task
         self._file: IO[str] | None = None
 
-    def acquire(self) -> None:
-        """Take the lock, or raise ``error`` if it is not free within ``PATIENCE`` seconds."""
+    def acquire(self, patience: float = PATIENCE) -> None:
+        """Take the lock, or raise ``error`` if it is not free within ``patience`` seconds."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a+")  # closed on exec, so jobs started by the holder do not hold it
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not _try_lock(file, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 file.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig
 
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
@@ -89,6 +91,19 @@ def exported_method(folder: Path) -> Method:
 def _filled(spec: RunSpec, setup: Setup, weights: Stored) -> Method:
     """Build the method and load all of its weights. A checkpoint that training may have started from is not read."""
     own = replace(setup, backbone=replace(setup.backbone, checkpoint=None))
-    method = build(spec.method, spec.options, own, spec.seed)
+    with _WithoutDraws():
+        method = build(spec.method, spec.options, own, spec.seed)
     load_weights(method, weights)
     return method.eval()
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves tensors as they are where they would be filled with random numbers: at 0.5B that takes seconds."""
+
+    FILL = {"normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_"}  # of tensors, PyTorch and transformers
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(function, "__name__", "") in self.FILL:  # those of torch.nn.init name their tensor
+            return args[0] if args else given["tensor"]
+        return function(*args, **given)

@@ -24,7 +24,7 @@ NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
         *("checkpoints", "code", "data", "environment", "files", "launch", "locks", "out_of_memory", "processes"),
-        *("progress", "records.schema", "training.run_log"),
+        *("progress", "records.schema", "training.finished", "training.run_log"),
         *(f"studies.{name}" for name in ("paths", "reasons", "rendered", "runs", "specs", "study")),
     )
 }

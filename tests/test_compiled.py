@@ -13,13 +13,14 @@ from torch._inductor import config as inductor
 from torch.nn import functional as F
 
 from benchmarks.engine import PlaceInPhase, Ranks, autocast, build_engine, pick_device
-from benchmarks.engine.layers import compile_layers
+from benchmarks.engine.layers import _require_compiler, compile_layers
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.evaluation import casting
 from benchmarks.evaluation.casting import temporarily_prepared
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing.measuring import one_rank
 from methods.base import Budget, Method
+from methods.errors import InputError
 from methods.generation import Decoding
 from small import MARCOS
 from tiny import context, examples, make, questions
@@ -151,6 +152,18 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
     with pytest.raises(RuntimeError, match="failed"), temporarily_prepared(method, engine):
         raise RuntimeError("failed")
     assert not compiled_parts(method) and freed == [method] * 3
+
+
+def test_a_missing_compiler_is_told_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(InputError, match=r"needs g\+\+, .* name another compiler in CXX, or set `compile: false`"):
+        compile_layers(make("cot_sft"), caches=False)
+    monkeypatch.setenv("CXX", "my-compiler")
+    with pytest.raises(InputError, match="needs my-compiler"):
+        compile_layers(make("cot_sft"), caches=False)
+    with pytest.raises(InputError, match="needs gcc or clang"):
+        _require_compiler(torch.device("cuda"))
 
 
 def test_layers_in_parts_are_not_compiled() -> None:

@@ -27,7 +27,7 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.training import loop as training
 from benchmarks.training.stage import train
 from benchmarks.training.steps import NonFiniteLoss, Steps
-from inflict import exit_code, in_step, nth_call, run_of, saved
+from inflict import exit_code, in_step, logged, nth_call, run_of, saved
 from small import fresh
 
 # -- disks
@@ -204,6 +204,27 @@ def test_a_number_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint
             train(spec, results)
     assert saved(spec, results) == [7, 8]
     assert train(spec, results)["weights_sha256"] == undisturbed(spec)
+
+
+def fail(*_: Any) -> None:
+    raise RuntimeError("failed")
+
+
+def test_what_led_to_an_error_is_in_the_log(
+    results: Path,
+    undisturbed_run: Callable[[RunSpec], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also what no checkpoint has kept: the run begins again, and its log with it."""
+    spec = run_of("cot_sft", log_every=1, checkpoint_seconds=3600)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", torch.optim.AdamW.step)  # undone afterwards
+        nth_call(torch.optim.AdamW, "step", 9, fail)
+        with pytest.raises(RuntimeError, match="failed"):
+            train(spec, results)
+    assert not saved(spec, results) and [line["step"] for line in logged(spec, results)] == [*range(1, 9)]
+    train(spec, results)
+    assert logged(spec, results) == logged(spec, undisturbed_run(spec))
 
 
 # -- checkpoints that a run does not continue from

@@ -78,6 +78,20 @@ def test_what_a_rank_died_of_is_told_whatever_the_launcher_saw_first(tmp_path: P
     assert failure.value.code == 128 + killed.wait() * -1
 
 
+def test_a_rank_that_ended_without_a_word_was_killed_though_the_launcher_has_cleared_it_away(tmp_path: Path) -> None:
+    """Its status is gone, and the launcher passes on that of the rank that failed because of it."""
+    for number, (failed, code) in enumerate(((20.0, 1), (0.0, 0))):
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed, code)
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+    launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], start_new_session=True)
+    launcher.wait()
+    with pytest.raises(RankFailure, match=r"rank 1 \(process \d+ on .*: ended by a signal .* SIGKILL") as failure:
+        Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
+    assert failure.value.code == 128 + signal.SIGKILL  # so the workflow tries again
+
+
 def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

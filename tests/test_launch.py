@@ -19,7 +19,7 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import launch, locks, rank
+from benchmarks import launch, rank
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
@@ -254,7 +254,6 @@ def test_who_holds_a_gpu_is_said_once(
 
     other.acquire()
     bare.setenv("CUDA_VISIBLE_DEVICES", "0")
-    bare.setattr(locks, "PATIENCE", 0.0)
     bare.setattr(devices, "time", SimpleNamespace(sleep=wait))
     assert devices.pin(1, tmp_path) == ["0"] and len(waits) == 3
     assert caplog.text.count("work on GPU 0 is already being done by process") == 1

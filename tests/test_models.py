@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from benchmarks import checkpoints
 from benchmarks.data import prepare
@@ -17,7 +19,27 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.training.loop import Trainer
 from benchmarks.training.stage import train
 from methods.backbone import load_backbone
+from methods.base import Setup, Vocabulary
+from methods.registry import build
 from small import small_study
+
+
+class Fills(TorchFunctionMode):
+    """Notes what is filled with random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= {function.__name__} & {"normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_"}
+        return function(*args, **(kwargs or {}))
+
+
+def test_initial_weights_are_drawn_for_training(vocabulary: Vocabulary) -> None:
+    with Fills() as fills:
+        build("cot_sft", {}, Setup(load_backbone("qwen2-tiny", vocabulary.size), vocabulary), seed=0)
+    assert fills.seen
 
 
 def save_checkpoint(folder: Path, seed: int = 0) -> None:
@@ -60,5 +82,7 @@ def test_what_was_trained_from_a_checkpoint_needs_it_no_more(checkpoint: Path, r
     digest = train(spec, results)["weights_sha256"]
     shutil.rmtree(checkpoint)
     moved = Paths(results, spec).model.rename(results / "moved")
-    method = exported_method(moved)
+    with Fills() as fills:
+        method = exported_method(moved)
+    assert not fills.seen, "what the file's weights replace is drawn first"
     assert checkpoints.digest(dict(whole_weights(method))) == digest and not method.training

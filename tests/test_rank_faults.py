@@ -200,7 +200,8 @@ def test_one_rank_killed_ends_all_and_is_named(faults: dict[str, Outcome], momen
     outcome, rank = faults[moment], 0 if moment == "rename" else 1
     assert outcome.code == 128 + signal.SIGKILL
     assert f"rank {rank} (process {outcome.beats[rank].pid} on " in outcome.printed
-    assert "ended by SIGKILL; all others are stopped" in outcome.printed
+    # If ranks end faster than they are looked after, the launcher may have cleared away the one that was killed
+    assert re.search("ended by (a signal that nobody saw, most likely )?SIGKILL; all others are", outcome.printed)
 
 
 def test_a_full_disk_on_one_rank_ends_all_and_is_named(faults: dict[str, Outcome], place: Place) -> None:
@@ -220,7 +221,7 @@ def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Ou
 
 def test_a_rank_that_hangs_is_named(faults: dict[str, Outcome]) -> None:
     outcome = faults["hang"]
-    assert outcome.code == 1
+    assert outcome.code == EXIT_CODE, "the workflow tries again"
     assert f"nothing has moved for 20 s. rank 1 (process {outcome.beats[1].pid} on " in outcome.printed
     assert "it hangs, and all others wait for it" in outcome.printed
 

@@ -324,13 +324,14 @@ def test_a_study_without_tables_has_its_figures_alone(finished: Path) -> None:
 def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path: Path) -> None:
     """In contrast, tests/test_ended.py has runs that are told to stop or killed, which are tried again."""
     folder = copy_suite(tmp_path)
-    failing = "if verb == 'train':\n    open('trained', 'a').write('x')\n    print('what was wrong')\n    sys.exit(2)\n"
+    failing = "if verb == 'train':\n    open('trained', 'a').write('x')\n    print('what was wrong')\n    sys.exit(1)\n"
     stand_in(folder, f"{STAND_IN}{failing}")
     run = "results/smoke/runs/equation/cot_sft/s0"
+    error = "results/smoke/logs/train/equation/cot_sft/s0.log.error"
     for tries in (1, 2):  # each new call gets a try
         output = snakemake(folder, "--config", "study=smoke", "--", f"{run}/train.json", fails=True)
-        assert "Not tried again: the error is in results/smoke/logs/train/equation/cot_sft/s0.log.error" in output
-        assert (folder / "results/smoke/logs/train/equation/cot_sft/s0.log.error").read_text() == "what was wrong\n"
+        assert f"Not tried again: the error is in {error}" in output
+        assert (folder / error).read_text() == "what was wrong\n"
         assert (folder / "trained").read_text() == "x" * tries
 
 

@@ -67,7 +67,7 @@ class Corpus:
     @property
     def sha256(self) -> str:
         """A digest of the examples, token by token."""
-        whole = hashlib.sha256("\n".join(self.dataset["id"]).encode())
+        whole = hashlib.sha256("\n".join(self.dataset.data.column("id").to_pylist()).encode())
         for name in ("question", "steps", "answer"):
             column: Any = self.dataset.data.column(name).combine_chunks()
             while isinstance(column, pa.ListArray):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from typing import cast
 
@@ -37,8 +39,9 @@ def compile_layers(method: Method, caches: bool) -> None:
     Layers differ only in their weights, so they share one program. If KV ``caches`` are read, each layer of a
     transformer with a head would need a program of its own, for its own index in the cache. Its attention is then left
     uncompiled, and the modules around it are compiled. A transformer without a head generates no tokens, so it reads no
-    cache.
+    cache. Raise InputError if this machine has no compiler.
     """
+    _require_compiler(method.device)
     from torch._inductor import config as inductor  # takes a second
 
     heads = [module for module in method.modules() if isinstance(module, PreTrainedModel) and not _is_trunk(module)]
@@ -58,6 +61,18 @@ def compile_layers(method: Method, caches: bool) -> None:
         module.compile(dynamic=True)
     for part in parts:
         _leave_out_thoughts(part)
+
+
+def _require_compiler(device: torch.device) -> None:
+    """Raise InputError if the compiler that torch.compile calls for a device is missing: it would say so at the first
+    step, in a long traceback."""
+    variable, usual = ("CC", ("gcc", "clang")) if device.type == "cuda" else ("CXX", ("g++",))
+    named = os.environ.get(variable)
+    if not any(map(shutil.which, [named] if named else usual)):
+        raise InputError(
+            f"`compile` needs {named or ' or '.join(usual)}, which this machine does not have: install it, name "
+            f"another compiler in {variable}, or set `compile: false` in the study's engine"
+        )
 
 
 def _leave_out_thoughts(part: nn.Module) -> None:

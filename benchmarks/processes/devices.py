@@ -6,14 +6,13 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from pathlib import Path
 
 import torch
 
-from benchmarks.locks import FileLock, Locked
+from benchmarks.locks import PATIENCE, FileLock, Locked
 from benchmarks.studies.specs import EngineSpec
 from methods.errors import InputError
 
@@ -63,40 +62,44 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
     own: dict[str, FileLock] = {}
-    reported: set[Path] = set()
-    with _take(FileLock(folder / "door.lock", "choosing GPUs")):  # one process at a time, or two might deadlock
-        while len(own) < count:
-            for name in names:
+
+    def take_free() -> list[Locked]:
+        busy = []
+        for name in names:
+            if len(own) < count and name not in own:
                 lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
-                if len(own) < count and name not in own and _try_take(lock, reported):
+                if error := _obstacle(lock, patience=0):
+                    busy.append(error)
+                else:
                     own[name] = lock
-            if len(own) < count:
-                time.sleep(POLL)
+        return busy if len(own) < count else []
+
+    door = FileLock(folder / "door.lock", "choosing GPUs")  # one process at a time, or two might deadlock
+    _until_free(lambda: [error] if (error := _obstacle(door)) else [])
+    try:
+        _until_free(take_free)
+    finally:
+        door.release()
     _held.extend(own.values())
     os.environ[CUDA_VARIABLE] = ",".join(own)
     return list(own)
 
 
-def _try_take(lock: FileLock, reported: set[Path]) -> bool:
-    """Take a lock if it is free, and return whether it was. Otherwise log who holds it, unless the lock is already in
-    ``reported``."""
+def _obstacle(lock: FileLock, patience: float = PATIENCE) -> Locked | None:
+    """Take a lock, or return who holds it."""
     try:
-        lock.acquire()
+        lock.acquire(patience)
     except Locked as error:
-        if lock.path not in reported:
-            log.warning("%s", error)
-            reported.add(lock.path)
-        return False
-    return True
+        return error
+    return None
 
 
-@contextmanager
-def _take(lock: FileLock) -> Iterator[None]:
-    """Wait until a lock is free, and hold it inside the block."""
-    reported: set[Path] = set()
-    while not _try_take(lock, reported):
+def _until_free(take: Callable[[], Iterable[Locked]]) -> None:
+    """Call ``take`` until nothing is in its way, and log once who was."""
+    reported: set[str] = set()
+    while obstacles := [str(error) for error in take()]:
+        for message in obstacles:
+            if message not in reported:
+                log.warning("waiting: %s", message)
+        reported.update(obstacles)
         time.sleep(POLL)
-    try:
-        yield
-    finally:
-        lock.release()

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-EXIT_CODE = os.EX_TEMPFAIL  # 75: nothing is wrong, try again (as the workflow does)
+EXIT_CODE = os.EX_TEMPFAIL  # 75: nothing is wrong with the run, try again (as the workflow does)
 
 
 class Preempted(SystemExit):

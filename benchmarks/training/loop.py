@@ -19,19 +19,19 @@ import torch
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
-from benchmarks.code import CODE
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import ended, environment
-from benchmarks.files import json_digest, read_json, write_json
-from benchmarks.models import build_method, export, published_model
+from benchmarks.files import read_json, write_json
+from benchmarks.models import build_method, export
 from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training.budgets import budget_of, curriculum, steps_of
 from benchmarks.training.features import FeatureStore
+from benchmarks.training.finished import training_key
 from benchmarks.training.position import Position
 from benchmarks.training.run_log import RunLog
 from benchmarks.training.steps import (
@@ -44,7 +44,6 @@ from benchmarks.training.steps import (
     validation_sums,
 )
 from methods.base import Stage
-from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
 
@@ -63,21 +62,12 @@ class Trainer:
         self.stages = curriculum(self.method, self.budget)
         self.position = Position()
         self.parent = read_weights(self.paths.start) if self.paths.start else None
-        self.key = self.ranks.from_first(self._key() if self.ranks.first else "")
+        parent = self.parent.metadata[DIGEST] if self.parent else None
+        self.key = self.ranks.from_first(training_key(spec, self.paths, parent) if self.ranks.first else "")
         self.log = RunLog(self.paths.run / "log.jsonl", silent=not self.ranks.first)
         self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one continues with them
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
-
-    def _key(self) -> str:
-        """Return a digest of everything that training depends on. A checkpoint is resumed only if its key is the
-        same."""
-        parent = self.parent.metadata[DIGEST] if self.parent else None
-        data = read_json(self.paths.data / DONE)["tokenised"]
-        parts = [self.spec.digest("train"), code_digest(self.spec.method, *CODE["train"]), data, parent]
-        if self.spec.backbone.pretrained:  # a folder, or a branch on the hub, may change under its name
-            parts.append(checkpoints.digest(dict(whole_weights(published_model(self.spec, self.paths.data)))))
-        return json_digest(parts)
 
     def run(self) -> dict[str, Any]:
         """Train to the end, from the last checkpoint if there is one, and return the record of the run."""
@@ -85,11 +75,13 @@ class Trainer:
         if self.ranks.first:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         self._resume()
-        with noting(self.notice.note):
-            while self.position.stage < len(self.stages):
-                self._run_stage(self.stages[self.position.stage])
-                self._end_stage()
-        self.log.flush()
+        try:
+            with noting(self.notice.note):
+                while self.position.stage < len(self.stages):
+                    self._run_stage(self.stages[self.position.stage])
+                    self._end_stage()
+        finally:  # also what led to an error: a run that goes on drops lines after its checkpoint
+            self.log.flush()
         return self._record(made)
 
     def _resume(self) -> None:

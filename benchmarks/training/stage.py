@@ -16,8 +16,13 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Train a run unless it is trained already, and return its record."""
     paths = Paths(results, spec)
     with RunLock(paths.run):
+        if paths.ended.exists():
+            from benchmarks.training.finished import restore  # slow to import, as is what trains in this process
+
+            if record := restore(spec, paths):
+                return record
         if spec.engine.kind == "process":
-            from benchmarks.engine import Ranks  # slow to import, and needed only in a process that builds a model
+            from benchmarks.engine import Ranks
             from benchmarks.training.as_rank import train_as
 
             return train_as(Ranks(), spec, results)

@@ -35,9 +35,10 @@ def targets(example: Example, steps: int, vocabulary: Vocabulary, limit: int, ma
     A group longer than ``limit`` tokens is cut there, and still ends with end-of-text, as in the published code. A
     share ``marked`` of all examples, drawn by their ids, has the marker before the answer.
     """
-    blank = vocabulary.encode(" ")
+    parts = group(example.steps, steps - 1)
+    blank = vocabulary.encode(" ") if any(len(part) > 1 for part in parts) else []
     rows = []
-    for part in group(example.steps, steps - 1):
+    for part in parts:
         joined = [token for i, step in enumerate(part) for token in (*(blank if i else ()), *step)]
         rows.append([*start(vocabulary), *joined[:limit], *([vocabulary.eos] if joined else [])])
     marker = vocabulary.answer_marker if key("answer marker", example.id) < marked * 2.0**63 else ()

@@ -113,13 +113,17 @@ def everything(wildcards):
 
 def beside(wildcards):
     """List what the table of claims reads besides the study's records: the records of other studies, and the analyses
-    of all of these studies."""
+    of all of these studies. If the command line names a study, of other studies only what is there already."""
     if wildcards.table != "claims":
         return []
     own = study(wildcards.study)
-    asked = [own, *map(study, own.beside)]
-    analyses = {file for one in asked for figure in one.figures for file in needs_of(figure, one)}
-    return [f"results/{name}/collect.json" for name in own.beside] + sorted(map(str, analyses))
+    others = [f"results/{name}/collect.json" for name in own.beside] + analyses(*map(study, own.beside))
+    return analyses(own) + [file for file in others if not config or Path(file).exists()]
+
+
+def analyses(*studies):
+    """Return the files that figures of these studies are drawn from besides the records."""
+    return sorted({str(file) for one in studies for figure in one.figures for file in needs_of(figure, one)})
 
 
 def files_of_figure(wildcards):
