@@ -50,7 +50,7 @@ class Decoding:
 
     tokens: Tokens = "greedy"
     latents: Latents = "default"
-    temperature: float = 1.0
+    temperature: float = 1.0  # of tokens that are drawn, and a factor on the deviation of latents that are
     top_p: float = 1.0
     thoughts: Literal["own", "exchanged", "mean"] = "own"  # controls: another row's latents, or the batch mean
     seed: int = 0

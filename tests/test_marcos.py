@@ -149,6 +149,7 @@ def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
     assert rows == [targets(example, 3, VOCABULARY, limit=128, marked=0.7)[-1] for example in many]
     assert 0.6 < rows.count(with_marker) / len(rows) < 0.8 and rows.count(plain) == len(rows) - rows.count(with_marker)
     assert all(targets(example, 3, VOCABULARY, limit=128, marked=0.0)[-1] == plain for example in many)
+    assert [make(marked=share).length(many[0]).tokens + 1 for share in (0.0, 1.0)] == [len(plain), len(with_marker)]
 
 
 @pytest.mark.parametrize(("randomness", "reads"), [(True, "step"), (True, "path"), (False, "step")])
@@ -322,11 +323,13 @@ def test_kl_gradient_tends_to_that_of_the_likelihood_and_stays_finite_at_zero() 
     assert distances[0] > distances[1] > distances[2] and distances[2] < 1e-5
 
 
-def test_predicted_deviation_never_falls_below_the_posteriors() -> None:
+def test_predicted_deviation_never_falls_below_the_posteriors_and_draws_scale_with_the_temperature() -> None:
     prior = make().prior
     torch.nn.init.constant_(prior.layers[2].get_parameter("bias"), -50.0)
     _, log_deviation = prior(torch.zeros(1, 32))
     assert (log_deviation >= math.log(1e-2)).all()
+    drawn = [prior.draw(torch.zeros(1, 32), torch.tensor([7]), 0, temperature) for temperature in (0.0, 1.0, 3.0)]
+    torch.testing.assert_close(drawn[2] - drawn[0], 3 * (drawn[1] - drawn[0]))
 
 
 def test_upstream_density_has_its_optimum_at_the_wrong_deviation() -> None:

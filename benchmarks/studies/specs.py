@@ -118,7 +118,9 @@ class DecodingSpec(Strict):
     thoughts: Literal["own", "exchanged", "mean"] = Field(
         default="own", description="a control: whose latents a question is answered with"
     )
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(
+        default=1.0, gt=0, description="of tokens that are drawn, and a factor on the deviation of latents that are"
+    )
     top_p: float = Field(default=1.0, gt=0, le=1)
     seeds: int = Field(default=5, ge=1)
     only: tuple[str, ...] | None = Field(default=None, description="methods that this decoding is for; default: all")
@@ -291,7 +293,9 @@ class Block(Strict):
     training: dict[str, Any] = Field(
         default={}, description="training settings that differ from the study's and its rows'"
     )
-    options: dict[str, dict[str, Any]] = Field(default={}, description="by method: options that differ from its rows'")
+    options: dict[str, dict[str, Any]] = Field(
+        default={}, description="by method: options that differ from its rows'; a mapping in them replaces theirs"
+    )
     tests: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="tests that the runs of this block are evaluated on; default: all"
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from methods import interventions
 from methods.backbone import label_loss
-from methods.base import DEAD_R, Batch, Budget, Context, Example, Method, Output, Setup, Stage
+from methods.base import DEAD_R, Batch, Budget, Context, Example, Length, Method, Output, Setup, Stage
 from methods.collating import IGNORE, pad
 from methods.decoding import forced, swap_latents
 from methods.draws import key, normal, question_keys
@@ -66,15 +66,8 @@ class MarCos(Method):
             return [Stage("phase 1", first, phase="phase 1", select_on=("reconstruction",))]
         learned = tuple(sorted({name.partition(".")[0] for name, _ in self.named_parameters()} - {"prior"}))
         second = budget.epochs * self.options.second_phase
-        return [
-            Stage(
-                "phase 1",
-                first,
-                phase="phase 1",
-                trainable=learned,
-                select_on=("reconstruction",),
-                answers=False,  # nothing predicts R yet
-            ),
+        return [  # after the first one there are no answers: nothing predicts R yet
+            Stage("phase 1", first, phase="phase 1", trainable=learned, select_on=("reconstruction",), answers=False),
             Stage(
                 "phase 2",
                 second,
@@ -246,6 +239,10 @@ class MarCos(Method):
 
     # -- inference
 
+    def length(self, example: Example) -> Length:
+        _, written, _ = self._targets([example])
+        return Length(int(written[-1].sum()) - 1)  # without the token that speaking starts from
+
     def stochastic(self, decoding: Decoding) -> bool:
         draws_tokens = self.options.speaking == "autoregressive" and super().stochastic(decoding)
         return draws_tokens or (self.options.randomness and decoding.latents != "mean")
@@ -266,7 +263,8 @@ class MarCos(Method):
             randomness = None
             if self.options.randomness:
                 pooled = pool(question, real, neurons)
-                randomness = self.prior.draw(pooled, draws, step, decoding.latents == "mean")
+                temperature = 0.0 if decoding.latents == "mean" else decoding.temperature
+                randomness = self.prior.draw(pooled, draws, step, temperature)
                 randomness = interventions.intervened(randomness, decoding.interventions, step + 1)
             neurons = swap_latents(self.think_once(question, real, neurons, randomness), decoding)
             if decoding.trace or not decoding.answer_only or step + 1 == self.options.steps:

@@ -65,7 +65,8 @@ class MarCosOptions(MethodOptions):
     )
     prior_loss: Literal["kl", "upstream"] = Field(
         default="kl",
-        description="of R's predictor; upstream: the published code's density, its wrong exponent included",
+        description="of R's predictor; upstream: the published code's density, its wrong exponent included, but summed "
+        "over dimensions (there: their mean) and with a deviation above epsilon (there: any)",
     )
     sparsity: SparsityOptions = Field(default=SparsityOptions(), description="the L1 term on R and its weight lambda")
     first_phase: float = Field(
@@ -75,8 +76,8 @@ class MarCosOptions(MethodOptions):
     second_rate: float | None = added_field(
         None,
         gt=0,
-        description="learning rate of phase 2; default: that of phase 1, as in the paper. The published code goes from "
-        "1e-5 to 1e-6",
+        description="learning rate of phase 2, on the run's schedule; default: that of phase 1, as in the paper. The "
+        "published code goes from 1e-5 to 1e-6",
     )
     speaking: Literal["autoregressive", "one_shot"] = Field(
         default="autoregressive", description="one_shot: all tokens of a step from one pass, each blind to the others"

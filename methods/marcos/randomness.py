@@ -60,13 +60,14 @@ class RandomnessPredictor(nn.Module):
             return upstream_nll(features["mean"], mean, log_deviation).sum()
         return gaussian_kl(features["mean"], features.get("deviation", self.epsilon), mean, log_deviation).sum()
 
-    def draw(self, pooled: Tensor, keys: Tensor, step: int, at_mean: bool) -> Tensor:
-        """Return R of one thinking step (B, tau d) for pooled (B, d): a draw by the rows' keys (B,), or the mean."""
+    def draw(self, pooled: Tensor, keys: Tensor, step: int, temperature: float) -> Tensor:
+        """Return R of one thinking step (B, tau d) for pooled (B, d): a draw by the rows' keys (B,), with the deviation
+        times ``temperature``, or the mean if that is 0."""
         mean, log_deviation = self(pooled)
-        if at_mean:
+        if not temperature:
             return mean
         noise = normal(keys, mean.shape[1], offset=step * mean.shape[1])
-        return mean + log_deviation.exp() * noise.to(mean)
+        return mean + temperature * log_deviation.exp() * noise.to(mean)
 
 
 def gaussian_kl(mean: Tensor, deviation: Tensor | float, prior_mean: Tensor, prior_log_deviation: Tensor) -> Tensor:

@@ -38,6 +38,9 @@ def next_neurons(
 
 
 def pool(question: Tensor, real: Tensor, neurons: Tensor) -> Tensor:
-    """Return the mean over deep and shallow neurons plus the mean over the question's tokens, (B, d)."""
+    """Return the mean over deep and shallow neurons plus the mean over the question's tokens, (B, d).
+
+    The published code also averages over the rows of the R that was injected last.
+    """
     weight = real[..., None].to(question)
     return neurons.mean(1) + (question * weight).sum(1) / weight.sum(1)
