@@ -62,6 +62,7 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     assert lines["marcos"]["losses"] is None
     table = (folder / "table_small.md").read_text()
     assert "extrapolated" in table and "gold" in table and table in run.output
+    assert "Timed in batches of 64, median of 2 passes after a whole pass over the set." in table
     assert "on one process, bfloat16, micro-batches of 8\n" in table  # the words of the footers of other tables
     record = json.loads((folder / "runs/small/equation/marcos.json").read_text())
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
@@ -105,7 +106,7 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     phase = record["train"]["phases"]["train"]
     assert phase["steps_per_epoch"] == 12_050  # of 32 rows
     assert phase["epoch_seconds"] == pytest.approx(12_050 * phase["step_seconds_median"])
-    assert [len(test["seconds"]) for test in record["tests"].values()] == [1, 1]
+    assert [len(test["seconds"]) for test in record["tests"].values()] == [1, 1] and "64, one pass after" in run.output
     assert "19,968 rows of embedded, which stand in for the 385,588 of an epoch" in run.output.replace("\n", " ")
     assert not (tmp_path / "small").exists()
     assert rows_by_card(DataSpec(train="gsm8k_aug", limit=1000)) == 1000
@@ -192,6 +193,7 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
         record |= {"precision": "float32", "batch_size": 8, "engine": engine, "learning": None, "tests": tests}
         record |= {"train": {"phases": {"train": phase | {"peak_memory_bytes": 2e9}}, "epoch_seconds": 7200}}
         record |= {"environment": {"device": "cpu", **versions}}
+        record |= {"test_batch_size": 64, "repeats": 3, "test_warm_up": "a pass"}
         record |= {"training_data": block.data.train, "training_rows": 5, "epoch_rows": 5}
         write_json(tmp_path / f"runs/{name}/{block.id}/marcos.json", record)
     text = render_measured(study, tmp_path)[0].read_text()

@@ -50,7 +50,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "tokens_per_question": "Float64",
     "latent_steps": "Float64",
     "test_seconds_median": "Float64",  # over repeats, for `timed_n` questions, answer only
-    "test_seconds_spread": "Float64",  # half the interquartile range over repeats; missing for a single repeat
+    "test_seconds_spread": "Float64",  # half the range of the repeats; missing for a single repeat
     "all_steps_seconds_median": "Float64",  # the same with steps written; only for methods that can leave them out
     "all_steps_seconds_spread": "Float64",
     "timed_n": "Int64",
@@ -254,6 +254,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _repeats(times: TestTimes) -> tuple[float, float | None]:
-    """Return the median and half the interquartile range of the timed repeats (None for a single repeat)."""
-    lower, median, upper = np.percentile(times.seconds, [25, 50, 75])
-    return float(median), float(upper - lower) / 2 if len(times.seconds) > 1 else None
+    """Return the median and half the range of the timed repeats (None for a single repeat)."""
+    half = float(np.ptp(times.seconds)) / 2 if len(times.seconds) > 1 else None
+    return float(np.median(times.seconds)), half

@@ -54,6 +54,7 @@ class ClaimsTable(Maker):
 
     def legend(self) -> Iterable[str]:
         yield from LEGEND
+        yield self.speaks
         pairs = [(table, study) for table, found in self._records.by_table.items() for study, _ in found]
         ours = [f"{table} from {study.name}{'' if study.paper else ' (another setting)'}" for table, study in pairs]
         yield f"Ours: {', '.join(ours) or 'no study has a table of the paper'}. {_stand_ins(pairs)}".strip()

@@ -246,7 +246,7 @@ class MainTable(Maker):
         some = f"up to {timing.questions} questions of a set, spread evenly over their lengths"
         passes, covers = "one pass", "Repeats differ, and processes do by more"
         if timing.repeats > 1:
-            passes = f"median of {timing.repeats} repeats ± half their interquartile range"
+            passes = f"median of {timing.repeats} repeats ± half their range"
             covers = "± covers repeats within one process only and processes differ by more"
         return f"""Test: seconds to answer {some if timing.questions else "all questions of a set"} on one device, in
         batches of {timing.batch_size}; {passes}. A method that can leave its steps unsaid says the answer alone; All

@@ -20,28 +20,32 @@ from benchmarks.tables.cells import cell, count, seconds
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, markdown
 
 PAPER_GPUS = 8
-LEGEND = (
+TRAINING = (
     "Weights are untrained. Step, tokens/s, model FLOPs utilisation (MFU) and peak memory are measured in the training "
     "phase that takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, "
     "against the GPU's dense peak; what the backward pass computes again counts too.",
     "Epoch and GPU-h are extrapolated: the median step time multiplied by the steps of an epoch, summed over all "
     "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs (H200).",
+)
+TESTS = (
     "Test: seconds for the whole test set, greedy decoding; answers are forced to the lengths of the gold ones, since "
     "untrained weights do not stop by themselves. Where a test set has no written steps, the chain is as long as that "
-    "of a training example with a question of about the same length. Median of repeats.",
-    "Ratio: the paper's number divided by ours.",
+    "of a training example with a question of about the same length."
 )
 
 
 def render_measured(study: Study, folder: Path) -> list[Path]:
     """Write the table of a study's records in ``folder`` as Markdown, CSV and JSON."""
     runs = [read_json(path) for path in sorted((folder / "runs").glob("*/*/*.json"))]
-    records = {(run["block"], run["row"]): run for run in runs if run["study"] == study.name}
+    runs = [run for run in runs if run["study"] == study.name]
+    records = {(run["block"], run["row"]): run for run in runs}
     lines = measured_lines(study, records)
     content = {
-        "md": markdown(_document(study, lines, list(records.values()))),
+        "md": markdown(_document(study, lines, runs)),
         "csv": pd.DataFrame(lines).to_csv(index=False),
-        "json": json.dumps({"study": study.name, "lines": lines, "legend": LEGEND, "notes": _notes(lines)}, indent=1)
+        "json": json.dumps(
+            {"study": study.name, "lines": lines, "legend": _legend(runs), "notes": _notes(lines)}, indent=1
+        )
         + "\n",
     }
     paths = [folder / f"table_{study.name}.{ending}" for ending in content]
@@ -120,7 +124,17 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
         for block in study.blocks
     )
     grid = Grid("", tuple(columns), sections)
-    return Document(f"{study.title}: measured costs", (grid,), LEGEND, notes, _made(records))
+    return Document(f"{study.title}: measured costs", (grid,), _legend(records), notes, _made(records))
+
+
+def _legend(records: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the paragraphs that explain the columns."""
+    ways = {(run["test_batch_size"], run["repeats"], run["test_warm_up"]) for run in records}
+    passes = "; ".join(
+        f"in batches of {batch}, {f'median of {repeats} passes' if repeats > 1 else 'one pass'} after {warm_up}"
+        for batch, repeats, warm_up in sorted(ways)
+    )
+    return *TRAINING, f"{TESTS} Timed {passes}.", "Ratio: the paper's number divided by ours."
 
 
 def _notes(lines: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -183,6 +183,7 @@ def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus
         "timed_steps": timing.train_steps,
         "repeats": timing.repeats,
         "test_batch_size": timing.batch_size,
+        "test_warm_up": "a whole pass over the set",
         "training_data": spec.data.train,
         "training_rows": len(corpus),
         "epoch_rows": rows or len(corpus),
