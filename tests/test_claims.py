@@ -116,7 +116,7 @@ def test_training_time_is_counted_once_for_all_test_sets() -> None:
         ({"equals": 9, "judge": "largest"}, "held"),
         ({"at_least": -2}, "held"),
         ({"above": 1, "measure": "test"}, "not held"),
-        ({"above": 0.05, "measure": "test"}, "held"),
+        ({"above": 0.04, "measure": "test"}, "held"),
         ({"above": 0.08, "measure": "test"}, "not held"),  # 0.1 is so close that the difference may be noise
     ],
 )
@@ -146,7 +146,7 @@ def test_where_no_paired_test_can_be_intervals_take_its_place_and_why_says_so() 
 
 def test_a_ratio_of_times_that_may_be_noise_does_not_count() -> None:
     one = claim(tests=["gsm8k"], against=["cot_sft"], above=1, measure="test")
-    slow, slower = ({("marcos", "gsm8k"): 1.0, ("cot_sft", "gsm8k"): seconds} for seconds in (1.7, 1.8))
+    slow, slower = ({("marcos", "gsm8k"): 1.0, ("cot_sft", "gsm8k"): seconds} for seconds in (2.1, 2.3))
     unsure = judge(one, Given(slow))
     assert unsure.verdict == "not held" and "another measurement may turn round equation own_gsm8k" in unsure.why
     assert judge(one, Given(slower)).verdict == "held"
@@ -216,7 +216,7 @@ def test_a_number_that_is_no_evidence_bears_nothing() -> None:
 
 
 def test_training_has_no_test_set() -> None:
-    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 5.0, ("codi", "gsm8k"): 20.0}
+    numbers = {("marcos", "gsm8k"): 10.0, ("cot_sft", "gsm8k"): 5.0, ("codi", "gsm8k"): 25.0}
     found = judge(claim(measure="train", above=1), Given(numbers))
     assert found.why == "1 of 2; not equation marcos against cot_sft (0.50)"
 

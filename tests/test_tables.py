@@ -214,7 +214,7 @@ def test_details(files: dict[str, str]) -> None:
     assert row[0] == "200" and row[1].endswith("(n=180)") and row[5] == "3 decoding seeds"
     low, high = (float(part) for part in row[4].split(" to "))
     assert 70 < low < 80 < high < 90
-    assert row[6:] == ["10.00", "0.25", "4.0", "400", "100", "4.00 ± 0.50"]
+    assert row[6:] == ["10.00", "0.25", "4.0", "400", "100", "4.00 ± 1.00"]
     assert re.search(r"\| MarCos \(mean R\): \d\d\.\d\d %", text)  # decodings besides the default
     assert "w/o R" in text and "w/o R (mean R)" not in text  # it draws nothing
 
