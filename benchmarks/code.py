@@ -43,7 +43,7 @@ CODE: dict[str, tuple[str, ...]] = {
         *_modules("timing.flops", "timing.other_load", "timing.pace"),
     ),
     "collect": (*RECORDS, *_modules("records.statistics")),
-    "track": (*RECORDS, *_modules("tracking.importer", "tracking.store", "records.provenance")),
+    "track": (*RECORDS, *_modules("tracking.importer", "tracking.state", "tracking.store", "records.provenance")),
     "table": TABLES,
     "figure": (*TABLES, *_modules("figures")),
     "report": _modules("report", "tables.markup"),

@@ -38,7 +38,7 @@ names = {
 }
 text = f"{verb} {rest}"
 if verb == "track":
-    from benchmarks.tracking.importer import tries
+    from benchmarks.tracking.state import tries
 
     status = "pending" if Path("server_is_down").exists() else "done"
     text = json.dumps({"status": status, "tries": tries(results / "track.json")})

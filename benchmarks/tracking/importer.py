@@ -28,6 +28,7 @@ from benchmarks.records.schema import RunRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import STAGES, RunSpec
 from benchmarks.studies.study import Study
+from benchmarks.tracking.state import read_state, tries
 from benchmarks.tracking.store import Outage, experiment_id, find_runs, public, session, tracking_uri
 
 if TYPE_CHECKING:
@@ -70,19 +71,10 @@ def track(study: Study, results: Path) -> dict[str, Any]:
     return state
 
 
-def tries(path: Path) -> int:
-    """Return a counter that Snakemake watches as a parameter of the rule.
-
-    It is one higher while the last import is pending, so that the rule runs again, and unchanged once it is done.
-    """
-    state = _state(path)
-    return state.get("tries", 1) + (state.get("status") == "pending")
-
-
 def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
     """Attach rendered tables to the study's parent run. If the server is down, the next ``track`` does it."""
     path = results / study.name / "track.json"
-    state = _state(path)
+    state = read_state(path)
     if state.get("status") != "done":
         return
     try:
@@ -109,13 +101,6 @@ def _one_writer(results: Path) -> Iterator[str]:
             file.write(origin)
             file.flush()
         yield origin
-
-
-def _state(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
-    except BrokenRecord:
-        return {}
 
 
 def _attach(client: MlflowClient, parent: str, files: Iterable[Path]) -> None:

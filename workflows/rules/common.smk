@@ -24,6 +24,7 @@ from benchmarks.paper.numbers import require_reference
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.study import STUDIES, StudyError, load_study, study_content, study_path
+from benchmarks.tracking import state as tracking
 from methods.errors import InputError
 from methods.registry import code_digest, get_method
 from methods.sources import source_digest
@@ -139,9 +140,7 @@ def needs_of(figure, study):
 
 def tries(wildcards):
     """Return the number of the next attempt to import into MLflow. While an import is pending, it changes each time."""
-    from benchmarks.tracking.importer import tries  # pandas is slow to import
-
-    return tries(Path(f"results/{wildcards.study}/track.json"))
+    return tracking.tries(Path(f"results/{wildcards.study}/track.json"))
 
 
 def run_of(wildcards):
