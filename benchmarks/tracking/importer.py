@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from benchmarks.files import BrokenRecord, json_digest, read_json, write_json
+from benchmarks.files import BrokenRecord, json_digest, write_json
 from benchmarks.records.provenance import hardware
 from benchmarks.records.results import Collected, load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
