@@ -156,7 +156,8 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
 
 def test_a_missing_compiler_is_told_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CXX", raising=False)
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
     with pytest.raises(InputError, match=r"needs g\+\+, .* name another compiler in CXX, or set `compile: false`"):
         compile_layers(make("cot_sft"), caches=False)
     monkeypatch.setenv("CXX", "my-compiler")

@@ -28,8 +28,9 @@ from conftest import bibtex_fields
 from methods.base import Method
 from methods.cot_sft import CoTSFT
 from methods.generation import Decoding, Latents, Tokens
-from methods.registry import available, get_method
+from methods.registry import available, build, get_method
 from small import small_study
+from tiny import setup
 from unknown import step_without_numbers
 
 
@@ -61,6 +62,16 @@ def test_options_round_trip_and_unknown_ones_are_refused(name: str) -> None:
     assert {*get_method(name).answering_options} <= type(options).model_fields.keys()
     with pytest.raises(ValidationError, match="no_such_option"):
         type(options).model_validate({"no_such_option": 1})
+
+
+def test_what_a_constructor_draws_is_a_weight(name: str) -> None:
+    """A trained model is built without drawing anything: what is no parameter and no saved buffer would be lost."""
+    kept = []
+    for seed in (0, 1):
+        made = build(name, get_method(name).tested_options, setup(), seed)
+        kept.append({key: buffer for key, buffer in made.named_buffers() if key not in made.state_dict()})
+    assert kept[0].keys() == kept[1].keys()
+    assert all(torch.equal(buffer, kept[1][key]) for key, buffer in kept[0].items())
 
 
 def test_skip_gives_a_reason(name: str) -> None:

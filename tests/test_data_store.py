@@ -204,7 +204,6 @@ def test_modules_of_data_sets_that_do_not_go_together_are_named(
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     study = make_study()
     monkeypatch.setattr(store, "_store_test", lambda *_: (_ for _ in ()).throw(DataError("stop")))
-    (tmp_path / "tiny/data/.equation.killed/built").mkdir(parents=True)  # by another process
     with pytest.raises(DataError, match="stop"):
         prepare(study, study.blocks[0], tmp_path)
     assert list((tmp_path / "tiny/data").iterdir()) == []

@@ -115,7 +115,10 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
 
 def test_all_of_a_study_that_is_named_trains_no_other(tmp_path: Path) -> None:
     """Its table of claims looks at other studies, of which it shows what is there."""
-    output = snakemake(copy_suite(tmp_path), "--dry-run", "--config", "study=paper_0.5b", "--", "all")
+    folder = copy_suite(tmp_path)
+    (other := folder / "results/paper_3b/collect.json").parent.mkdir(parents=True)
+    other.touch()
+    output = snakemake(folder, "--dry-run", "--config", "study=paper_0.5b", "--", "all")
     assert "results/paper_0.5b/table_claims.md" in output
     assert set(re.findall(r"wildcards: study=(\S+), run=", output)) == {"paper_0.5b"}
 

@@ -57,9 +57,12 @@ def test_pages_say_what_was_trained_on(training: list[Record], kinds: dict[str, 
         sum(record.steps in equations for record in records_of(f"embedded_{name}"))
         for name in ("reworded", "multistep")
     ]
-    assert known == [446, 58]
-    page = (ROOT / "README.md").read_text() + (REFERENCE / "README.md").read_text()
-    assert all(str(number) in page for number in (226, 435, 446, 58))
+    steps = {record.id: len(record.steps) for record in records_of(TEST)}
+    assert known == [446, 58] and sum(steps[id] == 3 for id in kinds["new"]) == 60
+    readme, page = (" ".join(path.read_text().split()) for path in (ROOT / "README.md", REFERENCE / "README.md"))
+    assert "226 are there with other names or objects, and 435 have the equations of a training solution" in readme
+    assert "226 are a training question with other names" in page and "so have 446 of Reworded and 58 of Multi" in page
+    assert "435 have the equations of a training solution" in page and "60 have three steps" in page
 
 
 def test_accuracies_of_what_can_be_recalled_are_those_of_the_page(kinds: dict[str, set[str]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -41,8 +40,6 @@ def prepare(study: Study, block: Block, results: Path) -> Path:
     if not sys.stderr.isatty():
         disable_progress_bars()
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f".{block.id}.*"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{block.id}.") as name:
         built = Path(name) / "built"
         _build(study, block, built)

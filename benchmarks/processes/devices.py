@@ -51,7 +51,7 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     """Wait for ``count`` GPUs that no other process holds, hide all others from this process, and return their names.
     Call this before CUDA is used. Without GPUs it does nothing; raise :class:`TooFewDevices` if there are fewer than
     ``count``. The locks are released when the process ends, however it ends."""
-    names = visible()
+    names = list(dict.fromkeys(visible()))
     if not names:
         return []
     if len(names) < count:

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import ended, environment
-from benchmarks.files import read_json, write_json
+from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, export
 from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
@@ -80,8 +81,11 @@ class Trainer:
                 while self.position.stage < len(self.stages):
                     self._run_stage(self.stages[self.position.stage])
                     self._end_stage()
-        finally:  # also what led to an error: a run that goes on drops lines after its checkpoint
-            self.log.flush()
+        except BaseException:  # the log has what led to it; a run that goes on drops lines after its checkpoint
+            with suppress(OSError, DiskFull):
+                self.log.flush()
+            raise
+        self.log.flush()
         return self._record(made)
 
     def _resume(self) -> None:

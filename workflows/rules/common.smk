@@ -113,13 +113,30 @@ def everything(wildcards):
 
 
 def beside(wildcards):
-    """List what the table of claims reads besides the study's records: the records of other studies, and the analyses
-    of all of these studies. If the command line names a study, of other studies only what is there already."""
+    """List what the table of claims reads besides the study's records: analyses of this study, and the records and
+    analyses of others. If the command line names a study, it shows of others what is there, and makes nothing of them
+    (:func:`found_beside`)."""
     if wildcards.table != "claims":
         return []
-    own = study(wildcards.study)
-    others = [f"results/{name}/collect.json" for name in own.beside] + analyses(*map(study, own.beside))
-    return analyses(own) + [file for file in others if not config or Path(file).exists()]
+    return analyses(study(wildcards.study)) + ([] if config else others(wildcards))
+
+
+def found_beside(wildcards):
+    """Return a digest of what there is of other studies, if that is not among the inputs of the table of claims."""
+    if wildcards.table != "claims" or not config:
+        return ""
+    return digest(*(f"{file} {content_of(file)}" for file in others(wildcards)))
+
+
+def others(wildcards):
+    """List the records and analyses of the studies that a study names as ``beside``."""
+    names = study(wildcards.study).beside
+    return [f"results/{name}/collect.json" for name in names] + analyses(*map(study, names))
+
+
+def content_of(file):
+    path = Path(file)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "not there"
 
 
 def analyses(*studies):

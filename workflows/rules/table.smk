@@ -57,6 +57,7 @@ rule table:
     params:
         study=file_of,
         code=stage_code("table"),
+        beside=found_beside,
         gone=gone(collected, beside),
     log:
         "results/{study}/logs/table_{table}.log",

@@ -25,6 +25,6 @@ rule train:
         cpus_per_task=across_nodes(lambda run: run.threads),
         attempt=lambda wildcards, attempt: attempt,
     priority: later_rows_first
-    retries: 3  # a run that is told to stop (SIGTERM, Ctrl-C) saves a checkpoint and exits with 75; a retry resumes it
+    retries: 3  # of runs that are told to stop, hang or are killed: the script says which
     shell:  # a scheduler signals all processes of a job: this shell, too, must wait for the one that saves
         "trap : TERM INT; {params.script:q} {resources.attempt} {log} {params.study:q} {wildcards.run}"

@@ -5,7 +5,7 @@
 # ranks hang, and one that is killed ends with a code above 128; the next try goes on from its last checkpoint. Any other
 # error would only come again: further tries are refused, until somebody starts the job anew, with ATTEMPT 1.
 #
-# Each try's LOG is removed by the next. Of a try that fails a copy stays: LOG.ATTEMPT, or LOG.error if it was the last.
+# Each try's LOG is removed by the next. Of a try that fails a copy stays: LOG.ATTEMPT, or LOG.error if there are no further tries.
 set -euo pipefail
 
 attempt=$1 log=$2 study=$3 run=$4
@@ -20,8 +20,7 @@ fi
 trap : TERM INT # this shell and tee wait for the process that saves
 python -m benchmarks.cli train "$study" "$run" 2>&1 | (trap '' TERM INT; exec tee "$log") || {
     code=$?
-    kept=error
-    [ "$code" -ne 75 ] && [ "$code" -le 128 ] || kept=$attempt
+    if [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then kept=$attempt; else kept=error; fi
     cp "$log" "$log.$kept"
     exit "$code"
 }
