@@ -257,6 +257,9 @@ def test_who_holds_a_gpu_is_said_once(
     bare.setattr(devices, "time", SimpleNamespace(sleep=wait))
     assert devices.pin(1, tmp_path) == ["0"] and len(waits) == 3
     assert caplog.text.count("work on GPU 0 is already being done by process") == 1
+    caplog.clear()
+    bare.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert devices.pin(1, tmp_path) == ["1"] and not caplog.text, "nobody waits for GPU 0 while another is free"
 
 
 def test_a_gpu_is_set_up_before_it_is_used(bare: pytest.MonkeyPatch) -> None:

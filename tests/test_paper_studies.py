@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from benchmarks.studies.study import Study, parse_study, shipped, study_path
 from benchmarks.tables.render import render
 from benchmarks.timing import stage as timing
 from benchmarks.training.stage import train
-from copies import copy_suite, snakemake
 from methods.backbone import load_backbone
 
 PAPER = [name for name in shipped() if name.startswith("paper_")]
@@ -111,16 +109,6 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
     assert all(sizes[".png"] > 5_000 for sizes in drawn.values())
     # Setting dimensions by hand changes no answer of an untrained model
     assert drawn.keys() >= set(study.figures) - {Figure.cases}
-
-
-def test_all_of_a_study_that_is_named_trains_no_other(tmp_path: Path) -> None:
-    """Its table of claims looks at other studies, of which it shows what is there."""
-    folder = copy_suite(tmp_path)
-    (other := folder / "results/paper_3b/collect.json").parent.mkdir(parents=True)
-    other.touch()
-    output = snakemake(folder, "--dry-run", "--config", "study=paper_0.5b", "--", "all")
-    assert "results/paper_0.5b/table_claims.md" in output
-    assert set(re.findall(r"wildcards: study=(\S+), run=", output)) == {"paper_0.5b"}
 
 
 def _epochs(spec: Any) -> float:

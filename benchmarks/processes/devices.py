@@ -64,18 +64,18 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     own: dict[str, FileLock] = {}
 
     def take_free() -> list[Locked]:
-        busy = []
+        busy: list[Locked] = []
         for name in names:
             if len(own) < count and name not in own:
                 lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
-                if error := _obstacle(lock, patience=0):
-                    busy.append(error)
+                if found := _take(lock, patience=0):
+                    busy += found
                 else:
                     own[name] = lock
         return busy if len(own) < count else []
 
     door = FileLock(folder / "door.lock", "choosing GPUs")  # one process at a time, or two might deadlock
-    _until_free(lambda: [error] if (error := _obstacle(door)) else [])
+    _until_free(lambda: _take(door))
     try:
         _until_free(take_free)
     finally:
@@ -85,21 +85,20 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
     return list(own)
 
 
-def _obstacle(lock: FileLock, patience: float = PATIENCE) -> Locked | None:
-    """Take a lock, or return who holds it."""
+def _take(lock: FileLock, patience: float = PATIENCE) -> list[Locked]:
+    """Take a lock. Return what is in the way: nothing, or that another process holds it."""
     try:
         lock.acquire(patience)
     except Locked as error:
-        return error
-    return None
+        return [error]
+    return []
 
 
 def _until_free(take: Callable[[], Iterable[Locked]]) -> None:
     """Call ``take`` until nothing is in its way, and log once who was."""
     reported: set[str] = set()
-    while obstacles := [str(error) for error in take()]:
-        for message in obstacles:
-            if message not in reported:
-                log.warning("waiting: %s", message)
-        reported.update(obstacles)
+    while messages := {str(error) for error in take()}:
+        for message in messages - reported:
+            log.warning("waiting: %s", message)
+        reported |= messages
         time.sleep(POLL)

@@ -5,7 +5,7 @@
 # ranks hang, and one that is killed ends with a code above 128; the next try goes on from its last checkpoint. Any other
 # error would only come again: further tries are refused, until somebody starts the job anew, with ATTEMPT 1.
 #
-# Each try's LOG is removed by the next. Of a try that fails a copy stays: LOG.ATTEMPT, or LOG.error if there are no further tries.
+# Each try's LOG is removed by the next. Of a try that fails a copy stays: LOG.ATTEMPT, or LOG.error if no other follows.
 set -euo pipefail
 
 attempt=$1 log=$2 study=$3 run=$4
