@@ -6,7 +6,7 @@ PYTEST ?= -n auto --dist loadfile
 TARGET := $(if $(STUDY),--config study=$(STUDY) -- results/table.md,results/table_main.md)
 
 # The first table of a page, without its notes and entities, columns still in line
-PLAIN = '/^\* /Q; s/^\| (&nbsp;){3}([^|]*)\|/|    \2               |/; s/\| ([^|]*)<sup>=<\/sup>/|            \1=/g'
+PLAIN = '/^\* /q; s/^\| (&nbsp;){3}([^|]*)\|/|    \2               |/; s/\| ([^|]*)<sup>=<\/sup>/|            \1=/g; p'
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,36 +15,38 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
+# For what the commands below start; make itself may look for commands in the PATH that it was started with
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: help install table test lint format schema clean
 .DEFAULT_GOAL := help
 
 help: ## show this
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / { printf "%-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo 'Variables: STUDY=$(or $(STUDY),quick) CORES=$(CORES) PYTHON=$(PYTHON) PYTEST="$(PYTEST)"'
 
 install: $(STAMP) ## make the environment, and nothing else
 
 table: $(STAMP) ## run a study, or what is left of it, and render its first table: make table STUDY=smoke
-	snakemake --cores $(CORES) $(TARGET)
-	@sed -E $(PLAIN) $(lastword $(TARGET))
+	$(BIN)/snakemake --cores $(CORES) $(TARGET)
+	@sed -nE $(PLAIN) $(lastword $(TARGET))
 	@echo 'Its notes and details: $(lastword $(TARGET))'
 
 test: lint ## lint, then run the tests
-	pytest $(PYTEST)
+	$(BIN)/pyright --pythonplatform Darwin benchmarks methods # finds calls that only Linux has
+	$(BIN)/pytest $(PYTEST)
 
 lint: $(STAMP) ## check format, style and types
-	ruff format --check .
-	ruff check .
-	pyright
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
 
 format: $(STAMP) ## format the code
-	ruff format .
-	ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 schema: $(STAMP) ## write the JSON schema of study files anew, after a change of the models
-	python workflows/schemas/generate.py
+	$(BIN)/python workflows/schemas/generate.py
 
 clean: ## remove the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

@@ -7,6 +7,7 @@ import platform
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SOURCE_FOLDERS = (
     "methods",
     "benchmarks",
 )  # folders where an untracked file counts as a change too, such as a new method
+PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "deepspeed")  # the last of them on Linux alone
 
 
 def now() -> str:
@@ -38,7 +40,7 @@ def environment(method: str | None = None) -> dict[str, Any]:
             _git("status", "--porcelain", "--untracked-files=no") or _git("status", "--porcelain", *SOURCE_FOLDERS)
         ),
         "python": platform.python_version(),
-        **{package: version(package) for package in ("torch", "transformers", "datasets", "tokenizers", "deepspeed")},
+        **{package: version(package) for package in PACKAGES if find_spec(package)},
         "started": now(),
     }
 
@@ -59,8 +61,12 @@ def ended(environment: dict[str, Any]) -> dict[str, Any]:
 
 def _git(*arguments: str) -> str | None:
     """Return the output of a git command in the source tree, or None if it fails, as outside a checkout."""
+    return _output("git", *arguments)
+
+
+def _output(*command: str) -> str | None:
     try:
-        result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.strip()
@@ -69,6 +75,6 @@ def _git(*arguments: str) -> str | None:
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
+    except OSError:  # not Linux
+        return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

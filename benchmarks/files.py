@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class DiskFull(InputError):
 
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
+BLOCK = 1 << 24  # bytes that are written at once
 
 
 @contextmanager
@@ -66,7 +68,11 @@ def reserve(path: Path, size: int) -> None:
     end the process (SIGBUS) once the disk is full."""
     with space_in(path.parent, size), path.open("wb") as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, size)
+            if sys.platform == "darwin":  # has no such call
+                for start in range(0, size, BLOCK):
+                    file.write(bytes(min(BLOCK, size - start)))
+            else:
+                os.posix_fallocate(file.fileno(), 0, size)
         except OSError:
             path.unlink()
             raise

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -52,12 +53,13 @@ CARRIED += ("PYTORCH_", "TORCH", "TRITON_")  # memory allocator, compiler
 Task = Literal["train", "time"]
 
 
-class NoPlace(InputError):
-    """Raised when a run asks for several nodes, and there is neither a SLURM job nor a hostfile to start ranks on."""
-
-
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     """Run ``task`` on the ranks of a run's engine. The caller holds the run's lock."""
+    if not find_spec("deepspeed"):
+        raise InputError(
+            "the engine asks for DeepSpeed, which is not installed (it is for Linux alone); a study whose engine has "
+            "`kind: process` needs none"
+        )
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
     make_room(folder)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
@@ -111,7 +113,7 @@ def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
         size = [f"--num_nodes={engine.nodes}", f"--num_gpus={engine.gpus}", f"--master_port={port}"]
         runner = [*python, "deepspeed.launcher.runner", f"--hostfile={hostfile}", *size]
         return [*runner, "--no_local_rank", "--module", MODULE, *given]
-    raise NoPlace(
+    raise InputError(
         f"the engine asks for {engine.nodes} nodes: run inside a SLURM job of as many, or name a hostfile of "
         f"DeepSpeed in {HOSTFILE_VARIABLE}"
     )

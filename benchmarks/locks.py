@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -31,28 +32,22 @@ class Locked(InputError):
     """Raised when another live process holds the lock. The message names that process and says what to do."""
 
 
-class RunLocked(Locked):
-    """Raised when another live process writes into the same directory of a run."""
-
-
 class FileLock:
     """An exclusive lock on ``path``, held from ``acquire`` to ``release`` or until the process dies."""
-
-    error: type[Locked] = Locked
 
     def __init__(self, path: Path, task: str) -> None:
         self.path, self.task = path, task
         self._file: IO[str] | None = None
 
     def acquire(self, patience: float = PATIENCE) -> None:
-        """Take the lock, or raise ``error`` if it is not free within ``patience`` seconds."""
+        """Take the lock, or raise :class:`Locked` if it is not free within ``patience`` seconds."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a+")  # closed on exec, so jobs started by the holder do not hold it
         deadline = time.monotonic() + patience
         while not _try_lock(file, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 file.close()
-                raise self.error(f"{self.task} is already being done by {self.holder()}: wait for it, or stop it")
+                raise Locked(f"{self.task} is already being done by {self.holder()}: wait for it, or stop it")
             time.sleep(0.05)
         file.truncate(0)
         json.dump(_self_portrait(), file)
@@ -95,8 +90,6 @@ class FileLock:
 
 class RunLock(FileLock):
     """A lock on a directory that stages of a run write: one live process may write in it at a time."""
-
-    error = RunLocked
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / ".lock", f"work in {directory}")
@@ -158,11 +151,14 @@ def die_with(pid: int, what: str) -> None:
 
 
 def _exit_when_gone(pid: int, what: str) -> None:
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        os._exit(1)
-    select.select([handle], [], [])  # readable once the process has ended
+    if sys.platform == "linux":
+        with suppress(ProcessLookupError):  # gone already
+            select.select([os.pidfd_open(pid)], [], [])  # readable once it has ended, even if nobody reaps it
+    else:
+        import psutil
+
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait()
     try:
         print(f"{what} (process {pid}) is gone: stopping", file=sys.stderr, flush=True)
     finally:  # printing fails if the reader of our output is gone too

@@ -18,10 +18,6 @@ Latents = Literal["default", "sample", "mean"]
 CachePolicy = Literal["auto", "dynamic", "static", "none"]  # see methods.decoding.make_cache
 
 
-class InterventionError(InputError):
-    """An invalid intervention, such as one on latents that a method does not have; the message says what is valid."""
-
-
 @dataclass(frozen=True)
 class Intervention:
     """Set dimensions ``dims`` of the latents that :meth:`methods.base.Method.steerable_latents` names to ``value``, for
@@ -33,7 +29,7 @@ class Intervention:
 
     def __post_init__(self) -> None:
         if not isfinite(self.value):
-            raise InterventionError(f"latents cannot be set to {self.value}: give a finite value")
+            raise InputError(f"latents cannot be set to {self.value}: give a finite value")
 
 
 @dataclass(frozen=True)

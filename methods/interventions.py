@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from methods.generation import Intervention, InterventionError
+from methods.errors import InputError
+from methods.generation import Intervention
 
 
 def check(interventions: Sequence[Intervention], steps: int, size: int) -> None:
-    """Raise :class:`InterventionError` for a step that is not among ``steps``, or a dimension not among ``size``."""
+    """Raise :class:`InputError` for a step that is not among ``steps``, or a dimension not among ``size``."""
     for one in interventions:
         if one.step is not None and not 1 <= one.step <= steps:
-            raise InterventionError(f"there is no step {one.step}: name one from 1 to {steps}, or none for all")
+            raise InputError(f"there is no step {one.step}: name one from 1 to {steps}, or none for all")
         if wrong := [dim for dim in one.dims if not 0 <= dim < size]:
-            raise InterventionError(f"there are no dimensions {wrong}: name some from 0 to {size - 1}")
+            raise InputError(f"there are no dimensions {wrong}: name some from 0 to {size - 1}")
 
 
 def intervened(latents: Tensor, interventions: Sequence[Intervention], step: int) -> Tensor:

@@ -26,10 +26,6 @@ log = logging.getLogger(__name__)
 _left_out: dict[str, str] = {}  # reasons, by module, entry point or class
 
 
-class UnknownMethod(InputError):
-    """There is no method with this name; the message suggests the nearest one."""
-
-
 @cache
 def available() -> dict[str, type[Method]]:
     """Return all methods by name: those in the modules of this package and those of other packages' entry points.
@@ -102,12 +98,12 @@ def _is_method(value: object) -> bool:
 
 
 def get_method(name: str) -> type[Method]:
-    """Return the class of a method, or raise :class:`UnknownMethod`, which suggests the nearest name."""
+    """Return the class of a method, or raise :class:`InputError`, which suggests the nearest name."""
     registry = available()
     if name in registry:
         return registry[name]
     left_out = "".join(f"; {place} is left out: {why}" for place, why in _left_out.items())
-    raise UnknownMethod(
+    raise InputError(
         f"no method is named {name!r}{suggestion(name, registry)} (available: {', '.join(registry)}){left_out}"
     )
 

@@ -28,7 +28,7 @@ from benchmarks.engine.process import whole_weights
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
-from benchmarks.locks import RunLock, RunLocked
+from benchmarks.locks import Locked, RunLock
 from benchmarks.models import build_method, trained_weights
 from benchmarks.records.results import Collected
 from benchmarks.studies.paths import Paths
@@ -36,7 +36,8 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
 from fabricate import train_record
 from methods.base import Context, Example, Stage
-from methods.generation import Intervention, InterventionError
+from methods.errors import InputError
+from methods.generation import Intervention
 from small import MARCOS, fresh, small_study
 from test_synthetic import small
 
@@ -259,13 +260,13 @@ def test_a_run_is_analysed_while_it_is_answered_with_and_timed(results: Path, tm
     with_weights(spec, paths)
     with RunLock(paths.run), RunLock(paths.answers):
         assert stage.analyse(spec, tmp_path)["run"] == RUN
-    with RunLock(paths.run / "analysis"), pytest.raises(RunLocked):
+    with RunLock(paths.run / "analysis"), pytest.raises(Locked):
         stage.analyse(spec, tmp_path)
 
 
 def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:
     for row in ("cot_sft", "wo_r"):
-        with pytest.raises(stage.NoLatents, match=f"equation/{row}/s0 has no latents"):
+        with pytest.raises(InputError, match=f"equation/{row}/s0 has no latents"):
             stage.analyse(study().runs[f"equation/{row}/s0"], results)
 
 
@@ -291,9 +292,9 @@ def test_explain_shows_all_runs_with_weights(results: Path) -> None:
 
 def test_dimensions_are_numbers() -> None:
     assert parse_dims("3, 7") == (3, 7)
-    with pytest.raises(InterventionError, match="latents cannot be set to nan: give a finite value"):
+    with pytest.raises(InputError, match="latents cannot be set to nan: give a finite value"):
         Intervention((3,), math.nan)
-    with pytest.raises(InterventionError, match="'3;7' names no dimensions"):
+    with pytest.raises(InputError, match="'3;7' names no dimensions"):
         parse_dims("3;7")
 
 

@@ -12,9 +12,10 @@ from benchmarks.files import BrokenRecord, read_json
 from benchmarks.records import results
 from benchmarks.tracking import comparison
 from benchmarks.tracking import importer as tracking
-from benchmarks.tracking.comparison import Comparison, ComparisonError, compare, render
+from benchmarks.tracking.comparison import Comparison, compare, render
 from benchmarks.tracking.store import EXPERIMENT, session
 from fabricate import fabricate, study
+from methods.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_numbers_are_shown_in_the_units_of_the_tables(compared: Comparison) -> N
 
 def test_other_decodings(folder: Path) -> None:
     assert compare("text/marcos/s0", "equation/marcos/s0", folder, None, "mean_r").decoding == "mean_r"
-    with pytest.raises(ComparisonError, match="no predictions of decoding 'mean_r'; it has"):
+    with pytest.raises(InputError, match="no predictions of decoding 'mean_r'; it has"):
         compare("text/marcos/s0", "text/cot/s0", folder, None, "mean_r")
 
 
@@ -127,14 +128,14 @@ def test_other_decodings(folder: Path) -> None:
     ],
 )
 def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: str) -> None:
-    with pytest.raises(ComparisonError, match=message):
+    with pytest.raises(InputError, match=message):
         compare(a, "text/cot/s0", folder, test, "default")
 
 
 def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([{"alpha": None}, {"beta": None}])
     monkeypatch.setattr(comparison, "_predictions", lambda *_: next(found))
-    with pytest.raises(ComparisonError, match=r"^the runs share no test set: name two"):
+    with pytest.raises(InputError, match=r"^the runs share no test set: name two"):
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
 
 
@@ -146,7 +147,7 @@ def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
     assert not folder.exists()
     with session(folder) as client:
         assert client.get_experiment_by_name(EXPERIMENT) is None
-    with pytest.raises(ComparisonError, match=r"it has no run at all: `marcos-bench track STUDY`"):
+    with pytest.raises(InputError, match=r"it has no run at all: `marcos-bench track STUDY`"):
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
     with session(folder) as client:
         assert client.get_experiment_by_name(EXPERIMENT) is None
@@ -155,16 +156,14 @@ def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(ComparisonError, match="start the server that MLFLOW_TRACKING_URI names, or unset it") as raised:
+    with pytest.raises(InputError, match="start the server that MLFLOW_TRACKING_URI names, or unset it") as raised:
         compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
     assert "secret" not in str(raised.value)
 
 
 def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database " * 100)
-    with pytest.raises(
-        ComparisonError, match=r"^MLflow cannot be asked \([^\n]*\): if .*mlflow.db is damaged, move it"
-    ):
+    with pytest.raises(InputError, match=r"^MLflow cannot be asked \([^\n]*\): if .*mlflow.db is damaged, move it"):
         compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
 
 

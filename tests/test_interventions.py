@@ -8,7 +8,8 @@ import torch
 from benchmarks.evaluation.answering import generate
 from conforming import make, questions
 from methods.base import Method
-from methods.generation import Decoding, Generation, Intervention, InterventionError
+from methods.errors import InputError
+from methods.generation import Decoding, Generation, Intervention
 from methods.registry import available
 
 STEERED = [
@@ -26,7 +27,7 @@ def test_set_or_refused(name: str) -> None:
     method = make(name)
     one = Intervention((1, 3), 5.0)
     if (latents := method.steerable_latents(method.options)) is None:
-        with pytest.raises(InterventionError, match="has no latents that can be set by hand"):
+        with pytest.raises(InputError, match="has no latents that can be set by hand"):
             said(method, one)
         return
     trace = said(method, one).trace[latents]
@@ -64,7 +65,7 @@ def test_a_later_intervention_wins_and_draws_stay(name: str) -> None:
     ],
 )
 def test_what_is_not_there_is_refused(name: str, one: Intervention, message: str) -> None:
-    with pytest.raises(InterventionError, match=message):
+    with pytest.raises(InputError, match=message):
         said(make(name), one)
 
 

@@ -17,8 +17,8 @@ from benchmarks.locks import (
     PARENT_VARIABLE,
     SNAKEMAKE_LOCKS,
     WORKFLOW_LOCK,
+    Locked,
     RunLock,
-    RunLocked,
     clear_stale_locks,
     workflow_lock,
 )
@@ -50,7 +50,7 @@ def process(code: str, *arguments: str, **variables: str) -> Iterator[subprocess
 
 
 def test_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
-    with process(HOLD_RUN, str(tmp_path)) as holder, pytest.raises(RunLocked, match=f"process {holder.pid} on .*stop"):
+    with process(HOLD_RUN, str(tmp_path)) as holder, pytest.raises(Locked, match=f"process {holder.pid} on .*stop"):
         RunLock(tmp_path).acquire()
 
 

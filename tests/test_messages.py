@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from benchmarks.analysis import explaining
 from benchmarks.cli import app
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.reasons import SettingsError, StudyLoader, checked
+from benchmarks.studies.reasons import StudyLoader, checked
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.studies.study import Study, load_study, shipped, study_path
+from methods.errors import InputError
 from methods.registry import get_method
 
 STUDY = """
@@ -36,7 +37,7 @@ def content(changes: str) -> dict[str, Any]:
 
 
 def refusal(model: type[BaseModel], content: Any, place: str = "") -> list[str]:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(InputError) as refused:
         checked(model, content, place)
     return str(refused.value).splitlines()
 

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.scaffold import new_method
 from methods.base import Method
-from methods.registry import UnknownMethod, available, code_digest, get_method, left_out
+from methods.errors import InputError
+from methods.registry import available, code_digest, get_method, left_out
 from methods.sources import builds_on, source_files
 from plugins import install
 
@@ -75,7 +76,7 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
     assert get_method("cot_sft").title == "CoT-SFT"
     assert "unfinished:Unfinished is left out: it cannot be imported (SyntaxError: invalid syntax" in caplog.text
     with pytest.raises(
-        UnknownMethod, match=r"no method is named 'unfinished'.*:Unfinished is left out: it cannot be imported"
+        InputError, match=r"no method is named 'unfinished'.*:Unfinished is left out: it cannot be imported"
     ):
         get_method("unfinished")
 
@@ -109,9 +110,7 @@ def test_a_method_that_lacks_something_is_named(
     assert line in path.read_text()
     path.write_text(path.read_text().replace(line, becomes))
     available.cache_clear()
-    with pytest.raises(
-        UnknownMethod, match=f"no method is named 'unfinished'.*unfinished.Unfinished is left .*{lacks}"
-    ):
+    with pytest.raises(InputError, match=f"no method is named 'unfinished'.*unfinished.Unfinished is left .*{lacks}"):
         get_method("unfinished")
     assert re.search(f"unfinished.Unfinished is left out: {lacks}", caplog.text)
     assert Method.__name__ not in available() and "methods.base" not in caplog.text
@@ -121,7 +120,7 @@ def test_an_entry_point_that_is_no_method_is_named(site: Path) -> None:
     install(site, "stray", "Stray")
     (site / "stray.py").write_text("def Stray(): ...\n")
     available.cache_clear()
-    with pytest.raises(UnknownMethod, match="stray:Stray is left out: it is no subclass of"):
+    with pytest.raises(InputError, match="stray:Stray is left out: it is no subclass of"):
         get_method("stray")
 
 
@@ -168,12 +167,12 @@ def test_two_methods_of_one_name_are_left_out_and_keep_no_other_from_being_used(
         install(site, name, name.capitalize())
     available.cache_clear()
     assert get_method("cot_sft").title == "CoT-SFT"
-    with pytest.raises(UnknownMethod) as refused:
+    with pytest.raises(InputError) as refused:
         get_method("twin")
     for one, other in (("castor.Castor", "pollux.Pollux"), ("pollux.Pollux", "castor.Castor")):
         assert f"{one} is left out: {other} is named 'twin' too: rename one of them" in str(refused.value)
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UnknownMethod, match="did you mean `cot_sft`"):
+    with pytest.raises(InputError, match="did you mean `cot_sft`"):
         get_method("cot_stf")

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.scaffold import ScaffoldError, new_method
+from benchmarks.scaffold import new_method
 from conftest import ROOT
 from methods.base import copy_weights
+from methods.errors import InputError
 from plugins import install
 
 
@@ -57,14 +58,14 @@ def test_new_method_passes_the_conformance_tests(tmp_path: Path) -> None:
 )
 def test_bad_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "taken.py").write_text("mine\n")
-    with pytest.raises(ScaffoldError, match=message):
+    with pytest.raises(InputError, match=message):
         new_method(name, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["taken.py"]
     assert (tmp_path / "taken.py").read_text() == "mine\n"
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ScaffoldError, match=r"no folder .*nowhere.*--folder"):
+    with pytest.raises(InputError, match=r"no folder .*nowhere.*--folder"):
         new_method("fine", tmp_path / "nowhere")
 
 

@@ -220,7 +220,7 @@ def made(*variables: str) -> list[str]:
 
 def test_make_prints_the_first_table_of_the_study_that_it_is_told(finished: Path) -> None:
     *_, call, shown, told = made("STUDY=ablation")
-    assert call.startswith("snakemake --cores all ")
+    assert call.startswith(".venv/bin/snakemake --cores all ")
     assert shown.endswith(f" {call.split()[-1]}") and call.split()[-1] in told
     output = snakemake(finished, "--dry-run", *call.split()[3:])
     assert f"input: results/table_ablation.md\n    output: {call.split()[-1]}" in output
@@ -228,7 +228,7 @@ def test_make_prints_the_first_table_of_the_study_that_it_is_told(finished: Path
 
 def test_make_without_a_study_makes_the_main_table() -> None:
     call, shown, _ = made()[-3:]
-    assert call == f"snakemake --cores all {TARGET}"
+    assert call == f".venv/bin/snakemake --cores all {TARGET}"
     printed = subprocess.run(
         shown.replace(TARGET, "results/reference/quick/table_main.md"),
         shell=True,

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Speaker
-from benchmarks.analysis.stage import NoLatents
 from benchmarks.analysis.steering import differences, effects, outputs
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import StudyError
-from methods.generation import Intervention, InterventionError
+from methods.errors import InputError
+from methods.generation import Intervention
 
 
 def intervene(
@@ -24,7 +24,7 @@ def intervene(
 ) -> None:
     """Answer ``count`` questions without intervention and with ``dims`` (e.g. ``3,7``) set to ``value``. Print both."""
     if steerable_latents(spec) is None:
-        raise NoLatents(f"{spec.id} has no latents that can be set by hand: name a run of another row")
+        raise InputError(f"{spec.id} has no latents that can be set by hand: name a run of another row")
     one = Intervention(parse_dims(dims), value, step)
     speaker = Speaker.load(spec, results)
     asked = speaker.test(known_test(spec, test), count)
@@ -39,7 +39,7 @@ def parse_dims(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise InterventionError(f"{text!r} names no dimensions: give numbers with commas between, as in 3,7") from error
+        raise InputError(f"{text!r} names no dimensions: give numbers with commas between, as in 3,7") from error
 
 
 def known_test(spec: RunSpec, test: str | None) -> str:

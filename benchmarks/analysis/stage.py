@@ -35,16 +35,12 @@ from methods.generation import Decoding, Intervention
 SINGLE = 3  # frequent dimensions that are set alone, for the case study
 
 
-class NoLatents(InputError):
-    """Raised for a run whose method has no latents that can be set by hand."""
-
-
 def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Write ``analysis/*.parquet`` and, last, ``analysis/analysis.json`` of a trained run.
     Return the content of the latter."""
     name = steerable_latents(spec)
     if name is None:
-        raise NoLatents(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
+        raise InputError(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
     made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)
     path = record_path(results, spec)
     with RunLock(path.parent):

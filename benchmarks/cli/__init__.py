@@ -5,14 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from benchmarks.cli import catalogue, costs, inspection, stages
 from benchmarks.locks import watch_parent
 from benchmarks.processes import collect_garbage_less_often
+from benchmarks.processes.heartbeat import RankFailure
+from methods.errors import InputError
+
+
+class Commands(TyperGroup):
+    """Reports bad input as one message with exit code 2, without a traceback, and failed ranks with the exit code of
+    their failure. A bug keeps its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (InputError, RankFailure) as error:
+            typer.secho(f"error: {error}", fg="red", err=True)
+            raise typer.Exit(error.code if isinstance(error, RankFailure) else 2) from error
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Reproducible benchmark of continuous (latent) reasoning.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

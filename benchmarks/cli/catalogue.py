@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from benchmarks.cli.common import StudyArgument, reporting_errors
+from benchmarks.cli.common import StudyArgument
 from benchmarks.studies.study import StudyError, load_study, shipped
 
 app = typer.Typer()
@@ -27,9 +27,8 @@ def methods(
     """List the methods that can be compared, or the options of one."""
     from methods.registry import available, get_method
 
-    with reporting_errors():
-        known = available()
-        options = None if name is None else get_method(name).Options()
+    known = available()
+    options = None if name is None else get_method(name).Options()
     if options is not None:
         for option, value, about in described(options):
             typer.echo(f"{option}: {value}\n    {about}")
@@ -50,9 +49,8 @@ def studies() -> None:
             typer.echo(f"{name:{max(map(len, names))}}  {load_study(name).title}")
         except StudyError as error:
             broken.append(str(error))
-    with reporting_errors():
-        if broken:
-            raise StudyError("\n".join(broken))
+    if broken:
+        raise StudyError("\n".join(broken))
 
 
 @app.command()
@@ -60,10 +58,9 @@ def datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set's card; default: list all data sets.")] = None,
 ) -> None:
     """List the data sets that studies can name, or show where one comes from, its licence and its files."""
-    with reporting_errors():
-        from benchmarks.data import DATASETS, get_dataset
+    from benchmarks.data import DATASETS, get_dataset
 
-        card = None if name is None else get_dataset(name).card
+    card = None if name is None else get_dataset(name).card
     if card is not None:
         shown = card.model_dump(mode="json", exclude_defaults=True, exclude={"citation"})
         if card.hub and card.hub.revision is None:
@@ -82,10 +79,9 @@ def datasets(
 @app.command()
 def cite(study: StudyArgument) -> None:
     """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
-    with reporting_errors():
-        from benchmarks.bibliography import citations
+    from benchmarks.bibliography import citations
 
-        entries = citations(load_study(study))
+    entries = citations(load_study(study))
     typer.echo("\n\n".join(entries))
 
 
@@ -95,10 +91,9 @@ def new_method(
     folder: Annotated[Path, typer.Option(help="Folder that the file is written to.")] = METHODS,
 ) -> None:
     """Write the file of a new method: it works as it is, and its comments say what to change."""
-    with reporting_errors():
-        from benchmarks import scaffold
+    from benchmarks import scaffold
 
-        path = scaffold.new_method(name, folder)
+    path = scaffold.new_method(name, folder)
     typer.echo(f"{path} is written; test it: pytest -k {name} tests/test_conformance.py", err=True)
 
 

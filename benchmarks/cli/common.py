@@ -1,18 +1,14 @@
-"""What all commands share: arguments, and how errors are reported."""
+"""What commands share: arguments, and the run that a command is about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks.processes.heartbeat import RankFailure
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import StudyError, load_study
-from methods.errors import InputError
 
 StudyArgument = Annotated[
     str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")
@@ -20,17 +16,6 @@ StudyArgument = Annotated[
 RunArgument = Annotated[str, typer.Argument(help="A run's id: BLOCK/ROW/sSEED, e.g. equation/marcos/s0.")]
 Results = Annotated[Path, typer.Option(help="Folder of results.")]
 RESULTS = Path("results")
-
-
-@contextmanager
-def reporting_errors() -> Iterator[None]:
-    """Report bad input as one message with exit code 2, without a traceback, and failed ranks with the exit code of
-    their failure. A bug keeps its traceback."""
-    try:
-        yield
-    except (InputError, RankFailure) as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        raise typer.Exit(error.code if isinstance(error, RankFailure) else 2) from error
 
 
 def ready_run(study: str, run: str, results: Path) -> RunSpec:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, StudyArgument, reporting_errors
+from benchmarks.cli.common import RESULTS, Results, StudyArgument
 from benchmarks.plan.hardware import GPUS, get_gpu
 from benchmarks.studies.study import load_study
 
@@ -33,18 +33,17 @@ def plan(
     utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the GPU's peak FLOP/s.")] = 0.4,
 ) -> None:
     """Say what a study will take before anything runs; exit code 1 if memory or disk space is insufficient."""
-    with reporting_errors():
-        loaded = load_study(study)
-        import torch
+    loaded = load_study(study)
+    import torch
 
-        from benchmarks.plan import costs, refusals, text
+    from benchmarks.plan import costs, refusals, text
 
-        torch.set_num_threads(1)  # the models that are counted are small: threads would wait for each other
-        device = get_gpu(gpu)
-        with _quiet_transformers():
-            plans = costs.plan(loaded, results)
-        typer.echo(text.render(loaded, plans, device, utilisation, results))
-        refused = refusals.refusals(plans, device, results)
+    torch.set_num_threads(1)  # the models that are counted are small: threads would wait for each other
+    device = get_gpu(gpu)
+    with _quiet_transformers():
+        plans = costs.plan(loaded, results)
+    typer.echo(text.render(loaded, plans, device, utilisation, results))
+    refused = refusals.refusals(plans, device, results)
     for refusal in refused:
         typer.echo(refusal, err=True)
     raise typer.Exit(bool(refused))
@@ -75,16 +74,15 @@ def speed(
     questions: Annotated[int, typer.Option(min=1, help="Questions to answer, in batches and one by one.")] = 256,
 ) -> None:
     """Measure how much faster batching and a cache make each method. Nothing else should run on the machine."""
-    with reporting_errors():
-        loaded = load_study(study)
-        from benchmarks.files import write_json
-        from benchmarks.processes import devices
-        from benchmarks.timing.speed import measure_speed, render_speed
+    loaded = load_study(study)
+    from benchmarks.files import write_json
+    from benchmarks.processes import devices
+    from benchmarks.timing.speed import measure_speed, render_speed
 
-        devices.pin(1)
-        record = measure_speed(loaded, results, repeats, questions)
-        if output is not None:
-            write_json(output, record)
+    devices.pin(1)
+    record = measure_speed(loaded, results, repeats, questions)
+    if output is not None:
+        write_json(output, record)
     typer.echo(render_speed(record))
 
 
@@ -121,29 +119,28 @@ def measure(
 ) -> None:
     """Measure what a study would cost on one device of this machine, with untrained weights, beside the paper's Train
     and Test columns."""
-    with reporting_errors():
-        loaded = load_study(study)
-        from benchmarks.processes import devices
-        from benchmarks.tables.measured import render_measured
-        from benchmarks.timing import measuring
+    loaded = load_study(study)
+    from benchmarks.processes import devices
+    from benchmarks.tables.measured import render_measured
+    from benchmarks.timing import measuring
 
-        devices.pin(1)
-        folder = output or results / "measured" / name
-        asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
-        engine = {setting: value for setting, value in asked.items() if value is not None}
-        engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as requested, whatever their lengths
-        records = measuring.measure(
-            loaded,
-            results,
-            folder,
-            steps=steps,
-            timed=timed,
-            rows=row or (),
-            learn=learn or (),
-            engine=engine,
-            repeats=repeats,
-            stand_in=stand_in,
-        )
-        for _ in records:
-            files = render_measured(loaded, folder)  # each time, so that it has all that was measured before an error
+    devices.pin(1)
+    folder = output or results / "measured" / name
+    asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
+    engine = {setting: value for setting, value in asked.items() if value is not None}
+    engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as requested, whatever their lengths
+    records = measuring.measure(
+        loaded,
+        results,
+        folder,
+        steps=steps,
+        timed=timed,
+        rows=row or (),
+        learn=learn or (),
+        engine=engine,
+        repeats=repeats,
+        stand_in=stand_in,
+    )
+    for _ in records:
+        files = render_measured(loaded, folder)  # each time, so that it has all that was measured before an error
     typer.echo(files[0].read_text())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run, reporting_errors
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import StudyError, load_study, shipped
 
@@ -25,10 +25,9 @@ def compare(
     decoding: Annotated[str, typer.Option(help="Decoding whose answers are compared.")] = "default",
 ) -> None:
     """Compare two tracked runs: differences of metrics, a paired test, and the questions on which they differ."""
-    with reporting_errors():
-        from benchmarks.tracking import comparison
+    from benchmarks.tracking import comparison
 
-        typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))
+    typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))
 
 
 @app.command()
@@ -39,13 +38,12 @@ def explain(
     test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
 ) -> None:
     """Show what all trained runs make of one question: steps, latents as nearest tokens, active dimensions."""
-    with reporting_errors():
-        loaded = load_study(study)
-        from benchmarks.analysis import explaining
-        from benchmarks.processes import devices
+    loaded = load_study(study)
+    from benchmarks.analysis import explaining
+    from benchmarks.processes import devices
 
-        devices.pin(1)
-        explaining.explain(loaded, results, question, test)
+    devices.pin(1)
+    explaining.explain(loaded, results, question, test)
 
 
 @app.command()
@@ -62,13 +60,12 @@ def intervene(
 ) -> None:
     """Set dimensions of a trained run's latents by hand: outputs before and after, and how their length, format and
     accuracy change."""
-    with reporting_errors():
-        spec = ready_run(study, run, results)
-        from benchmarks.analysis import by_hand
-        from benchmarks.processes import devices
+    spec = ready_run(study, run, results)
+    from benchmarks.analysis import by_hand
+    from benchmarks.processes import devices
 
-        devices.pin(1)
-        by_hand.intervene(spec, results, dims, value, step, test, questions, show)
+    devices.pin(1)
+    by_hand.intervene(spec, results, dims, value, step, test, questions, show)
 
 
 @app.command()
@@ -77,19 +74,18 @@ def verify(
     study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,
 ) -> None:
     """Recompute digests, scores and tables from the predictions; exit code 1 if anything differs."""
-    with reporting_errors():
-        from benchmarks.verification import checks
+    from benchmarks.verification import checks
 
-        if not folder.is_dir():
-            raise StudyError(f"there is no folder {folder}: name that of a study's results")
-        if study is None and folder.resolve().name not in shipped():
-            example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
-            raise StudyError(
-                f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
-                "with --study whose results these are"
-            )
-        loaded = load_study(study or folder.resolve().name)
-        findings = checks.verify(loaded, folder)
+    if not folder.is_dir():
+        raise StudyError(f"there is no folder {folder}: name that of a study's results")
+    if study is None and folder.resolve().name not in shipped():
+        example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
+        raise StudyError(
+            f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
+            "with --study whose results these are"
+        )
+    loaded = load_study(study or folder.resolve().name)
+    findings = checks.verify(loaded, folder)
     typer.echo(checks.report(findings))
     raise typer.Exit(any(finding.kind == "differs" for finding in findings))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from typing import cast
 
@@ -66,7 +67,8 @@ def compile_layers(method: Method, caches: bool) -> None:
 def _require_compiler(device: torch.device) -> None:
     """Raise InputError if the compiler that torch.compile calls for a device is missing: it would say so at the first
     step, in a long traceback."""
-    variable, usual = ("CC", ("gcc", "clang")) if device.type == "cuda" else ("CXX", ("g++",))
+    host = "clang++" if sys.platform == "darwin" else "g++"
+    variable, usual = ("CC", ("gcc", "clang")) if device.type == "cuda" else ("CXX", (host,))
     named = os.environ.get(variable)
     if not any(map(shutil.which, [named] if named else usual)):
         raise InputError(

@@ -26,7 +26,7 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EvaluationSpec
 from methods.base import Method, Stage
 from methods.errors import InputError
-from methods.generation import Decoding, Generation, InterventionError
+from methods.generation import Decoding, Generation
 
 
 @dataclass
@@ -79,7 +79,7 @@ def method_for_answers(spec: RunSpec, results: Path, stage: int | None = None, d
 @torch.no_grad()
 def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
     if decoding.interventions and method.steerable_latents(method.options) is None:
-        raise InterventionError(f"{method.title} (options: {method.options}) has no latents that can be set by hand")
+        raise InputError(f"{method.title} (options: {method.options}) has no latents that can be set by hand")
     asked = memory_for_answers(len(questions), max(map(len, questions)))
     with asked, autocast(method.device, precision):
         generation = method.generate(questions, decoding)

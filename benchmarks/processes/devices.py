@@ -23,10 +23,6 @@ POLL = 1.0  # seconds
 _held: list[FileLock] = []  # locks held until this process ends
 
 
-class TooFewDevices(InputError):
-    """This machine has fewer GPUs than a run asks for."""
-
-
 def visible() -> list[str]:
     """Return the GPUs that this process may use, without initialising any. As in CUDA, a name that stands for no GPU
     hides all names after it."""
@@ -49,13 +45,13 @@ def pin_for(engine: EngineSpec) -> None:
 
 def pin(count: int, folder: Path | None = None) -> list[str]:
     """Wait for ``count`` GPUs that no other process holds, hide all others from this process, and return their names.
-    Call this before CUDA is used. Without GPUs it does nothing; raise :class:`TooFewDevices` if there are fewer than
+    Call this before CUDA is used. Without GPUs it does nothing; raise :class:`InputError` if there are fewer than
     ``count``. The locks are released when the process ends, however it ends."""
     names = list(dict.fromkeys(visible()))
     if not names:
         return []
     if len(names) < count:
-        raise TooFewDevices(
+        raise InputError(
             f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
             f"{count}: lower `gpus`, or widen {CUDA_VARIABLE}"
         )

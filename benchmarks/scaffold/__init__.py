@@ -13,24 +13,20 @@ from methods.errors import InputError
 from methods.registry import available
 
 
-class ScaffoldError(InputError):
-    """The file of a new method cannot be written; the message says what to do."""
-
-
 def new_method(name: str, folder: Path) -> Path:
     """Write a method with this name to ``folder/name.py`` and return the path."""
     taken = vars(template).keys() - {"MyMethod"}
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or class_name(name) in taken:
-        raise ScaffoldError(
+        raise InputError(
             f"{name!r} cannot be a method's name: use one like my_method, of lower-case letters, digits and _"
         )
     if name in available():
-        raise ScaffoldError(f"there is a method {name!r} already ({available()[name].__module__}): take another name")
+        raise InputError(f"there is a method {name!r} already ({available()[name].__module__}): take another name")
     if not folder.is_dir():
-        raise ScaffoldError(f"there is no folder {folder}: go to the repository, or name one with --folder")
+        raise InputError(f"there is no folder {folder}: go to the repository, or name one with --folder")
     path = folder / f"{name}.py"
     if path.exists():
-        raise ScaffoldError(f"{path} exists already: take another name, or move that file away")
+        raise InputError(f"{path} exists already: take another name, or move that file away")
     text = inspect.getsource(template).replace("MyMethod", class_name(name))
     write_text(path, text.replace("My method", name.replace("_", " ").strip().capitalize()).replace("my_method", name))
     return path

@@ -36,27 +36,23 @@ OF_KEYS = {"missing", "extra_forbidden"}
 SHOWN = 60  # characters of a wrong value that a message quotes
 
 
-class SettingsError(InputError):
-    """Settings that cannot be used. The message has one line per reason."""
-
-
 def checked(model: type[Settings], content: Any, place: str = "") -> Settings:
-    """Validate settings and return them as a ``model``. Raise :class:`SettingsError`, whose lines begin with ``place``,
+    """Validate settings and return them as a ``model``. Raise :class:`InputError`, whose lines begin with ``place``,
     if they are wrong. As in the JSON schema, nothing is converted: what YAML reads as text is not a number."""
     if content is None:
-        raise SettingsError("the file is empty")
+        raise InputError("the file is empty")
     try:
         text = json.dumps(content, default=_refuse)
     except TypeError as error:  # caused by a key
-        raise SettingsError(str(error)) from error
+        raise InputError(str(error)) from error
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise SettingsError("\n".join(map(str, _reasons(error, model, json.loads(text), place)))) from error
+        raise InputError("\n".join(map(str, _reasons(error, model, json.loads(text), place)))) from error
 
 
 def _refuse(value: Any) -> Any:
-    raise SettingsError(f"YAML reads {value} as a {type(value).__name__}: put quotes around it")
+    raise InputError(f"YAML reads {value} as a {type(value).__name__}: put quotes around it")
 
 
 class StudyLoader(yaml.SafeLoader):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from benchmarks.files import json_digest
 from benchmarks.studies.micro_batches import rows_per_pass
-from benchmarks.studies.reasons import SettingsError, checked
+from benchmarks.studies.reasons import checked
 from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -20,6 +20,7 @@ from benchmarks.studies.specs import (
     TokenizerSpec,
     TrainingSpec,
 )
+from methods.errors import InputError
 from methods.registry import available, get_method
 
 StageName = Literal["train", "evaluate", "time"]
@@ -91,7 +92,7 @@ class RunSpec(Strict):
         method = get_method(self.method)
         for name, decoding in self.evaluation.decodings.items():
             if fixed := sorted(decoding.options.keys() - set(method.answering_options)):
-                raise SettingsError(
+                raise InputError(
                     f"{self.block}/{self.row}, decoding {name!r}: a trained {self.method} cannot change `{fixed[0]}` "
                     f"(it can: {', '.join(method.answering_options) or 'none'}); `only` names whom a decoding is for"
                 )

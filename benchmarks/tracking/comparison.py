@@ -27,10 +27,6 @@ NO_RUN = "it has no run at all: `marcos-bench track STUDY` brings those of a stu
 QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, correctness of a and b, texts of a and b
 
 
-class ComparisonError(InputError):
-    """Runs that cannot be found or compared; the message says what to do."""
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A comparison of the runs ``a`` and ``b``.
@@ -53,22 +49,22 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     """Compare two runs on one test set, or on all that both have if ``test`` is None.
 
     Each run is given as an MLflow run id, a run name (such as equation/marcos/s0) or STUDY:RUN. Raise
-    :class:`ComparisonError` if the runs cannot be found or compared.
+    :class:`InputError` if the runs cannot be found or compared.
     """
     try:
         require_store(results)
         with session(results) as client:
             if (experiment := find_experiment(client)) is None:
-                raise ComparisonError(f"MLflow has no run {a!r}; {NO_RUN}")
+                raise InputError(f"MLflow has no run {a!r}; {NO_RUN}")
             runs = [_find(client, experiment, name) for name in (a, b)]
             found = [_predictions(client, run, decoding) for run in runs]
     except Outage as outage:
         cause = str(outage).partition("\n")[0]
-        raise ComparisonError(f"MLflow cannot be asked ({cause}): {advice(results)}") from outage
+        raise InputError(f"MLflow cannot be asked ({cause}): {advice(results)}") from outage
     shared = [name for name in found[0] if name in found[1]]
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:
-        raise ComparisonError(_not_shared(test, shared))
+        raise InputError(_not_shared(test, shared))
     pairs = {name: (found[0][name], found[1][name]) for name in chosen}
     return Comparison(
         a=_label(runs[0]),
@@ -125,19 +121,19 @@ def _label(run: Run) -> str:
 
 
 def _find(client: MlflowClient, experiment: str, name: str) -> Run:
-    """Return the run with an id, or the newest run with a name. Raise :class:`ComparisonError` if it is not unique."""
+    """Return the run with an id, or the newest run with a name. Raise :class:`InputError` if it is not unique."""
     if re.fullmatch(r"[0-9a-f]{32}", name):
         return _by_id(client, name)
     study, _, run = name.rpartition(":")
     wanted = {"kind": "run", "run": run} | ({"study": study} if study else {})
     if any("'" in value for value in wanted.values()):
-        raise ComparisonError(f"{name!r} is no run: names have no quotation marks")
+        raise InputError(f"{name!r} is no run: names have no quotation marks")
     found = _imported(client, experiment, wanted)
     studies = {run.data.tags["study"] for run in found}
     if not found:
-        raise ComparisonError(f"MLflow has no run {name!r}; {_known(client, experiment, study)}")
+        raise InputError(f"MLflow has no run {name!r}; {_known(client, experiment, study)}")
     if len(studies) > 1:
-        raise ComparisonError(f"{name!r} is a run of several studies, {sorted(studies)}: say STUDY:{run}")
+        raise InputError(f"{name!r} is a run of several studies, {sorted(studies)}: say STUDY:{run}")
     return found[0]
 
 
@@ -163,14 +159,14 @@ def _by_id(client: MlflowClient, id: str) -> Run:
     try:
         return client.get_run(id)
     except MlflowException as error:
-        raise ComparisonError(f"MLflow has no run {id!r}: {error}") from error
+        raise InputError(f"MLflow has no run {id!r}: {error}") from error
 
 
 def _predictions(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.DataFrame]:
     """Download a run's predictions, by test set."""
     known = [Path(file.path).stem for file in client.list_artifacts(run.info.run_id, "predictions")]
     if decoding not in known:
-        raise ComparisonError(f"{run.info.run_name} has no predictions of decoding {decoding!r}; it has: {known}")
+        raise InputError(f"{run.info.run_name} has no predictions of decoding {decoding!r}; it has: {known}")
     with tempfile.TemporaryDirectory() as folder:
         path = client.download_artifacts(run.info.run_id, f"predictions/{decoding}.parquet", folder)
         return {str(test): frame for test, frame in pd.read_parquet(path).groupby("test", sort=False)}
