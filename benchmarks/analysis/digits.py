@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
 from benchmarks.scoring import Asked, Score
@@ -46,7 +45,7 @@ def is_summation(test: TestSet) -> bool:
 
 def drawn_digits(test: TestSet, said: Said) -> np.ndarray:
     """Return (N, K - 1) digits that the steps drew, with -1 for a step that no digit explains."""
-    return _digits(judged(test, readable(test, said)))
+    return _digits(said.scores(test))
 
 
 def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:

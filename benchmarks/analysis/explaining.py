@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.analysis.by_hand import known_test
-from benchmarks.analysis.judging import judged, readable
 from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
@@ -66,7 +65,7 @@ def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
 def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text, Text]:
     """Return the steps, the answer (green if correct), the latents in words and the active
     dimensions of the first question."""
-    score = judged(asked, readable(asked, said))[0]
+    score = said.scores(asked)[0]
     steps, answer = told_apart(said)
     if score.extracted is None:
         steps = steps if len(said.steps[0]) > 1 else []

@@ -13,6 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.engine import autocast
 from benchmarks.evaluation.answering import batches_by_length, generated, method_for_answers, said_ids
+from benchmarks.scoring import Score
+from benchmarks.scoring.by_test import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.base import Example, Method
@@ -31,6 +33,11 @@ class Said:
     steps: list[list[str]]
     tokens: np.ndarray
     trace: dict[str, np.ndarray]
+
+    def scores(self, test: TestSet) -> list[Score]:
+        """Return the scores of the answers, or of all steps if the test set's scorer reads them."""
+        whole = ["\n".join(steps) for steps in self.steps]
+        return judged(test, whole if reads_steps([test.name]) else self.answers)
 
 
 @dataclass(frozen=True)

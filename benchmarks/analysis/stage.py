@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.analysis.digits import digits_of, encoding, explained, is_summation, levels_of, steer
-from benchmarks.analysis.judging import judged
 from benchmarks.analysis.patterns import Patterns, patterns
 from benchmarks.analysis.reading import record_path, steerable_latents
 from benchmarks.analysis.saying import Said, Speaker, evenly
@@ -26,7 +25,7 @@ from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_weights
 from benchmarks.progress import Progress
-from benchmarks.scoring.by_test import reads_steps
+from benchmarks.scoring.by_test import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.errors import InputError

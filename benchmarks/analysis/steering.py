@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from benchmarks.analysis.judging import judged, readable
 from benchmarks.data import TestSet
 from methods.base import ANSWER_MARKER
 from methods.generation import Decoding, Intervention
@@ -37,7 +36,7 @@ def described(test: TestSet, said: Said) -> pd.DataFrame:
             "answer": said.answers,
             "tokens": said.tokens,
             "marked": [ANSWER_MARKER in answer for answer in said.answers],
-            "correct": [score.correct for score in judged(test, readable(test, said))],
+            "correct": [score.correct for score in said.scores(test)],
         }
     )
 

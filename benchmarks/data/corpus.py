@@ -45,9 +45,8 @@ class Corpus:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """(N,) tokens of question, steps and answer together, computed from the offsets of the stored lists."""
-        table = self.dataset.data
-        return list_sizes(table, "question") + self._step_sizes[0] + list_sizes(table, "answer")
+        """(N,) tokens of question, steps and answer together."""
+        return sizes(self._column("question")) + self._step_sizes[0] + sizes(self._column("answer"))
 
     @cached_property
     def chain_lengths(self) -> np.ndarray:
@@ -58,18 +57,20 @@ class Corpus:
     @cached_property
     def _step_sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """(N,) tokens of all steps together, and (N,) numbers of steps."""
-        chunks = self.dataset.data.column("steps").chunks
-        outer = [_offsets(chunk) for chunk in chunks]
-        inner = [_offsets(chunk.values) for chunk in chunks]
-        tokens = [np.diff(starts[bounds]) for bounds, starts in zip(outer, inner, strict=True)]
-        return np.concatenate(tokens).astype(np.int64), np.concatenate([np.diff(bounds) for bounds in outer])
+        steps = self._column("steps")
+        counts, each = sizes(steps), sizes(steps.flatten())
+        of = np.repeat(np.arange(len(counts)), counts)
+        return np.bincount(of, each, len(counts)).astype(np.int64), counts
+
+    def _column(self, name: str) -> Any:
+        return self.dataset.data.column(name).combine_chunks()
 
     @property
     def sha256(self) -> str:
         """A digest of the examples, token by token."""
-        whole = hashlib.sha256("\n".join(self.dataset.data.column("id").to_pylist()).encode())
+        whole = hashlib.sha256("\n".join(self._column("id").to_pylist()).encode())
         for name in ("question", "steps", "answer"):
-            column: Any = self.dataset.data.column(name).combine_chunks()
+            column = self._column(name)
             while isinstance(column, pa.ListArray):
                 whole.update(column.value_lengths().to_numpy().tobytes())
                 column = column.flatten()
@@ -81,13 +82,9 @@ class Corpus:
         return [Example(*row) for row in zip(*(rows[field.name] for field in fields(Example)), strict=True)]
 
 
-def _offsets(array: Any) -> np.ndarray:
-    return array.offsets.to_numpy()
-
-
-def list_sizes(table: Any, column: str) -> np.ndarray:
-    """Return the (N,) numbers of elements of a column of lists."""
-    return np.concatenate([np.diff(_offsets(chunk)) for chunk in table.column(column).chunks]).astype(np.int64)
+def sizes(lists: Any) -> np.ndarray:
+    """Return the (N,) numbers of elements of an array of lists."""
+    return lists.value_lengths().to_numpy().astype(np.int64)
 
 
 @dataclass(frozen=True)

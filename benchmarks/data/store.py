@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from datasets import Dataset, disable_progress_bars, load_from_disk
 
-from benchmarks.data.corpus import TEST, TRAINING, Corpus, list_sizes
+from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
 from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import make_tokenizer
@@ -188,7 +188,7 @@ def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int,
 
     columns = {name: [getattr(record, name) for record in records] for name in TRAINING}
     tokenised = Dataset.from_dict(columns).map(tokenise, batched=True, features=TRAINING, new_fingerprint="tokenised")
-    kept = np.flatnonzero(list_sizes(tokenised.data, "question") <= longest)
+    kept = np.flatnonzero(sizes(tokenised.data.column("question").combine_chunks()) <= longest)
     if not len(kept):
         raise DataError(f"no question of {path.name} has {longest} tokens or fewer; raise `max_question_tokens`")
     tokenised.select(kept).save_to_disk(path)

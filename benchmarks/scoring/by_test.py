@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
 from benchmarks.data import DataError, TestSet, get_dataset
-from benchmarks.scoring import SCORERS, Asked, Scorer
+from benchmarks.scoring import SCORERS, Asked, Score, Scorer
 
 KNOWN = ["question", "gold", "n_steps"]  # the facts about a question that a scorer may use
 SCORES = ["extracted", "correct", "strict", "draws", "choices"]
@@ -33,6 +33,13 @@ def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
 def reads_steps(tests: Iterable[str]) -> bool:
     """Return whether answers must include their steps so that test sets that are answered together can be scored."""
     return any(scorer.reads_steps for scorer in scorers_of(tests).values())
+
+
+def judged(test: TestSet, texts: Sequence[str]) -> list[Score]:
+    """Return the scores of one text per question of a test set: its answer, or all lines if the scorer reads steps."""
+    scorer = scorer_of(test.name)
+    asked = (Asked(*of) for of in zip(test.texts, test.answers, test.n_steps, strict=True))
+    return [scorer.score(text, one) for text, one in zip(texts, asked, strict=True)]
 
 
 def scored(rows: pd.DataFrame, tests: Mapping[str, TestSet]) -> pd.DataFrame:
