@@ -159,6 +159,45 @@ def test_a_warm_start_has_the_same_backbone() -> None:
         parse_study({**MINIMAL, "rows": rows}, "place.yaml")
 
 
+def test_a_row_starts_from_the_one_that_it_names() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "long", "method": "cot_sft", "training": {"epochs": 9}},
+        {"id": "short", "method": "cot_sft"},
+        {"id": "silent", "method": "cot_sft", "options": {"steps": False}},
+        {"id": "coconut", "method": "coconut"},
+    ]
+
+    def start(named: str | None) -> str | None:
+        own = [*rows[:-1], rows[-1] | ({"starts_from": named} if named else {})]
+        return parse_study({**MINIMAL, "rows": own}, "place.yaml").runs["equation/coconut/s0"].starts_from
+
+    with pytest.raises(StudyError, match=r"'coconut' could start from long or short: name one in its `starts_from`"):
+        start(None)
+    assert [start(named) for named in ("long", "silent")] == ["equation/long/s0", "equation/silent/s0"]
+    with pytest.raises(StudyError, match=r"from 'none', but from a row of cot_sft .*: long, short, silent"):
+        start("none")
+    rows[1]["starts_from"] = "long"
+    with pytest.raises(StudyError, match=r"'short' starts from fresh weights: leave out `starts_from`"):
+        start("long")
+
+
+def test_options_that_are_the_default_ones_make_no_other_start() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "cot_sft", "method": "cot_sft", "options": {"steps": True}},
+        {"id": "coconut", "method": "coconut"},
+    ]
+    assert parse_study({**MINIMAL, "rows": rows}, "place.yaml").runs["equation/coconut/s0"].starts_from
+    blocks = [{**MINIMAL["blocks"][0], "options": {"cot_sft": {"steps": False}}}]
+    with pytest.raises(StudyError, match="'coconut' starts from 'cot_sft' with default options"):
+        parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml")
+
+
+def test_rows_of_one_method_have_titles_that_differ() -> None:
+    rows = [{"id": id, "method": "cot_sft"} for id in ("long", "short")]
+    study = parse_study({**MINIMAL, "rows": [*rows, {**rows[0], "id": "own", "title": "Ours"}]}, "place.yaml")
+    assert [study.row_title(row) for row in study.rows] == ["CoT-SFT (long)", "CoT-SFT (short)", "Ours"]
+
+
 def test_default_rows_of_further_studies_are_runs_of_the_main_ones() -> None:
     shared = {name: [id for id, run in load_study(name).sources.items() if run.study != name] for name in shipped()}
     for name in ("ablation", "one_shot", "sweeps", "small_3b", "paper_ablation", "paper_one_shot", "paper_sweeps"):

@@ -275,6 +275,9 @@ class Row(Strict):
     indent: bool = Field(default=False, description="an ablation of the row above")
     control: bool = Field(default=False, description="a control row: shown apart, never ranked")
     backbone: BackboneSpec | None = Field(default=None, description="default: the block's, else the study's")
+    starts_from: Identifier | None = Field(
+        default=None, description="row whose weights it starts from; default: the one with default options"
+    )
     options: dict[str, Any] = {}
     training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
     engine: dict[str, Any] = Field(default={}, description="engine settings that differ from the study's")

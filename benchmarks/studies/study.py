@@ -33,6 +33,7 @@ from benchmarks.studies.specs import (
     TokenizerSpec,
     TrainingSpec,
 )
+from benchmarks.studies.starts import start_row
 from methods.errors import InputError
 from methods.nearest import suggestion
 from methods.registry import get_method
@@ -126,7 +127,9 @@ class Study(Strict):
         return checked(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
 
     def row_title(self, row: Row) -> str:
-        return row.title or get_method(row.method).title
+        """Return a row's title in tables. Rows without one that have a method in common have their ids as well."""
+        twins = [other for other in self.rows if other.method == row.method and not other.title]
+        return row.title or get_method(row.method).title + (f" ({row.id})" if len(twins) > 1 else "")
 
     def rows_of(self, block: Block) -> tuple[Row, ...]:
         """Return the rows that a block has in the tables, in the study's order."""
@@ -150,7 +153,7 @@ class Study(Strict):
         """Return the rows that a row starts from, in order, and the row itself; an empty list if it is skipped."""
         if self.skipped(block, row):
             return []
-        start = self._start_row(block, row)
+        start = start_row(self, block, row)
         return [*(self._chain(block, start) if start else ()), row]
 
     def _spec(self, block: Block, row: Row, seed: int, start: RunSpec | None) -> RunSpec:
@@ -211,26 +214,9 @@ class Study(Strict):
         """Return why a row has no run in a block, or None. A row that starts from a row without a run has none."""
         if reason := get_method(row.method).skip(self.options_of(block, row), self.setting(block, row)):
             return reason
-        start = self._start_row(block, row)
+        start = start_row(self, block, row)
         reason = self.skipped(block, start) if start else None
         return f"it starts from {start.id}, which is left out: {reason}" if start and reason else None
-
-    def _start_row(self, block: Block, child: Row) -> Row | None:
-        """Return the row that ``child`` starts from, if any: a row of another method, with default options and the same
-        backbone. If the study has no such row, make one that no table shows."""
-        method = get_method(child.method).starts_from(self.options_of(block, child))
-        if method is None:
-            return None
-        backbone = self.backbone_of(block, child)
-        own = [row for row in self.rows if row.method == method and not row.options]
-        if same := [row for row in own if self.backbone_of(block, row) == backbone]:
-            return same[0]
-        if method in [row.id for row in self.rows]:
-            raise InputError(
-                f"row {child.id!r} starts from {method!r} with default options and the same backbone, and "
-                f"row {method!r} is another: rename that row"
-            )
-        return Row(id=method, method=method, backbone=backbone)
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
         """Return a block's tests and a row's decodings, without controls of latents if the method has none."""
