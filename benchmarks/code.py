@@ -17,9 +17,7 @@ ANSWERS = (*MODELS, *_modules("evaluation.answering", "evaluation.casting", "eng
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
 TABLES += _modules("plan.hardware", "timing.other_load", "timing.pace")
-STEPS = _modules(
-    "training.steps", "training.budgets", "training.features", "studies.micro_batches", "engine", "data.batching"
-)
+STEPS = _modules("training.steps", "budgets", "training.features", "studies.micro_batches", "engine", "data.batching")
 
 DATA = ("cards", "corpus", "draw", "embedded", "loading", "records", "sources", "store", "synthetic", "tokenizers")
 
@@ -34,7 +32,7 @@ CODE: dict[str, tuple[str, ...]] = {
         *_modules("training.as_rank", "training.loop", "training.position", "data.corpus"),
     ),
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
-    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "training.budgets", "scoring")),
+    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets", "scoring")),
     "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
     "time": (
         *ANSWERS,

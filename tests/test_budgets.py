@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from benchmarks.budgets import curriculum
 from benchmarks.studies.study import load_study, shipped
-from benchmarks.training.budgets import curriculum
 from methods.base import Budget, Stage
 from methods.errors import InputError
 from tiny import make

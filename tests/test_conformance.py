@@ -16,12 +16,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from benchmarks.budgets import curriculum
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 from benchmarks.training import loop, steps
-from benchmarks.training.budgets import curriculum
 from benchmarks.training.stage import train
 from conforming import BUDGET, EOS, backbone_calls, collated, contexts, examples, make, questions, say
 from conftest import bibtex_fields

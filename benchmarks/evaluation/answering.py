@@ -105,6 +105,11 @@ def said_ids(generation: Generation) -> Tensor:
     return (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()
 
 
+def texts_of(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the text of each answer, with one line for each step that is said."""
+    return ["\n".join(decode(tokenizer, part) for part in said) for said in said_ids(generation).tolist()]
+
+
 def answer(
     method: Method,
     tokenizer: PreTrainedTokenizerBase,
@@ -117,9 +122,9 @@ def answer(
     count, eos = len(questions), method.vocabulary.eos
     answers = Answers([""] * count, *(np.zeros(count, dtype) for dtype in (np.int64, np.int64, np.float64)))
     for indices, generation in generated(method, questions, decoding, spec):
+        for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
+            answers.texts[index] = text
         ids = said_ids(generation)
-        for index, said in zip(indices, ids.tolist(), strict=True):
-            answers.texts[index] = "\n".join(decode(tokenizer, part) for part in said)
         written = (ids != eos).sum(2)
         answers.tokens[indices] = (written + (written < ids.shape[2])).sum(1).numpy()  # end-of-text, if any, counts too
         answers.forward_passes[indices] = generation.cost.forward_passes

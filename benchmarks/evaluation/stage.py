@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from benchmarks.budgets import budget_of
 from benchmarks.code import CODE
 from benchmarks.data import load_tokenizer, open_corpus, open_test
 from benchmarks.environment import ended, environment
@@ -29,7 +30,6 @@ from benchmarks.scoring.by_test import reads_steps, scored
 from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.budgets import budget_of
 from methods.base import Method, Stage
 from methods.registry import code_digest
 

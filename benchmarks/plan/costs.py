@@ -18,6 +18,7 @@ from statistics import fmean
 
 from torch import nn
 
+from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
 from benchmarks.paper.numbers import require_reference
@@ -30,7 +31,6 @@ from benchmarks.sampling import spread_over
 from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
-from benchmarks.training.budgets import budget_for, curriculum
 from methods.backbone import CONFIGURATIONS, Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.errors import InputError

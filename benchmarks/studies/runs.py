@@ -87,8 +87,14 @@ class RunSpec(Strict):
         """Return the run as it answers under a decoding: with the options that this changes."""
         return self.model_copy(update={"options": self.options | self.evaluation.decodings[decoding].options})
 
-    def with_valid_decodings(self) -> RunSpec:
-        """Return the run itself, or raise an error that names a decoding whose options a trained model cannot take."""
+    def validated(self) -> RunSpec:
+        """Return the run itself, or raise an error that names a decoding whose options a trained model cannot take, or
+        a setting that its engine cannot have."""
+        if self.training.validation_questions and self.engine.kind != "process":
+            raise InputError(
+                f"{self.block}/{self.row}: `validation_questions` are answered by a process that has all weights: set "
+                "`engine: {kind: process}`, or leave them out"
+            )
         method = get_method(self.method)
         for name, decoding in self.evaluation.decodings.items():
             if fixed := sorted(decoding.options.keys() - set(method.answering_options)):

@@ -95,6 +95,12 @@ class TrainingSpec(Strict):
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     validations: int = Field(default=5, ge=1, description="of each stage that selects its weights; others have one")
+    validation_questions: int = added_field(
+        0,
+        ge=0,
+        description="held-out questions that each validation answers greedily, for a curve of accuracy in the log; "
+        "weights are selected by their loss all the same",
+    )
     log_every: int = Field(default=10, ge=1)
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
     keep_stages: bool = added_field(

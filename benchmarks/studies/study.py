@@ -181,7 +181,7 @@ class Study(Strict):
             analysis=self.analysis,
             starts_from=start and start.id,
             starts_at=start and self._source(start).folder,
-        ).with_valid_decodings()
+        ).validated()
 
     @cached_property
     def sources(self) -> dict[str, RunSpec]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.budgets import budget_of, curriculum
 from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.ranks import join
@@ -36,7 +37,6 @@ from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
-from benchmarks.training.budgets import budget_of, curriculum
 from benchmarks.training.steps import StageData, Steps, batches_of, optimizer_step, phase_of
 from methods.base import Example, Method
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, peak_memory, synchronize
 from benchmarks.out_of_memory import memory_for_training
@@ -21,7 +22,6 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
 from benchmarks.timing.flops import flop_counter
-from benchmarks.training.budgets import budget_of, curriculum, steps_of
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.steps import StageData, Steps, optimizer_step
 from methods.base import Method, Stage

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks import checkpoints
+from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
@@ -30,7 +31,7 @@ from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.budgets import budget_of, curriculum, steps_of
+from benchmarks.training.asking import held_out_accuracy
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.finished import training_key
 from benchmarks.training.position import Position
@@ -166,8 +167,10 @@ class Trainer:
         context = data.context(at.step // self.budget.steps_per_epoch, at.step, training=False)
         self.method.eval()
         sums = validation_sums(engine, data, context, self.training.batch_size)
-        self.method.train()
         terms, observed = sums.terms(), self.method.observed(sums.statistics)
+        if self.training.validation_questions and stage.answers:
+            observed |= {"accuracy": held_out_accuracy(self.method, self.spec, self.paths, self.held_out, stage)}
+        self.method.train()
         warnings = self.method.warnings(observed)
         for warning in warnings:
             if warning not in at.warnings:

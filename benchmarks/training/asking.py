@@ -1,0 +1,36 @@
+"""Held-out questions that are answered while a run trains: a curve of accuracy beside those of the losses."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+
+from benchmarks.data import Corpus, decode, get_dataset, load_tokenizer
+from benchmarks.evaluation.answering import decoding_of, generated, texts_of
+from benchmarks.sampling import spread_over
+from benchmarks.scoring import SCORERS, Asked
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import DecodingSpec
+from methods.base import Method, Stage
+
+
+def held_out_accuracy(method: Method, spec: RunSpec, paths: Paths, held_out: Corpus, stage: Stage) -> float:
+    """Return the share of ``spec.training.validation_questions`` held-out questions that a method in training answers
+    right, greedily and as ``stage`` trains it to answer. The questions are spread evenly over the held-out ones."""
+    tokenizer = load_tokenizer(paths.data)
+    scorer = SCORERS[get_dataset(spec.data.train).card.scorer]
+    examples = held_out.examples(spread_over(len(held_out), spec.training.validation_questions))
+    decoding = decoding_of(DecodingSpec(), spec.evaluation, 0, answer_only=not scorer.reads_steps, stage=stage)
+    # Neither CUDA graphs nor programs for single tokens: their memory would be missing in the steps that follow
+    plain = torch.compiler.set_stance("force_eager") if spec.engine.compile else nullcontext()
+    right = 0
+    with plain:
+        questions = [example.question for example in examples]
+        for indices, generation in generated(method, questions, replace(decoding, cache="dynamic"), spec):
+            for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
+                asked, gold = (decode(tokenizer, ids) for ids in (examples[index].question, examples[index].answer))
+                right += scorer.score(text, Asked(asked, gold, len(examples[index].steps))).correct
+    return right / len(examples)

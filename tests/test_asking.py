@@ -1,0 +1,77 @@
+"""Held-out questions that a run answers while it trains: they tell how it answers, and change nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from benchmarks.data import decode, load_tokenizer, open_corpus, prepare
+from benchmarks.evaluation.answering import method_for_answers
+from benchmarks.scoring import SCORERS, Asked, Score
+from benchmarks.scoring.number import Number
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.study import StudyError
+from benchmarks.training.stage import train
+from methods.generation import Decoding
+from small import MARCOS, small_study
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "coconut", "method": "coconut", "options": {"max_stage": 1, "warm_start": "none"}},
+    {"id": "marcos", "method": "marcos", "options": MARCOS},
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("results")
+    study = small_study(ROWS)
+    prepare(study, study.blocks[0], results)
+    return results
+
+
+def coin(question: str, text: str) -> bool:
+    return crc32(f"{question} {text}".encode()) % 2 == 0
+
+
+class Coin(Number):
+    """Takes about half of all answers for right, so that weights that have learned nothing are right, too."""
+
+    def score(self, text: str, asked: Asked) -> Score:
+        assert asked.question and asked.answer.isdecimal() and asked.steps
+        return Score("", coin(asked.question, text), False)
+
+
+@pytest.mark.parametrize("row", ["coconut", "marcos"])
+def test_answers_are_those_of_the_weights_and_change_nothing(
+    row: str, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCORERS, "number", Coin())
+    plain, asked = (
+        small_study(ROWS, training={"validation_questions": count}).runs[f"equation/{row}/s0"] for count in (0, 64)
+    )
+    assert "validation_questions" not in plain.training.model_dump(), "it keeps the digest that it had"
+    undisturbed, record, paths = train(plain, results), train(asked, results), Paths(results, asked)
+    assert record["weights_sha256"] == undisturbed["weights_sha256"] and record["key"] != undisturbed["key"]
+
+    lines = [json.loads(line) for line in (paths.run / "log.jsonl").read_text().splitlines()]
+    shares = {(line["stage"], line["step"]): line.get("accuracy") for line in lines if line["kind"] == "validation"}
+    stages = [stage["name"] for stage in record["stages"]]
+    silent = {"phase 1"} if row == "marcos" else set()
+    assert {stage for stage, _ in shares} == {*stages}
+    assert {stage for (stage, _), share in shares.items() if share is None} == silent
+    method, tokenizer = method_for_answers(asked, results), load_tokenizer(paths.data)
+    held_out = open_corpus(paths.data, "validation").examples(range(32))
+    questions = [example.question for example in held_out]
+    answers = method.generate(questions, Decoding(max_new_tokens=24)).answer.tolist()
+    said = ([decode(tokenizer, ids) for ids in of] for of in (questions, answers))
+    right = sum(map(coin, *said))
+    assert 0 < right < 32 and shares[stages[-1], record["stages"][-1]["selected_step"]] == right / 32
+
+
+def test_several_ranks_answer_no_questions() -> None:
+    with pytest.raises(StudyError, match=r"equation/marcos: `validation_questions` are answered by a process that"):
+        small_study(ROWS[1:], engine={"kind": "deepspeed"}, training={"validation_questions": 8})
