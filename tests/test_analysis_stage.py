@@ -30,7 +30,7 @@ from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.locks import Locked, RunLock
 from benchmarks.models import build_method, trained_weights
-from benchmarks.records.results import Collected
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
@@ -206,7 +206,7 @@ def test_digits_without_a_dimension_are_none_of_ten(
     assert "steering" not in analysis.record.files
     assert MEASURES["own_dimensions"](analysis) == 0.0 and MEASURES["steering"](analysis) is None
     assert len(clique_effects(analysis)) == (4 if last else 1), "as it is, and three values of a clique if there is one"
-    figure, canvas = EncodingFigure(rs, tmp_path, Collected(study=rs.name, runs={}, data={})), Canvas()
+    figure, canvas = EncodingFigure(StudyRecords(rs, tmp_path, {}, {})), Canvas()
     data = figure.data()
     figure.draw(canvas, data)
     assert set(data["part"]) == {"encoding"} and [axes.axison for axes in canvas.axes[:2]] == [True, False]

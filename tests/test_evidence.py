@@ -17,6 +17,7 @@ from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.paper.claims import PaperCell, judge, load_claims
 from benchmarks.records import results
 from benchmarks.records.results import load_collected
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.studies.rendered import Table
 from benchmarks.studies.study import Study, load_study
@@ -40,6 +41,11 @@ def made(**changes: Any) -> Study:
     return study(**{"rows": ROWS, "evaluation": tests} | changes)
 
 
+def evidence(*studies: Study, folder: Path) -> Records:
+    known = [load_collected(each, folder) for each in studies]
+    return Records([(records, summarise(records, ["default"])) for records in known])
+
+
 def row(text: str, sentence: str) -> list[str]:
     line = next(line for line in text.splitlines() if line.startswith(f"| {sentence}"))
     return [cell.strip() for cell in line.strip("|").split("|")]
@@ -60,7 +66,7 @@ def test_training_is_compared_in_gpu_time(tmp_path: Path) -> None:
         ours, folder = made(rows=[*ROWS[:2], ROWS[2] | {"engine": engine}]), tmp_path / str(len(both))
         fabricate(ours, folder, SHARES)
         results.collect(ours, folder)
-        records = Records([(ours, summarise(ours, load_collected(ours, folder), folder, ["default"]))], folder)
+        records = evidence(ours, folder=folder)
         cell = PaperCell("main_0.5b", "equation", "marcos", "gsm8k")
         both.append((records.value(cell, "train"), records.value(cell, "accuracy")))
     (seconds, accuracy), (gpu_seconds, same) = both
@@ -72,7 +78,7 @@ def test_a_warm_start_counts_with_its_own_ranks(tmp_path: Path) -> None:
     ours = made(rows=rows)
     fabricate(ours, tmp_path, SHARES)
     results.collect(ours, tmp_path)
-    records = Records([(ours, summarise(ours, load_collected(ours, tmp_path), tmp_path, ["default"]))], tmp_path)
+    records = evidence(ours, folder=tmp_path)
     cells = [PaperCell("main_0.5b", "equation", row, "gsm8k") for row in ("cot_sft", "coconut")]
     assert [records.value(cell, "train") for cell in cells] == [12.5, 12.5 + 4 * 12.5]
 
@@ -134,8 +140,8 @@ def test_analyses_stand_beside_what_the_text_says(tmp_path: Path) -> None:
         assert row(text, says)[5:7] == [f"{shown} (fake:text/marcos/s0)", verdict]
         assert ("a size, and the setting is not" in row(text, says)[7]) == (verdict == "not comparable")
     assert float(row(text, "a clique of dimensions")[5].split()[0]) == 12.5
-    papers = Records([], tmp_path)
-    papers.studies = [ours.model_copy(update={"paper": "main_0.5b"})]
+    papers = Records([])
+    papers.studies = [StudyRecords(ours.model_copy(update={"paper": "main_0.5b"}), tmp_path, {}, {})]
     assert judge(CLAIMS["steering"], papers, papers.in_papers_setting(CLAIMS["steering"])).verdict == "not held"
     assert judge(CLAIMS["one_to_one"], papers, papers.in_papers_setting(CLAIMS["one_to_one"])).verdict == "held"
 
@@ -178,11 +184,9 @@ def test_answers_that_all_have_the_marker_say_so(tmp_path: Path) -> None:
 def test_hits_by_the_habit_of_repeating_are_no_evidence(tmp_path: Path) -> None:
     long = load_study("long_range")
     with_draws(long, tmp_path, {"1": 1})
-    summary = summarise(long, load_collected(long, tmp_path), tmp_path, ["default"])
-    records = Records([(long, summary)], tmp_path)
-    assert judge(CLAIMS["no_bottleneck"], records).verdict == "held"
+    assert judge(CLAIMS["no_bottleneck"], evidence(long, folder=tmp_path)).verdict == "held"
     repeating(long, tmp_path, "k16/marcos/s0")
-    found = judge(CLAIMS["no_bottleneck"], records)
+    found = judge(CLAIMS["no_bottleneck"], evidence(long, folder=tmp_path))
     assert found.verdict == "not comparable" and found.why.endswith("% do: no evidence of memory") and found.values
 
 
@@ -202,7 +206,7 @@ def tasks(folder: Path, shares: tuple[float, float], **rs: Any) -> Records:
     for spec, share in zip(ours.runs.values(), shares, strict=True):
         fabricate_run(spec, folder / ours.name, (share,))
     results.collect(ours, folder)
-    return Records([(ours, summarise(ours, load_collected(ours, folder), folder, ["default"]))], folder)
+    return evidence(ours, folder=folder)
 
 
 def test_tasks_are_not_compared_by_models_that_are_not_built_alike(tmp_path: Path) -> None:
@@ -231,8 +235,7 @@ def test_rows_of_two_studies_have_no_paired_test(tmp_path: Path) -> None:
     for each in studies:
         fabricate(each, tmp_path, {"icot_si": (0.2,) * 3, "marcos_one_shot": (0.8, 0.8, 0.22)})
         results.collect(each, tmp_path)
-    known = [(each, summarise(each, load_collected(each, tmp_path), tmp_path, ["default"])) for each in studies]
-    found = judge(CLAIMS["nar"].model_copy(update={"at_least": 0.1}), Records(known, tmp_path))
+    found = judge(CLAIMS["nar"].model_copy(update={"at_least": 0.1}), evidence(*studies, folder=tmp_path))
     assert [value.sure for value in found.values] == [True, True, False] and found.verdict == "not held"
     assert found.why.endswith("different studies, so no paired test")
 
@@ -252,8 +255,7 @@ def test_too_few_trainings_separate_nothing(tmp_path: Path) -> None:
     for seed in (1, 2):
         (tmp_path / f"fake/runs/equation/codi/s{seed}/evaluate.json").unlink()
     results.collect(several, tmp_path)
-    summary = summarise(several, load_collected(several, tmp_path), tmp_path, ["default"])
-    records = Records([(several, summary)], tmp_path)
+    records = evidence(several, folder=tmp_path)
     marcos, codi, sft = (PaperCell("main_0.5b", "equation", row, "gsm8k") for row in ("marcos", "codi", "cot_sft"))
     assert (records.separated(marcos, sft), records.unpaired(marcos, sft)) == (True, None)
     assert records.separated(marcos, codi) is False
@@ -306,8 +308,8 @@ def test_a_length_is_compared_with_that_length_alone(tmp_path: Path) -> None:
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
     evaluation = {"tests": tests, "decodings": {"default": {"seeds": 1}}}
     long = made(blocks=blocks, rows=rows, tables=["longrange", "claims"], evaluation=evaluation)
-    records = Records([], tmp_path)
-    records.by_table["long_range"] = [(long, cast(Summary, None))]
+    records = Records([])
+    records.by_table["long_range"] = [(StudyRecords(long, tmp_path, {}, {}), cast(Summary, None))]
     assert counterparts("long_range", long) == {"k16": "copy_k16"}
     found = judge(CLAIMS["long_range"], records)
     assert (found.verdict, found.why) == ("not comparable", "K=32 and K=64: not run with these rows")
@@ -322,7 +324,7 @@ def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest
     other = made(name="other", tables=["ablation"], rows=rows)
     main = made(beside=["other", "never_run"])
     known = {"other": other, "never_run": made(name="never_run")}
-    monkeypatch.setattr("benchmarks.tables.render.load_study", known.__getitem__)
+    monkeypatch.setattr("benchmarks.tables.claims.load_study", known.__getitem__)
     for each in (main, other):
         fabricate(each, tmp_path, {**SHARES, "marcos_causal": (0.1, 0.1, 0.9)})
         if each is other:

@@ -49,7 +49,7 @@ def made(**changes: Any) -> Study:
 def drawing(made: Study, folder: Path) -> SweepsFigure:
     fabricate(made, folder, {})
     results.collect(made, folder)
-    return SweepsFigure.of(made, folder)
+    return SweepsFigure(results.load_collected(made, folder))
 
 
 def test_a_point_is_a_row_that_differs_in_one_number(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_bars_cover_other_trainings_where_there_are_several(tmp_path: Path, seed
     drawing(ours, tmp_path)
     several = len(seeds) > 1
     for kind in (SweepsFigure, StepsFigure):
-        figure = kind.of(ours, tmp_path)
+        figure = kind(results.load_collected(ours, tmp_path))
         text = " ".join(" ".join(figure.caption(figure.data())).split())
         assert ("95 % interval over questions and trainings." in text) == several
         assert ("they do not cover" in text) == (kind is SweepsFigure and not several)
@@ -115,7 +115,7 @@ def test_a_point_whose_r_is_dead_is_hollow(tmp_path: Path) -> None:
     path = tmp_path / "fake/runs/equation/shallow_16/s0/train.json"
     write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
     results.collect(ours, tmp_path)
-    figure, canvas = SweepsFigure.of(ours, tmp_path), Canvas(layout="constrained")
+    figure, canvas = SweepsFigure(results.load_collected(ours, tmp_path)), Canvas(layout="constrained")
     data = figure.data()
     assert set(data.loc[data["dead"], "row"]) == {"shallow_16"}
     assert data["dead"].to_numpy().sum() == 3  # one per test set

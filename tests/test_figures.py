@@ -22,13 +22,13 @@ from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.figures.style import GREY, log_axis, styled
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from benchmarks.records import results
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.rendered import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
 
 OTHERS = (Figure.copied, Figure.sweeps)  # each needs a study of its own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
-NO_RECORDS = results.Collected(study="fake", runs={}, data={})
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +103,14 @@ def test_accuracy_by_steps_covers_all_questions(files: dict[Figure, dict[str, Pa
 
 
 def test_an_ablation_is_named_after_its_row(folder: Path) -> None:
-    drawing = ParetoFigure.of(study(), folder)
+    drawing = ParetoFigure(results.load_collected(study(), folder))
     assert [drawing.row_name(row) for row in study().rows] == ["CoT-SFT", "MarCos", "MarCos w/o R", "Gold answers"]
 
 
 def test_a_method_has_one_colour_in_all_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The colour depends neither on the rows above nor on other installed packages."""
     studies = study(), study(rows=[{"id": "mine", "method": "marcos"}, *ROWS])
-    first, other = (ParetoFigure(made, folder, NO_RECORDS) for made in studies)
+    first, other = (ParetoFigure(StudyRecords(made, folder, {}, {})) for made in studies)
     cot, plain, ablated, oracle = map(first.look, first.study.rows)
     assert [plain, cot, oracle] == list(map(other.look, other.study.rows))
     assert len({(one["color"], one["marker"]) for one in (cot, plain, ablated, oracle)}) == 4
@@ -140,7 +140,7 @@ def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
         paths.append(tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json")
     dead = {"active": 0, "frequent": [], "clique": []}
     write_json(paths[0], read_json(paths[0]) | dead)
-    drawing = InterventionFigure.of(plain, tmp_path)
+    drawing = InterventionFigure(results.load_collected(plain, tmp_path))
     data = drawing.data()
     assert set(data["block"]) == {"equation"}
     drawing.draw(Canvas(layout="constrained"), data)
@@ -148,7 +148,7 @@ def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
     for path in paths:
         write_json(path, read_json(path) | dead)
     with pytest.raises(NothingToDraw, match="no dimension of R is ever active"):
-        InterventionFigure.of(plain, tmp_path).data()
+        InterventionFigure(results.load_collected(plain, tmp_path)).data()
 
 
 def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
         fabricate_analysis(spec, tmp_path)
     path = tmp_path / "fake/runs/text/marcos/s0/analysis/analysis.json"
     write_json(path, read_json(path) | {"frequent": [0], "clique": [0]})
-    drawing, canvas = InterventionFigure.of(plain, tmp_path), Canvas(layout="constrained")
+    drawing, canvas = InterventionFigure(results.load_collected(plain, tmp_path)), Canvas(layout="constrained")
     drawing.draw(canvas, drawing.data())
     said = ["only dimension 0\nis often active" in [text.get_text() for text in axes.texts] for axes in canvas.axes]
     assert said == [True, False, True, *[False] * (len(said) - 3)]
@@ -179,7 +179,7 @@ def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> 
 
 
 def test_columns_of_cases_have_headers(folder: Path) -> None:
-    drawing, canvas = CasesFigure.of(study(), folder), Canvas()
+    drawing, canvas = CasesFigure(results.load_collected(study(), folder)), Canvas()
     drawing.draw(canvas, drawing.data())
     texts = [text.get_text() for text in canvas.axes[0].texts]
     assert texts.count("as it is") == texts.count("set by hand") == 2  # one case per block
@@ -204,7 +204,7 @@ def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path
     record = read_json(path.with_name("analysis.json"))
     record["files"]["interventions"] = sha256(path)
     write_json(path.with_name("analysis.json"), record)
-    data = CasesFigure.of(plain, tmp_path).data()
+    data = CasesFigure(results.load_collected(plain, tmp_path)).data()
     (line,) = data.loc[data["block"] == "text"].to_dict("records")
     assert (line["setting"], line["after"], line["changed"], line["n"]) == ("4, 9, 17 = 0", "a b c d", 3, 5)
 
@@ -271,7 +271,7 @@ def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -
             del record["files"]["steering"]
         write_json(path, record)
     results.collect(made, tmp_path)
-    drawing, canvas = EncodingFigure.of(made, tmp_path), Canvas(layout="constrained")
+    drawing, canvas = EncodingFigure(results.load_collected(made, tmp_path)), Canvas(layout="constrained")
     data = drawing.data()
     drawing.draw(canvas, data)
     hatched = [patch for axes in canvas.axes for patch in axes.patches if patch.get_hatch()]
@@ -290,7 +290,7 @@ def test_a_run_of_another_study_is_named_as_in_this_one(tmp_path: Path, monkeypa
     for _, _, spec in analysed(ours):
         assert (spec.study, spec.row) == ("fake", "marcos")
         fabricate_analysis(spec, tmp_path)
-    drawing = CalibrationFigure(ours, tmp_path, NO_RECORDS)
+    drawing = CalibrationFigure(StudyRecords(ours, tmp_path, {}, {}))
     titles = [drawing.block_title(analysis) for analysis in drawing.analyses]
     assert titles == ["Mine, training data: text", "Mine, training data: equation"]
 
@@ -309,7 +309,7 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
         record = read_json(path.parents[1] / "evaluate.json")
         write_json(path.parents[1] / "evaluate.json", record | {"predictions": {"default": sha256(path)}})
     results.collect(made, tmp_path)
-    _assert_labels_fit(CopiedFigure.of(made, tmp_path))
+    _assert_labels_fit(CopiedFigure(results.load_collected(made, tmp_path)))
     paths = render(made, tmp_path, Figure.copied)
     frame = pd.read_csv(paths[2])
     assert set(frame["test"]) == {"copy_k16", "copy_k4"} and set(frame["n"]) == {200} and set(frame["copies"]) == {180}

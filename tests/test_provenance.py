@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchmarks.records import results
 from benchmarks.records.provenance import provenance
-from benchmarks.records.results import Collected, load_collected
+from benchmarks.records.results import load_collected
+from benchmarks.records.study_records import StudyRecords
 from fabricate import fabricate
 from test_tables import contents, study
 
@@ -17,15 +18,15 @@ def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
     made = study(rows=rows)
     fabricate(made, tmp_path)
     results.collect(made, tmp_path)
-    collected = load_collected(made, tmp_path)
-    assert set(provenance(made, collected)["Training, text"].split("; ")) == {
+    records = load_collected(made, tmp_path)
+    assert set(provenance(records)["Training, text"].split("; ")) == {
         "cot: 2.5 epochs in batches of 8, learning rate 0.0001",
         "coconut: 2.5 epochs in batches of 256, learning rate 0.0001 after cot",
     }
-    for run in collected.runs.values():
+    for run in records.runs.values():
         assert run.train
         run.train.stages[0].epochs = None  # missing in older records
-    assert "Training, text" not in provenance(made, collected)
+    assert "Training, text" not in provenance(records)
 
 
 def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_path: Path) -> None:
@@ -47,9 +48,8 @@ def test_the_foot_says_what_steps_were_computed_on(tmp_path: Path) -> None:
     engine |= {"offload": "optimizer"}
     cut = {"micro_tokens": 2000, "activation_checkpointing": True, "compile": True}
     rows = [{"id": "cot", "method": "cot_sft", "engine": engine}, {"id": "marcos", "method": "marcos", "engine": cut}]
-    nothing = Collected(study="fake", runs={}, data={})
-    assert provenance(study(), nothing)["Engine"] == "one process, float32"
-    assert provenance(study(rows=rows), nothing)["Engine"] == (
+    assert provenance(StudyRecords(study(), Path(), {}, {}))["Engine"] == "one process, float32"
+    assert provenance(StudyRecords(study(rows=rows), Path(), {}, {}))["Engine"] == (
         "cot: 4 ranks of DeepSpeed, ZeRO 2, bfloat16, micro-batches of 8, optimizer states in CPU memory; "
         "marcos: one process, float32, cut to 2,000 tokens by the longest row, activations computed again, compiled"
     )

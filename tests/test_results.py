@@ -145,7 +145,7 @@ def test_written_files(fake: tuple[Study, Path]) -> None:
     frame = results.collect(made, folder)
     assert len(pd.read_csv(folder / "fake" / "frame.csv")) == len(frame)
     loaded = results.load_collected(made, folder)
-    pd.testing.assert_frame_equal(results.to_frame(made, loaded), frame)
+    pd.testing.assert_frame_equal(results.to_frame(loaded), frame)
     assert loaded.runs["text/cot/s0"].train is not None
     assert loaded.data["text"]["overlaps"]["alpha"]["shared_with_train"] == 20
 

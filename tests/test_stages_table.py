@@ -140,8 +140,8 @@ def test_mlflow_has_accuracies_at_the_steps_that_stages_end_with(tmp_path: Path)
     ours = curricula()
     fabricate(ours, tmp_path, SHARES)
     results.collect(ours, tmp_path)
-    collected = results.load_collected(ours, tmp_path)
-    logged = importer._Importer(None, "", "", ours, collected, tmp_path, "")._results("text/coconut/s0", 0)  # type: ignore
+    records = results.load_collected(ours, tmp_path)
+    logged = importer._Importer(None, "", "", records, "")._results("text/coconut/s0", 0)  # type: ignore
     found = [(metric.step, metric.value) for metric in logged if metric.key == "accuracy_by_stage/beta"]
     assert [step for step, _ in found] == [100, 200, 300]
     assert [value for _, value in found] == pytest.approx([0.16, 0.48, 0.8], abs=0.08)

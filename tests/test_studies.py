@@ -133,6 +133,8 @@ def test_a_block_has_runs_of_the_rows_that_are_for_it() -> None:
     ids = [run_id(block, row, seed) for block, own in found.items() for row in own for seed in (0, 7)]
     assert list(study.runs) == ids and ids[-1] == "other/more/s7"
     assert [row_of(id) for id in ids] == [run.row for run in study.runs.values()]
+    assert [run.id for run in study.trainings("other", "more")] == ["other/more/s0", "other/more/s7"]
+    assert study.trainings("equation", "more") == []
 
 
 def test_a_budget_takes_the_place_of_an_earlier_one() -> None:

@@ -15,7 +15,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.paper.numbers import paper_table, paper_tables
 from benchmarks.records import results
 from benchmarks.records.provenance import provenance
-from benchmarks.records.results import Collected
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.scoring import SCORERS
 from benchmarks.studies.study import Study
 from benchmarks.tables.cells import timed
@@ -234,8 +234,7 @@ def test_details(files: dict[str, str]) -> None:
     ],
 )
 def test_the_model_is_told_with_all_that_a_study_changes(changes: dict[str, Any], model: str) -> None:
-    made = study(**changes)
-    assert provenance(made, Collected(study=made.name, runs={}, data={}))["Model"].startswith(model)
+    assert provenance(StudyRecords(study(**changes), Path(), {}, {}))["Model"].startswith(model)
 
 
 def test_footer(files: dict[str, str]) -> None:

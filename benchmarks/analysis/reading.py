@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from benchmarks.files import BrokenRecord, read_json, read_parquet
 from benchmarks.records.schema import first_problem, read_records
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.runs import RunSpec, run_id
+from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
 from methods.registry import get_method
@@ -82,8 +82,8 @@ def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
     latents can be set by hand."""
     found = []
     for block in study.blocks:
-        rows = [(row, run_id(block.id, row.id, study.seeds[0])) for row in study.rows_of(block) if not row.control]
-        runs = [(row, study.sources[run]) for row, run in rows if run in study.sources]
+        rows = [row for row in study.rows_of(block) if not row.control]
+        runs = [(row, study.sources[run.id]) for row in rows for run in study.trainings(block.id, row.id)[:1]]
         found += [(block, row, spec) for row, spec in runs if steerable_latents(spec)][:1]
     return found
 

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
 from benchmarks.records.statistics import FEWEST
-from benchmarks.records.summary import answers
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.studies.specs import Block, Row
@@ -52,7 +51,7 @@ class CopiedFigure(Drawing):
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         if not any(map(is_copy, self.study.tests_of(block))):
             return
-        every = answers(self.study, self.collected.runs, self.results, block.id, row.id, "default", COLUMNS)
+        every = self.records.answers(block.id, row.id, "default", COLUMNS)
         if every is None:
             return
         for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.style import GREY, PAGE, colour, marker, shade
-from benchmarks.records.provenance import titles
-from benchmarks.records.results import Collected, load_collected
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.studies.specs import Row
 from benchmarks.studies.study import Study
@@ -32,14 +31,11 @@ class NothingToDraw(InputError):
 class Drawing(ABC):
     """One figure of one study: a frame with its numbers, the drawing of the frame, and the caption."""
 
-    study: Study
-    results: Path
-    collected: Collected
+    records: StudyRecords
 
-    @classmethod
-    def of(cls, study: Study, results: Path) -> Self:
-        """Return the figure of a study's collected records."""
-        return cls(study, results, load_collected(study, results))
+    @property
+    def study(self) -> Study:
+        return self.records.study
 
     @classmethod
     def needs(cls, study: Study, results: Path) -> list[Path]:
@@ -64,7 +60,7 @@ class Drawing(ABC):
 
     @cached_property
     def summary(self) -> Summary:
-        return summarise(self.study, self.collected, self.results, ["default"])
+        return summarise(self.records, ["default"])
 
     @property
     def and_trainings(self) -> str:
@@ -72,7 +68,7 @@ class Drawing(ABC):
         return " and trainings" if len(self.study.seeds) > 1 else ""
 
     def test_title(self, test: str) -> str:
-        return titles(self.collected).get(test, test)
+        return self.records.test_title(test)
 
     def row_name(self, row: Row) -> str:
         """Return a row's title for use outside a table, where an ablation also needs the title of its parent row."""

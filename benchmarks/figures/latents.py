@@ -19,7 +19,7 @@ class LatentsFigure(Drawing):
 
     @cached_property
     def analyses(self) -> list[Analysis]:
-        found = [read_analysis(block, row, spec, self.results) for block, row, spec in analysed(self.study)]
+        found = [read_analysis(block, row, spec, self.records.results) for block, row, spec in analysed(self.study)]
         if not found:
             raise NothingToDraw(f"no row of {self.study.name} has latents that can be set by hand")
         return found

@@ -19,6 +19,7 @@ from benchmarks.figures.style import styled
 from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import replacing, write_text
 from benchmarks.records.provenance import provenance
+from benchmarks.records.results import load_collected
 from benchmarks.studies.rendered import Figure
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import markdown_footer
@@ -39,7 +40,7 @@ METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that
 
 def render(study: Study, results: Path, figure: Figure) -> list[Path]:
     """Write a figure's four files, the caption last, and return their paths."""
-    drawing = DRAWINGS[figure].of(study, results)
+    drawing = DRAWINGS[figure](load_collected(study, results))
     data = drawing.data()
     target = results / study.name / "figures" / figure
     paths = [target.with_suffix(f".{ending}") for ending in ("png", "pdf", "csv", "md")]
@@ -53,5 +54,5 @@ def render(study: Study, results: Path, figure: Figure) -> list[Path]:
     write_text(paths[2], data.to_csv(index=False))
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in drawing.caption(data))
     parts = [f"# {drawing.title}", f"![{drawing.title}]({figure}.png)", text]
-    write_text(paths[3], "\n\n".join([*parts, markdown_footer(provenance(study, drawing.collected))]) + "\n")
+    write_text(paths[3], "\n\n".join([*parts, markdown_footer(provenance(drawing.records))]) + "\n")
     return paths

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
-from benchmarks.records.summary import answers
 from benchmarks.studies.specs import Block, Row
 
 COLUMNS = ("test", "id", "same_as", "seed", "correct", "n_steps")
@@ -33,7 +32,7 @@ class StepsFigure(Drawing):
         return pd.DataFrame(lines)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
-        found = answers(self.study, self.collected.runs, self.results, block.id, row.id, "default", COLUMNS)
+        found = self.records.answers(block.id, row.id, "default", COLUMNS)
         if found is None:
             return
         known = found.dropna(subset="n_steps")

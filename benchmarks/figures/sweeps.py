@@ -13,7 +13,6 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
 from benchmarks.figures.style import GREY, colour, marker
 from benchmarks.records.summary import dead
-from benchmarks.studies.runs import run_id
 from benchmarks.studies.specs import Block, Row
 from methods.registry import get_method
 
@@ -55,12 +54,14 @@ class SweepsFigure(Drawing):
 
     def _trained_alike(self, row: Row) -> bool:
         """Return whether a row is of the first row's method and has its training and backbone in each block."""
-        runs, seed = self.study.runs, self.study.seeds[0]
+        runs = self.study.trainings
         pairs = [
-            [runs.get(run_id(block.id, id, seed)) for id in (row.id, self.default.id)] for block in self.study.blocks
+            pair
+            for block in self.study.blocks
+            for pair in zip(runs(block.id, row.id), runs(block.id, self.default.id), strict=False)  # none if skipped
         ]
         return row.method == self.default.method and all(
-            (own.training, own.backbone) == (first.training, first.backbone) for own, first in pairs if own and first
+            (own.training, own.backbone) == (first.training, first.backbone) for own, first in pairs
         )
 
     def _points(self) -> Iterator[tuple[str, float, Row]]:
@@ -128,7 +129,7 @@ class SweepsFigure(Drawing):
         questions{self.and_trainings}{once}. Values are evenly spaced, and lines only guide the eye."""
         yield """Larger values of an option also mean more parameters or longer sequences, so a change need not be due
         to the option alone. The paper prints no numbers for its figure."""
-        titles = {row.id: self.study.row_title(row) for row in self.study.rows}
+        titles = self.study.row_titles
         points = data.loc[data["dead"]].drop_duplicates(["block", "row"]).to_dict("records")
         if hollow := [f"{titles[line['row']]} ({self.study.block(line['block']).title})" for line in points]:
             yield f"""Hollow: R was dead when training ended, so that the point shows a model without R:

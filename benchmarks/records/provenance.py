@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.records.results import Collected
 from benchmarks.records.schema import TrainRecord
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import BackboneSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study
@@ -20,22 +20,16 @@ OFFLOADED = {
 VERSIONS = ("python", "torch", "transformers", "datasets", "deepspeed")
 
 
-def titles(collected: Collected) -> dict[str, str]:
-    """Return the data sets' titles by name, from the dataset cards that were recorded when the data were prepared."""
-    cards = {name: card for data in collected.data.values() for name, card in data.get("cards", {}).items()}
-    return {name: card["title"] for name, card in cards.items() if "title" in card}
-
-
-def environments(collected: Collected) -> list[dict[str, Any]]:
+def environments(records: StudyRecords) -> list[dict[str, Any]]:
     """Return the environments of all usable records, and those that produced answers which were only scored later."""
-    own = [record.environment for run in collected.runs.values() for record in run.stages.values()]
-    earlier = [made for run in collected.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
+    own = [record.environment for run in records.runs.values() for record in run.stages.values()]
+    earlier = [made for run in records.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
     return own + earlier
 
 
-def provenance(study: Study, collected: Collected) -> dict[str, str]:
+def provenance(records: StudyRecords) -> dict[str, str]:
     """Return the labels and texts of a table's footer."""
-    found = environments(collected)
+    study, found = records.study, environments(records)
     decodings = [f"{name}: {spec.seeds} where anything is drawn" for name, spec in study.evaluation.decodings.items()]
     lines = {"Study": f"{study.name}. {study.description}".strip()}
     if study.deviations:
@@ -49,37 +43,38 @@ def provenance(study: Study, collected: Collected) -> dict[str, str]:
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(commit_of, found))) or "unknown",
-        **_other_code(collected),
+        **_other_code(records),
         "Engine": "; ".join(_grouped(study, lambda spec: on_engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
     }
     for block in study.blocks:
-        data = collected.data.get(block.id, {})
+        data = records.data.get(block.id, {})
         lines[f"Data, {block.id}"] = "; ".join(_data(data)) or "not prepared"
-        if budgets := "; ".join(_budgets(study, collected, block.id)):
+        if budgets := "; ".join(_budgets(records, block.id)):
             count = f"{data['counts']['train']:,} examples; " if "counts" in data else ""
             lines[f"Training, {block.id}"] = count + budgets
     return lines
 
 
-def in_short(study: Study, collected: Collected) -> str:
+def in_short(records: StudyRecords) -> str:
     """Return a study's models and commits, for another study's table that shows its numbers as well.
 
     The study's own tables give its full provenance.
     """
-    return f"{'; '.join(_models(study))}; commit {'; '.join(_distinct(map(commit_of, environments(collected))))}"
+    commits = _distinct(map(commit_of, environments(records)))
+    return f"{'; '.join(_models(records.study))}; commit {'; '.join(commits)}"
 
 
-def _budgets(study: Study, collected: Collected, block: str) -> Iterator[str]:
+def _budgets(records: StudyRecords, block: str) -> Iterator[str]:
     """Yield the training budgets of a block's rows."""
 
     def budget(spec: RunSpec) -> str | None:
-        record = collected.runs[spec.id].train if spec.id in collected.runs else None
+        record = records.runs[spec.id].train if spec.id in records.runs else None
         told = record and record.stages and all(stage.epochs for stage in record.stages)
         return _budget(spec, record) if record and told and spec.block == block else None
 
-    return _grouped(study, budget)
+    return _grouped(records.study, budget)
 
 
 def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterator[str]:
@@ -156,10 +151,10 @@ def commit_of(environment: dict[str, Any]) -> str:
     return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")
 
 
-def _other_code(collected: Collected) -> dict[str, str]:
+def _other_code(records: StudyRecords) -> dict[str, str]:
     """Name the runs whose method was edited between their stages. Older records do not store a hash of the code."""
     edited = []
-    for id, run in collected.runs.items():
+    for id, run in records.runs.items():
         codes = {record.environment.get("code") for record in run.stages.values()}
         if len(codes - {None}) > 1:
             edited.append(id)

@@ -17,9 +17,10 @@ from pydantic import BaseModel, ValidationError
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
 from benchmarks.records.schema import RunRecords, TestTimes, first_problem, read_records
 from benchmarks.records.statistics import spread
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
-from benchmarks.studies.runs import RunSpec, run_id
-from benchmarks.studies.specs import Block
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
 
 COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of 1
@@ -66,7 +67,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
 
 
 class Collected(BaseModel):
-    """The records of all runs of a study, and the ``done.json`` of each block's data."""
+    """The content of ``collect.json``. :class:`StudyRecords` has the same beside the study."""
 
     study: str
     runs: dict[str, RunRecords]
@@ -75,13 +76,12 @@ class Collected(BaseModel):
 
 def collect(study: Study, results: Path) -> pd.DataFrame:
     """Read all records of a study, write ``collect.json`` and ``frame.csv``, and return the frame."""
-    folder = results / study.name
     runs = {id: read_records(Paths(results, source).run, source) for id, source in study.sources.items()}
     data = {block.id: _data_record(study, block, results) for block in study.blocks}
-    collected = Collected(study=study.name, runs=runs, data=data)
-    frame = to_frame(study, collected)
-    write_json(folder / COLLECTED, collected.model_dump(mode="json"))
-    write_text(folder / "frame.csv", frame.to_csv(index=False))
+    records = StudyRecords(study, results, runs, data)
+    frame = to_frame(records)
+    write_json(records.folder / COLLECTED, Collected(study=study.name, runs=runs, data=data).model_dump(mode="json"))
+    write_text(records.folder / "frame.csv", frame.to_csv(index=False))
     return frame
 
 
@@ -96,29 +96,28 @@ def require_records(study: Study, results: Path) -> None:
         )
 
 
-def load_collected(study: Study, results: Path) -> Collected:
+def load_collected(study: Study, results: Path) -> StudyRecords:
     """Load what ``collect`` wrote for this version of the study. Raise :class:`BrokenRecord` if there is none."""
-    # An absolute path, so that the error shows if the command runs in the wrong folder
-    path = results.absolute() / study.name / COLLECTED
-    collected = read_collected(path)
-    if not all(id in collected.runs and collected.runs[id].fit(source) for id, source in study.sources.items()):
-        raise BrokenRecord(f"{path} was made from another version of the study: run `{_command(path)}` again")
-    return collected
+    records = read_collected(study, results)
+    if not all(id in records.runs and records.runs[id].fit(source) for id, source in study.sources.items()):
+        raise BrokenRecord(
+            f"{records.folder.absolute() / COLLECTED} was made from another version of the study: run "
+            f"`marcos-bench collect {study.name}` again"
+        )
+    return records
 
 
-def read_collected(path: Path) -> Collected:
+def read_collected(study: Study, results: Path) -> StudyRecords:
     """Read what ``collect`` wrote for any version of the study. Raise :class:`BrokenRecord` if it cannot be read."""
+    # An absolute path, so that the error shows if the command runs in the wrong folder
+    path, command = results.absolute() / study.name / COLLECTED, f"marcos-bench collect {study.name}"
     try:
-        return Collected.model_validate(read_json(path, f"run `{_command(path)}`"))
+        held = Collected.model_validate(read_json(path, f"run `{command}`"))
     except ValidationError as error:
         raise BrokenRecord(
-            f"{path} is no collection of run records ({first_problem(error)}): run `{_command(path)}` again"
+            f"{path} is no collection of run records ({first_problem(error)}): run `{command}` again"
         ) from error
-
-
-def _command(path: Path) -> str:
-    """Return the command that writes a collection."""
-    return f"marcos-bench collect {path.parent.name}"
+    return StudyRecords(study, results, held.runs, held.data)
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
@@ -134,49 +133,50 @@ def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
         return {"problem": str(error)}
 
 
-def to_frame(study: Study, collected: Collected) -> pd.DataFrame:
+def to_frame(records: StudyRecords) -> pd.DataFrame:
     """Return a frame with one row per run, decoding and test set, in the study's order.
 
     Warm starts that the tables do not show come last.
     """
-    titles = {row.id: study.row_title(row) for row in study.rows}
+    study = records.study
     lines = []
     for block in study.blocks:
-        for row, seed in product(study.rows_of(block), study.seeds):
-            spec = study.runs.get(run_id(block.id, row.id, seed))
-            if spec is None:
-                shared = {"block": block.id, "row": row.id, "method": row.method, "seed": seed, "shown": True}
-                reason = {"status": "skipped", "reason": study.skipped(block, row)}
-                lines += [{**shared, **reason, "test": t, "decoding": "default"} for t in study.tests_of(block)]
-            else:
-                lines += _run_lines(study, spec, collected)
+        for row in study.rows_of(block):
+            own = [line for spec in study.trainings(block.id, row.id) for line in _run_lines(records, spec)]
+            lines += own or _skipped_lines(study, block, row)
     emitted = {line.get("run") for line in lines}
     for spec in study.runs.values():
         if spec.id not in emitted:  # a warm start of no row, or of a row that this block does not have
-            lines += [line | {"shown": False} for line in _run_lines(study, spec, collected)]
+            lines += [line | {"shown": False} for line in _run_lines(records, spec)]
     frame = pd.DataFrame(lines, columns=list(COLUMNS))
     frame["study"] = study.name
-    frame["title"] = frame["row"].map(lambda row: titles.get(row, row))
+    frame["title"] = frame["row"].map(lambda row: study.row_titles.get(row, row))
     return frame.astype(COLUMNS)
 
 
-def _run_lines(study: Study, spec: RunSpec, collected: Collected) -> Iterator[dict[str, Any]]:
-    records = collected.runs[spec.id]
-    own, *starts = with_starts(study, spec)
-    problems = [*records.problems.values()]
-    for run in starts:  # whether a warm start itself was evaluated does not matter here
-        why = [text for stage, text in collected.runs[run].problems.items() if stage != "evaluate"]
+def _skipped_lines(study: Study, block: Block, row: Row) -> Iterator[dict[str, Any]]:
+    shared = {"block": block.id, "row": row.id, "method": row.method, "shown": True, "decoding": "default"}
+    shared |= {"status": "skipped", "reason": study.skipped(block, row)}
+    for seed, test in product(study.seeds, study.tests_of(block)):
+        yield {**shared, "seed": seed, "test": test}
+
+
+def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]:
+    own, runs = records.runs[spec.id], [*with_starts(records.study, spec)]
+    problems = [*own.problems.values()]
+    for run in runs[1:]:  # whether a warm start itself was evaluated does not matter here
+        why = [text for stage, text in records.runs[run].problems.items() if stage != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
-    nothing = len(records.problems) == len(study.sources[spec.id].stages)
+    nothing = len(own.problems) == len(records.study.sources[spec.id].stages)
     status = "done" if not problems else "not run" if nothing else "partial"
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
-    trained = [collected.runs[run] for run in (own, *starts)]
+    trained = [records.runs[run] for run in runs]
     shared |= _training(trained) | {"warning": _warning(trained)}
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
-            timed = _timing(records, test) if decoding == "default" else {}  # the timing stage uses no other decoding
-            yield {**shared, "decoding": decoding, "test": test, **_scores(records, decoding, test), **timed}
+            timed = _timing(own, test) if decoding == "default" else {}  # the timing stage uses no other decoding
+            yield {**shared, "decoding": decoding, "test": test, **_scores(own, decoding, test), **timed}
 
 
 def _warning(chain: list[RunRecords]) -> str | None:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pandas as pd
 
-from benchmarks.files import read_parquet
 from benchmarks.records import statistics
-from benchmarks.records.results import Collected, to_frame
-from benchmarks.records.schema import RunRecords
-from benchmarks.studies.paths import Paths
-from benchmarks.studies.runs import run_id
-from benchmarks.studies.study import Study
+from benchmarks.records.results import to_frame
+from benchmarks.records.study_records import StudyRecords
 from methods.base import DEAD_R
 
 
@@ -103,14 +98,14 @@ class Summary:
         return self._by_key.get(Key(block, row, decoding, test))
 
 
-def summarise(study: Study, collected: Collected, results: Path, decodings: Sequence[str]) -> Summary:
+def summarise(records: StudyRecords, decodings: Sequence[str]) -> Summary:
     """Aggregate the run records of some decodings, and test each block's rows against each other on every test set."""
-    frame = to_frame(study, collected)
+    study, frame = records.study, to_frame(records)
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(list(decodings))]
     controls = {row.id for row in study.rows if row.control}
     correct: dict[Key, pd.DataFrame] = {}
     for (block, row, decoding), group in _groups(frame, KEYS[:3]):
-        correct |= _correctness(study, collected, results, block, row, decoding, group["test"].unique())
+        correct |= _correctness(records, block, row, decoding, group["test"].unique())
     lines = [_aggregate(group, correct.get(Key(*key))) for key, group in _groups(frame, KEYS)]
     marks, pairs = _rank({key: found for key, found in correct.items() if key.row not in controls})
     for line in lines:
@@ -131,43 +126,19 @@ def dead(line: Mapping[str, Any]) -> int:
     return 0 if pd.isna(line["warning"]) else str(line["warning"]).count(DEAD_R)
 
 
-def answers(
-    study: Study,
-    runs: Mapping[str, RunRecords],
-    results: Path,
-    block: str,
-    row: str,
-    decoding: str,
-    columns: Sequence[str],
-) -> pd.DataFrame | None:
-    """Return the answers of a row in a block for all training seeds, with a column ``training_seed``.
-
-    Return None if no training seed has answers.
-    """
-    frames = []
-    for seed in study.seeds:
-        run = run_id(block, row, seed)
-        record = runs[run].evaluate if run in runs else None
-        if record and decoding in record.predictions:
-            path = Paths(results, study.sources[run]).predictions(decoding)
-            frame = read_parquet(path, record.predictions[decoding], "`evaluate`, then `collect`", columns)
-            frames.append(frame.assign(training_seed=seed))
-    return pd.concat(frames, ignore_index=True) if frames else None
-
-
 def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
     for key, group in frame.groupby(keys, sort=False):
         yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
 
 
 def _correctness(
-    study: Study, collected: Collected, results: Path, block: str, row: str, decoding: str, tests: Iterable[str]
+    records: StudyRecords, block: str, row: str, decoding: str, tests: Iterable[str]
 ) -> dict[Key, pd.DataFrame]:
     """Return the correctness of a row and decoding on each test set.
 
     The frames have one line per question and one column per training seed.
     """
-    every = answers(study, collected.runs, results, block, row, decoding, ("test", "id", "same_as", "correct"))
+    every = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
     if every is None:
         return {}
     found = {test: statistics.correctness(every.loc[every["test"] == test]) for test in tests}

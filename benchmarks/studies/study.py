@@ -131,6 +131,10 @@ class Study(Strict):
         twins = [other for other in self.rows if other.method == row.method and not other.title]
         return row.title or get_method(row.method).title + (f" ({row.id})" if len(twins) > 1 else "")
 
+    @cached_property
+    def row_titles(self) -> dict[str, str]:
+        return {row.id: self.row_title(row) for row in self.rows}
+
     def rows_of(self, block: Block) -> tuple[Row, ...]:
         """Return the rows that a block has in the tables, in the study's order."""
         return tuple(row for row in self.rows if row.blocks is None or block.id in row.blocks)
@@ -148,6 +152,10 @@ class Study(Strict):
                         found[id] = self._spec(block, link, seed, start)
                     start = found[id]
         return found
+
+    def trainings(self, block: str, row: str) -> list[RunSpec]:
+        """Return the runs of a row in a block, one per training seed; none if it has no run there."""
+        return [run for seed in self.seeds if (run := self.runs.get(run_id(block, row, seed)))]
 
     def _chain(self, block: Block, row: Row) -> list[Row]:
         """Return the rows that a row starts from, in order, and the row itself; an empty list if it is skipped."""

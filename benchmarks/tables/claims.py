@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar
 
 import pandas as pd
 
 from benchmarks.paper import claims
 from benchmarks.paper.claims import Claim, Finding
 from benchmarks.paper.numbers import paper_table
+from benchmarks.records.provenance import in_short
+from benchmarks.records.results import load_collected
 from benchmarks.records.statistics import ALPHA, TIMES_DIFFER
-from benchmarks.studies.study import Study
+from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.summary import summarise
+from benchmarks.studies.paths import COLLECTED
+from benchmarks.studies.study import Study, load_study
 from benchmarks.tables.evidence import Paper, Records, counterparts
 from benchmarks.tables.maker import Maker
 from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line
@@ -25,15 +29,20 @@ COLUMNS = ("Stands in", "Cells", "Paper's numbers", "Verdict on them", "Ours", "
 class ClaimsTable(Maker):
     """One line per claim and reading. Our numbers come from this study and from those that it names as ``beside``."""
 
-    reads_beside: ClassVar[bool] = True
-
     @property
     def title(self) -> str:
         return TITLE
 
     @cached_property
-    def _records(self) -> Records:
-        return Records([(self.study, self.summary), *self.beside], self.results)
+    def _beside(self) -> list[StudyRecords]:
+        """The studies that this one names as `beside` and whose records are collected."""
+        results, others = self.records.results, map(load_study, self.study.beside)
+        return [load_collected(other, results) for other in others if (results / other.name / COLLECTED).is_file()]
+
+    @cached_property
+    def _evidence(self) -> Records:
+        beside = [(other, summarise(other, ["default"])) for other in self._beside]
+        return Records([(self.records, self.summary), *beside])
 
     @cached_property
     def findings(self) -> list[tuple[Finding, Finding]]:
@@ -41,9 +50,12 @@ class ClaimsTable(Maker):
         return [(claims.judge(claim, Paper()), self._ours(claim)) for claim in claims.load_claims()]
 
     def _ours(self, claim: Claim) -> Finding:
-        finding = claims.judge(claim, self._records, self._records.in_papers_setting(claim))
-        reasons = (finding.why, self._records.without_r(finding))
+        finding = claims.judge(claim, self._evidence, self._evidence.in_papers_setting(claim))
+        reasons = (finding.why, self._evidence.without_r(finding))
         return replace(finding, why="; ".join(reason for reason in reasons if reason))
+
+    def document(self, footer: dict[str, str]) -> Document:
+        return super().document(footer | {f"Beside, {other.study.name}": in_short(other) for other in self._beside})
 
     def grids(self) -> list[Grid]:
         return [claims_grid(self.title, self.findings)]
@@ -55,7 +67,7 @@ class ClaimsTable(Maker):
     def legend(self) -> Iterable[str]:
         yield from LEGEND
         yield self.speaks
-        pairs = [(table, study) for table, found in self._records.by_table.items() for study, _ in found]
+        pairs = [(table, own.study) for table, found in self._evidence.by_table.items() for own, _ in found]
         ours = [f"{table} from {study.name}{'' if study.paper else ' (another setting)'}" for table, study in pairs]
         yield f"Ours: {', '.join(ours) or 'no study has a table of the paper'}. {_stand_ins(pairs)}".strip()
 

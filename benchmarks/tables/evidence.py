@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -15,11 +14,11 @@ from benchmarks.paper.claims import Analysed, Claim, Finding, Measure, PaperCell
 from benchmarks.paper.numbers import paper_table
 from benchmarks.records import gpu_time
 from benchmarks.records.provenance import backbone
-from benchmarks.records.results import load_collected
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, testable
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, dead
 from benchmarks.studies.rendered import Table
-from benchmarks.studies.runs import RunSpec, run_id
+from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TrainingSpec
 from benchmarks.studies.study import Study
 from benchmarks.tables import COUNTERPARTS
@@ -30,7 +29,7 @@ from methods.base import ANSWER_MARKER, DEAD_R
 TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
 MARKS = ("unmarked", "still_marked")  # measures of a clique that count answers with or without the marker
 CLIQUES = (*MARKS, "longer", "as_accurate")  # all measures of a clique
-Place = tuple[Study, Summary, str, str]  # a study, its summary, and the ids of a block and a test set of it
+Place = tuple[StudyRecords, Summary, str, str]  # a study, its summary, and the ids of a block and a test set of it
 
 
 class Paper(Source):
@@ -66,22 +65,20 @@ class Records(Source):
 
     measured: ClassVar = True
 
-    def __init__(self, studies: Sequence[tuple[Study, Summary]], results: Path) -> None:
-        self.by_table: dict[str, list[tuple[Study, Summary]]] = {}
-        self.results = results
-        self.studies = [study for study, _ in studies]
-        for study, summary in studies:
-            names = [study.paper] if study.paper else [COUNTERPARTS[t] for t in study.tables if t in COUNTERPARTS]
-            for name in names:
-                self.by_table.setdefault(name, []).append((study, summary))
+    def __init__(self, studies: Sequence[tuple[StudyRecords, Summary]]) -> None:
+        self.by_table: dict[str, list[tuple[StudyRecords, Summary]]] = {}
+        self.studies = [records for records, _ in studies]
+        for records, summary in studies:
+            paper, tables = records.study.paper, records.study.tables
+            for name in [paper] if paper else [COUNTERPARTS[t] for t in tables if t in COUNTERPARTS]:
+                self.by_table.setdefault(name, []).append((records, summary))
 
     def value(self, cell: PaperCell, measure: Measure) -> float | None:
         found, line = self._place(cell), self._line(cell)
         if found is None or line is None:
             return None
         if measure == "train":  # our rows may differ in GPUs, the paper's do not
-            runs = load_collected(found[0], self.results).runs
-            return gpu_time.of_an_epoch(found[0], runs, found[2], cell.row)
+            return gpu_time.of_an_epoch(found[0], found[2], cell.row)
         column, scale = {"accuracy": ("accuracy", 100), "test": ("test_seconds_median", 1)}[measure]
         return None if pd.isna(line[column]) else scale * float(line[column])
 
@@ -112,7 +109,7 @@ class Records(Source):
             fewer, more = sorted((one["training_seeds"], other["training_seeds"]))
             if not testable(fewer, more):
                 return f"{fewer} and {more} trainings, of which at least {FEWEST_TRAININGS} are needed for a test"
-        studies = {place[0].name for cell in (a, b) if (place := self._place(cell))}
+        studies = {place[0].study.name for cell in (a, b) if (place := self._place(cell))}
         return "different studies, so no paired test" if len(studies) > 1 else None
 
     def analysed(self, claim: Claim) -> tuple[float, str] | None:
@@ -146,10 +143,8 @@ class Records(Source):
         found, line = self._place(cell), self._line(cell)
         if cell.table != COUNTERPARTS[Table.longrange] or found is None or line is None:
             return None
-        study, _, block, _ = found
-        runs = load_collected(study, self.results).runs
-        known = habit_of(study, runs, self.results, block, cell.row, "default")
-        hits = line["accuracy"]
+        records, _, block, _ = found
+        known, hits = habit_of(records, block, cell.row, "default"), line["accuracy"]
         return known.reason(hits) if known and known.explains(hits, line["low"]) else None
 
     def without_r(self, finding: Finding) -> str | None:
@@ -160,9 +155,9 @@ class Records(Source):
 
     def _analyses(self) -> Iterator[tuple[Study, Analysis]]:
         """Yield the up-to-date analyses of all studies."""
-        for study in self.studies:
-            for analysis in analyses(study, self.results):
-                yield study, analysis
+        for records in self.studies:
+            for analysis in analyses(records.study, records.results):
+                yield records.study, analysis
 
     def _analysis(self, claim: Claim) -> tuple[Study, Analysis, float] | None:
         """Return the first analysis that has a number for the claim, with its study and the number."""
@@ -177,7 +172,7 @@ class Records(Source):
             found = self._analysis(claim)
             return found is not None and found[0].paper is not None
         tables = {name for part in claim.cells for name in (part.table, part.against_table) if name}
-        return all(study.paper == name for name in tables for study, _ in self.by_table.get(name, []))
+        return all(records.study.paper == name for name in tables for records, _ in self.by_table.get(name, []))
 
     def _across(self, a: PaperCell, b: PaperCell) -> tuple[RunSpec, RunSpec] | None:
         """Return the runs of two cells on different test sets, or None if these are the same or a run is missing."""
@@ -195,12 +190,12 @@ class Records(Source):
 
         A study that trains on each test set's own data has one block per test set.
         """
-        for study, summary in self.by_table.get(cell.table, []):
-            if (test := counterparts(cell.table, study).get(cell.test)) is None:
+        for records, summary in self.by_table.get(cell.table, []):
+            if (test := counterparts(cell.table, records.study).get(cell.test)) is None:
                 continue
-            for block in study.blocks:
+            for block in records.study.blocks:
                 if block.id == cell.block or block.tests == (test,):
-                    return study, summary, block.id, test
+                    return records, summary, block.id, test
         return None
 
 
@@ -214,8 +209,8 @@ def counterparts(table: str, study: Study) -> dict[str, str]:
 
 def _run(place: Place, cell: PaperCell) -> RunSpec:
     """Return the first training of a cell's row. Those with other seeds have the same settings."""
-    study, _, block, _ = place
-    return study.runs[run_id(block, cell.row, study.seeds[0])]
+    records, _, block, _ = place
+    return records.study.trainings(block, cell.row)[0]
 
 
 def _set_apart(one: RunSpec, other: RunSpec) -> Iterator[str]:

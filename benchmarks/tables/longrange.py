@@ -37,7 +37,7 @@ class LongRangeTable(SyntheticTable):
             return None
         place = line["block"], line["row"], line["decoding"]
         if place not in self._habits:
-            self._habits[place] = habit_of(self.study, self.runs, self.results, *place)
+            self._habits[place] = habit_of(self.records, *place)
         return self._habits[place]
 
     @cached_property

@@ -151,7 +151,7 @@ class MainTable(Maker):
                 line = self.line(block, row)
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)
-                spent_by_all = gpu_time.as_trained(self.study, self.runs, block.id, row.id)
+                spent_by_all = gpu_time.as_trained(self.records, block.id, row.id)
                 cells = (spent, speed, cell(spent_by_all, lambda spent: f"{spent / 3600:.2f}"))
                 lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))
@@ -161,14 +161,14 @@ class MainTable(Maker):
         """Yield a grid of each row against each control row of its block, if there are controls."""
         found = by_place(self.summary.against_controls, "block", "control", "row", "test")
         columns = tuple(Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p"))
-        sections, titles = [], {row.id: self.study.row_title(row) for row in self.study.rows}
+        sections = []
         for id, control in dict.fromkeys(key[:2] for key in found):
             block, lines = self.study.block(id), []
             for row in (row for row in self.study.rows_of(block) if not row.control):
                 pairs = (found.get((id, control, row.id, test)) for test in self.test_names)
                 cells = tuple(one for pair in pairs for one in difference(pair))
                 lines.append(Line(self.row_title(self.line(block, row)), cells, row.indent))
-            sections.append((f"{block.title}: minus {titles[control]}", tuple(lines)))
+            sections.append((f"{block.title}: minus {self.study.row_titles[control]}", tuple(lines)))
         if sections:
             yield Grid("Against the control", columns, tuple(sections))
 
@@ -213,7 +213,7 @@ class MainTable(Maker):
 
     @cached_property
     def _timed(self) -> dict[str, TimeRecord]:
-        return {id: records.time for id, records in self.runs.items() if records.time}
+        return {id: run.time for id, run in self.records.runs.items() if run.time}
 
     def _machines(self) -> Iterable[str]:
         """Say which runs were timed on which machine, if there are several kinds of machines."""

@@ -6,15 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
 from benchmarks.paper.numbers import PaperTable, paper_table
-from benchmarks.records.schema import RunRecords
 from benchmarks.records.statistics import FEWEST_TRAININGS
-from benchmarks.records.summary import Summary, dead
+from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.summary import Summary, dead, summarise
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
@@ -34,25 +33,19 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
 
 @dataclass
 class Maker(ABC):
-    """Turns a summary into a document.
+    """Turns the records of a study into a document. ``notes`` collects the reasons why numbers are missing."""
 
-    * ``reads_beside``: whether the table also needs the studies that this one names as `beside`.
-    * ``titles``: the titles of the data sets, by name.
-    * ``beside``: those studies with their summaries; empty unless ``reads_beside``.
-    * ``runs``: the records themselves, by run.
-    * ``results``: the folder of all studies' results.
-    * ``notes``: collects the reasons why numbers are missing.
-    """
-
-    reads_beside: ClassVar[bool] = False
-
-    study: Study
-    summary: Summary
-    titles: Mapping[str, str]
-    beside: tuple[tuple[Study, Summary], ...]
-    runs: Mapping[str, RunRecords]
-    results: Path
+    records: StudyRecords
     notes: list[str] = field(default_factory=list, init=False)
+
+    @property
+    def study(self) -> Study:
+        return self.records.study
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The numbers of the decodings that the table shows."""
+        return summarise(self.records, ["default", *self.decodings()])
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
@@ -148,7 +141,7 @@ class Maker(ABC):
         return self.study.evaluation.tests
 
     def test_title(self, test: str) -> str:
-        return self.titles.get(test, test)
+        return self.records.test_title(test)
 
     def strict(self) -> str:
         """Return a legend text on the column Strict, which depends on the scorers of the study's test sets."""

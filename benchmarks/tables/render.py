@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from benchmarks.files import write_text
-from benchmarks.records.provenance import in_short, provenance, titles
-from benchmarks.records.results import Collected, load_collected
-from benchmarks.records.summary import Summary, summarise
-from benchmarks.studies.paths import COLLECTED
+from benchmarks.records.provenance import provenance
+from benchmarks.records.results import load_collected
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.rendered import Table
-from benchmarks.studies.study import Study, load_study
+from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
 from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.controls import ControlsTable
@@ -54,23 +52,18 @@ def render(study: Study, results: Path, table: Table = Table.main) -> list[Path]
 
 def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str, str]:
     """Return a table's contents by file extension."""
-    return rendered(study, load_collected(study, results), results, table)
+    return rendered(load_collected(study, results), table)
 
 
-def rendered(study: Study, collected: Collected, results: Path, table: Table) -> dict[str, str]:
-    """Return a table's contents by file extension, from collected records and the predictions in ``results``."""
-    kind = MAKERS[table]
-    others = tuple(_beside(study, results)) if kind.reads_beside else ()
-    beside = tuple((other, _summary(other, found, results, kind)) for other, found in others)
-    summary = _summary(study, collected, results, kind)
-    maker = kind(study, summary, titles(collected), beside, collected.runs, results)
-    made = {f"Beside, {other.name}": in_short(other, found) for other, found in others}
-    document = maker.document(provenance(study, collected) | made)
+def rendered(records: StudyRecords, table: Table) -> dict[str, str]:
+    """Return a table's contents by file extension."""
+    maker = MAKERS[table](records)
+    document = maker.document(provenance(records))
     content = {
-        "study": study.name,
-        "lines": _records(maker.frame),
-        "paired_tests": _records(maker.paired_tests),
-        **{key: _records(frame) for key, frame in maker.further.items()},
+        "study": records.study.name,
+        "lines": _lines(maker.frame),
+        "paired_tests": _lines(maker.paired_tests),
+        **{key: _lines(frame) for key, frame in maker.further.items()},
         "legend": document.legend,
         "notes": document.notes,
         "made": document.footer,
@@ -83,18 +76,6 @@ def rendered(study: Study, collected: Collected, results: Path, table: Table) ->
     }
 
 
-def _summary(study: Study, collected: Collected, results: Path, kind: type[Maker]) -> Summary:
-    shown = [name for name, spec in study.evaluation.decodings.items() if name == "default" or kind.shows(spec)]
-    return summarise(study, collected, results, shown)
-
-
-def _beside(study: Study, results: Path) -> Iterator[tuple[Study, Collected]]:
-    """Yield the studies that this one names as `beside` and whose records are collected."""
-    for other in map(load_study, study.beside):
-        if (results / other.name / COLLECTED).is_file():
-            yield other, load_collected(other, results)
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _lines(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a frame's lines for JSON, with missing values as None (JSON has no NA)."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")

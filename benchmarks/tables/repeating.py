@@ -5,16 +5,13 @@ Hits in the long-range copy that this habit explains are no evidence of memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
-from benchmarks.records.schema import RunRecords
-from benchmarks.records.summary import answers
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.scoring.base import said
 from benchmarks.scoring.copying import repeats
-from benchmarks.studies.study import Study
 
 FREELY = 0.01  # a share of repeated steps up to this is too small to explain anything
 
@@ -47,11 +44,9 @@ class Habit:
         )
 
 
-def habit_of(
-    study: Study, runs: Mapping[str, RunRecords], results: Path, block: str, row: str, decoding: str
-) -> Habit | None:
+def habit_of(records: StudyRecords, block: str, row: str, decoding: str) -> Habit | None:
     """Return the habit that a row's answers under a decoding show, or None if there is no answer."""
-    own = answers(study, runs, results, block, row, decoding, ("text",))
+    own = records.answers(block, row, decoding, ("text",))
     return None if own is None else habit(own["text"].tolist())
 
 

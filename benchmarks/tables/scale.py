@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from benchmarks.records.provenance import backbone
 from benchmarks.studies.rendered import Table
-from benchmarks.studies.runs import run_id
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import cell, count
 from benchmarks.tables.main import MainTable
@@ -31,12 +30,10 @@ class ScaleTable(MainTable):
         for block in self.study.blocks:
             lines = []
             for row in self.all_rows(block):
-                run = self.study.runs.get(run_id(block.id, row.id, self.study.seeds[0]))
-                if run is None:
-                    continue
-                line = self.line(block, row)
-                sizes = (Cell(backbone(run.backbone)), cell(line["parameters"], count))
-                lines.append(Line(self.row_title(line), sizes, row.indent))
+                if runs := self.study.trainings(block.id, row.id):
+                    line = self.line(block, row)
+                    sizes = (Cell(backbone(runs[0].backbone)), cell(line["parameters"], count))
+                    lines.append(Line(self.row_title(line), sizes, row.indent))
             sections.append((block.title, tuple(lines)))
         return Grid("Backbone of each row, and all parameters", (Column("Backbone"), Column("Params")), tuple(sections))
 

@@ -11,9 +11,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.records import statistics
-from benchmarks.records.schema import EvaluateRecord
-from benchmarks.records.summary import answers
-from benchmarks.studies.runs import RunSpec, row_of, run_id
+from benchmarks.studies.runs import row_of
 from benchmarks.studies.specs import Block, Row
 from benchmarks.tables.cells import by_place, cell, difference, percent
 from benchmarks.tables.maker import Maker
@@ -66,27 +64,19 @@ class StagesTable(Maker):
     @cached_property
     def _curricula(self) -> list[tuple[Block, Row]]:
         """The rows that keep the weights of their stages."""
-        found = [(block, row) for block in self.study.blocks for row in self.all_rows(block)]
-        return [place for place in found if (run := self._run(*place)) and run.training.keep_stages]
-
-    def _run(self, block: Block, row: Row) -> RunSpec | None:
-        """Return a row's first training, or None if the row is skipped."""
-        return self.study.runs.get(run_id(block.id, row.id, self.study.seeds[0]))
-
-    def _ids(self, block: Block, row: str) -> list[str]:
-        return [run_id(block.id, row, seed) for seed in self.study.seeds]
-
-    def _records(self, block: Block, row: str) -> list[EvaluateRecord]:
-        """Return the evaluation records of a row's trainings that have one."""
-        runs = [self.runs.get(id) for id in self._ids(block, row)]
-        return [run.evaluate for run in runs if run and run.evaluate]
+        return [
+            (block, row)
+            for block in self.study.blocks
+            for row in self.all_rows(block)
+            if any(run.training.keep_stages for run in self.study.trainings(block.id, row.id))
+        ]
 
     def _moments(self, block: Block, row: Row) -> Iterator[Moment]:
         """Yield a row's warm start, if any, and the ends of its stages (one moment if the row has not run)."""
-        run, records = self._run(block, row), self._records(block, row.id)
-        if run and run.starts_from:
-            start, titles = row_of(run.starts_from), {one.id: self.study.row_title(one) for one in self.study.rows}
-            yield Moment(f"{titles.get(start, start)} (its start)", start, "default")
+        run, records = self.study.trainings(block.id, row.id)[0], self.records.evaluations(block.id, row.id)
+        if run.starts_from:
+            start = row_of(run.starts_from)
+            yield Moment(f"{self.study.row_titles.get(start, start)} (its start)", start, "default")
         for name, (stage, _) in records[0].by_stage.items() if records else ():
             yield Moment(stage.name, row.id, name, stage.epochs)
         if not records:
@@ -105,7 +95,8 @@ class StagesTable(Maker):
 
     def _scores(self, block: Block, moment: Moment, test: str) -> dict[str, Any]:
         """Return the accuracy of a moment, over the trainings that were evaluated."""
-        scores = [record.decodings[moment.answered].tests[test] for record in self._records(block, moment.row)]
+        records = self.records.evaluations(block.id, moment.row)
+        scores = [record.decodings[moment.answered].tests[test] for record in records]
         if not scores:
             return {"training_seeds": 0}
         means = [fmean(one.accuracy) for one in scores]
@@ -114,8 +105,8 @@ class StagesTable(Maker):
 
     def _correct(self, block: Block, moment: Moment) -> dict[str, pd.DataFrame]:
         """Return each question's correctness in each training, by test set. Empty without answers."""
-        place, columns = (block.id, moment.row, moment.answered), ("test", "id", "same_as", "correct")
-        found = answers(self.study, self.runs, self.results, *place, columns)
+        columns = ("test", "id", "same_as", "correct")
+        found = self.records.answers(block.id, moment.row, moment.answered, columns)
         return {} if found is None else {str(test): statistics.correctness(own) for test, own in found.groupby("test")}
 
     def grids(self) -> list[Grid]:
@@ -145,9 +136,8 @@ class StagesTable(Maker):
 
     def _missing(self, block: Block, row: str) -> str:
         """Say which trainings of a row have no answers, and why."""
-        runs = {id: self.runs.get(id) for id in self._ids(block, row)}
-        without = {id: run for id, run in runs.items() if run is None or run.evaluate is None}
-        return "; ".join(f"{id}: {run.problems.get('evaluate') if run else 'not run'}" for id, run in without.items())
+        runs = {run.id: self.records.runs[run.id] for run in self.study.trainings(block.id, row)}
+        return "; ".join(f"{id}: {run.problems.get('evaluate')}" for id, run in runs.items() if not run.evaluate)
 
     def legend(self) -> Iterator[str]:
         if not self._curricula:

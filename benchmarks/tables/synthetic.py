@@ -9,7 +9,6 @@ import pandas as pd
 
 from benchmarks.paper.numbers import Measured
 from benchmarks.scoring.diversity import FEWEST_PAIRS, DrawStatistics
-from benchmarks.studies.runs import run_id
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import StudyError
 from benchmarks.tables.cells import bounds, cell, percent
@@ -119,8 +118,8 @@ class SyntheticTable(Maker):
         line = self.found(block, row, drawn)
         if line is None or pd.isna(line["accuracy"]):
             return []
-        seeds = [self.runs[run_id(block.id, row.id, seed)].evaluate for seed in self.study.seeds]
-        tests = [record.decodings[line["decoding"]].tests[line["test"]] for record in seeds if record]
+        records = self.records.evaluations(block.id, row.id)
+        tests = [record.decodings[line["decoding"]].tests[line["test"]] for record in records]
         return [list(step) for step in zip(*(test.draws for test in tests), strict=True)]
 
     def _detail(self) -> Grid:
@@ -174,7 +173,7 @@ class SyntheticTable(Maker):
     def _verdicts(self, block: Block) -> Iterator[str]:
         """Yield the tested differences between a block's rows, in words."""
         rows = {row.id: row for row in self.study.rows}
-        titles = {id: self.study.row_title(row) for id, row in rows.items()}
+        titles = self.study.row_titles
         for pair in self.summary.pairs.to_dict("records"):
             if pair["block"] == block.id:
                 place = f"{100 * abs(pair['difference']):.2f} points {'above' if pair['difference'] > 0 else 'below'}"

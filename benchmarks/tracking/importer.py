@@ -23,8 +23,9 @@ import pandas as pd
 
 from benchmarks.files import BrokenRecord, json_digest, write_json
 from benchmarks.records.provenance import hardware
-from benchmarks.records.results import Collected, load_collected, to_frame, with_starts
+from benchmarks.records.results import load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import STAGES, RunSpec
 from benchmarks.studies.study import Study
@@ -55,13 +56,13 @@ log = logging.getLogger(__name__)
 
 def track(study: Study, results: Path) -> dict[str, Any]:
     """Import what ``collect`` gathered, write ``track.json`` and return its content."""
-    collected = load_collected(study, results)
-    path = results / study.name / "track.json"
+    records = load_collected(study, results)
+    path = records.folder / "track.json"
     with _one_writer(results) as origin:
         state: dict[str, Any] = {"uri": public(tracking_uri(results)), "tries": tries(path)}
         try:
             with session(results) as client:
-                parent, runs = _import(client, study, collected, results, origin)
+                parent, runs = _import(client, records, origin)
                 _attach(client, parent, sorted(path.parent.glob("table_*")))  # rendered while the server was down
             state |= {"status": "done", "reason": None, "parent": parent, "runs": runs}
         except Outage as error:
@@ -108,11 +109,9 @@ def _attach(client: MlflowClient, parent: str, files: Iterable[Path]) -> None:
         client.log_artifact(parent, str(file), "tables")
 
 
-def _import(
-    client: MlflowClient, study: Study, collected: Collected, results: Path, origin: str
-) -> tuple[str, dict[str, str]]:
+def _import(client: MlflowClient, records: StudyRecords, origin: str) -> tuple[str, dict[str, str]]:
     """Import new runs, delete those that this folder's records replaced, and return the parent's id and ids by run."""
-    experiment = experiment_id(client, results)
+    study, experiment = records.study, experiment_id(client, records.results)
     known = find_runs(client, experiment, f"tags.study = '{study.name}'")
     parents = [run for run in known if run.data.tags.get("kind") == "study"]
     made = parents[-1] if parents else _create_parent(client, experiment, study)
@@ -120,12 +119,12 @@ def _import(
         client.set_terminated(made.info.run_id)
     parent = made.info.run_id
     by_digest = {run.data.tags.get("record_digest"): run.info.run_id for run in known}
-    importer = _Importer(client, experiment, parent, study, collected, results, origin)
+    importer = _Importer(client, experiment, parent, records, origin)
     runs: dict[str, str] = {}
-    for id, records in collected.runs.items():
-        if records.stages:
-            digest = _digest(study, collected, id)
-            runs[id] = by_digest.get(digest) or importer.create(study.runs[id], records, digest)
+    for id, own in records.runs.items():
+        if own.stages:
+            digest = _digest(records, id)
+            runs[id] = by_digest.get(digest) or importer.create(study.runs[id], digest)
     for run in known:  # delete runs that are superseded, or left incomplete by a killed import
         tags = run.data.tags
         if tags.get("origin") == origin and tags.get("run") in runs and run.info.run_id != runs[tags["run"]]:
@@ -138,9 +137,9 @@ def _create_parent(client: MlflowClient, experiment: str, study: Study) -> Run:
     return client.create_run(experiment, tags=tags, run_name=study.name)
 
 
-def _digest(study: Study, collected: Collected, run: str) -> str:
+def _digest(records: StudyRecords, run: str) -> str:
     """Return a digest of what a run's metrics come from: its records, and what its warm starts add to its costs."""
-    own, *starts = (collected.runs[id] for id in with_starts(study, study.runs[run]))
+    own, *starts = (records.runs[id] for id in with_starts(records.study, records.study.runs[run]))
     kept = [own.model_dump(mode="json", include=set(STAGES))]
     kept += [start.model_dump(mode="json", include={"train", "time"}) for start in starts]
     return json_digest([run, *kept])
@@ -149,23 +148,13 @@ def _digest(study: Study, collected: Collected, run: str) -> str:
 class _Importer:
     """Creates the MLflow runs of one study."""
 
-    def __init__(
-        self,
-        client: MlflowClient,
-        experiment: str,
-        parent: str,
-        study: Study,
-        collected: Collected,
-        results: Path,
-        origin: str,
-    ) -> None:
+    def __init__(self, client: MlflowClient, experiment: str, parent: str, records: StudyRecords, origin: str) -> None:
         self.client, self.experiment, self.parent, self.origin = client, experiment, parent, origin
-        self.study, self.collected, self.results = study, collected, results
-        self.frame = to_frame(study, collected)
+        self.records, self.frame = records, to_frame(records)
 
-    def create(self, spec: RunSpec, records: RunRecords, digest: str) -> str:
+    def create(self, spec: RunSpec, digest: str) -> str:
         """Create a child run and return its id. The digest of the records is set last: without it, it is incomplete."""
-        paths = Paths(self.results, self.study.sources[spec.id])
+        paths, records = self.records.paths(spec.id), self.records.runs[spec.id]
         files = list(_files(paths, records))
         environments = [record.environment for record in records.stages.values()]
         start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
@@ -210,7 +199,7 @@ class _Importer:
             names = {f"{name}{suffix}/{line['test']}": column for name, column in PER_TEST.items()}
             yield from _metrics({name: line[column] for name, column in names.items()}, timestamp, 0)
         yield from _metrics({name: lines[0][name] for name in PER_RUN}, timestamp, 0)
-        evaluated = self.collected.runs[run].evaluate
+        evaluated = self.records.runs[run].evaluate
         stages = evaluated.by_stage.values() if evaluated else ()
         for stage, scores in stages if len(stages) > 1 else ():
             means = {f"accuracy_by_stage/{test}": fmean(own.accuracy) for test, own in scores.tests.items()}
@@ -220,7 +209,7 @@ class _Importer:
         """Return the block's data sets, with the digests of the data that were used."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        data = self.collected.data.get(spec.block, {})
+        data = self.records.data.get(spec.block, {})
         inputs = []
         for place, digest in data.get("digests", {}).items():
             name, _, split = place.partition("/")

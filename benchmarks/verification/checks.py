@@ -18,8 +18,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from benchmarks.files import BrokenRecord, read_json
-from benchmarks.records.results import Collected, read_collected, to_frame
+from benchmarks.records.results import read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
+from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, StageName, settings_digest
@@ -61,7 +62,7 @@ def verify(study: Study, folder: Path) -> list[Finding]:
         )
     sources = study.sources.values()  # runs of other studies have their results in a folder beside this one
     findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
-    return findings + list(_made(study, folder))
+    return findings + list(_made(study, folder.parent))
 
 
 def report(findings: list[Finding]) -> str:
@@ -142,64 +143,63 @@ def _origin(record: Record, stage: StageName, recorded: dict[str, Any], today: R
 # ---- results made from the records
 
 
-def _made(study: Study, folder: Path) -> Iterator[Finding]:
+def _made(study: Study, results: Path) -> Iterator[Finding]:
     """Check the collection and the tables and figures made from it.
 
     Nothing can be made from a collection that lacks parts of the study.
     """
     try:
-        collected = read_collected(folder / COLLECTED)
+        records = read_collected(study, results)
     except BrokenRecord as error:
         yield Finding(COLLECTED, "differs", f"{error}; nothing made of it is checked")
         return
-    if lacking := list(_lacking(study, collected)):
+    if lacking := list(_lacking(records)):
         fix = "run `collect` again, or name the study as it was (--study)"
         text = f"lacks what the study has today ({'; '.join(lacking)}): {fix}; nothing made of it is checked"
         yield Finding(COLLECTED, "differs", text)
         return
-    yield Finding(COLLECTED, *_collection(study, collected, folder))
-    again = to_frame(study, collected).to_csv(index=False)
-    yield _csv(folder / "frame.csv", again)
+    yield Finding(COLLECTED, *_collection(records))
+    yield _csv(records.folder / "frame.csv", to_frame(records).to_csv(index=False))
     for table in Table:  # all of them: that of claims may exist although the study does not name it
-        if (folder / f"table_{table}.json").is_file():
-            yield from _table(study, collected, folder, table)
+        if (records.folder / f"table_{table}.json").is_file():
+            yield from _table(records, table)
         elif table in study.tables:
             yield Finding(f"table_{table}", "not made")
     for figure in Figure:
-        if (folder / f"figures/{figure}.csv").is_file():
-            yield _figure(study, collected, folder, figure)
+        if (records.folder / f"figures/{figure}.csv").is_file():
+            yield _figure(records, figure)
 
 
-def _lacking(study: Study, collected: Collected) -> Iterator[str]:
+def _lacking(records: StudyRecords) -> Iterator[str]:
     """Yield the runs that were not collected, and what the records of the others lack for the study's evaluation."""
-    for id, spec in study.runs.items():
-        if id not in collected.runs:
+    for id, spec in records.study.runs.items():
+        if id not in records.runs:
             yield id
             continue
-        held = collected.runs[id]
+        held = records.runs[id]
         missing = [record.missing(spec.evaluation) for record in (held.evaluate, held.time) if record]
         yield from (f"{id}: {what}" for what in missing if what)
 
 
-def _collection(study: Study, collected: Collected, folder: Path) -> tuple[Literal["ok", "differs"], str]:
+def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
     """Compare the collected records with those of the runs, and look for a record of each block's data, without which
     tables print test sets by other names.
 
     A missing or broken record has its own finding. Here it counts as None, as in the collection.
     """
     wrong = []
-    for id, source in study.sources.items():
+    for id, source in records.study.sources.items():
         for stage in source.stages:
             found = None
             with suppress(BrokenRecord):
-                found = parsed(Paths(folder.parent, source).record(stage), stage)
-            if found != collected.runs[id].stages.get(stage):
+                found = parsed(records.paths(id).record(stage), stage)
+            if found != records.runs[id].stages.get(stage):
                 wrong.append(f"{id} {stage}")
     problems = [f"other records than the runs' own: {', '.join(wrong)}"] if wrong else []
-    trained = {source.block for id, source in study.sources.items() if collected.runs[id].train}
+    trained = {source.block for id, source in records.study.sources.items() if records.runs[id].train}
     problems += [
         f"data of {block}: {record['problem']}"
-        for block, record in collected.data.items()
+        for block, record in records.data.items()
         if block in trained and "problem" in record
     ]
     return ("differs", "; ".join(problems)) if problems else ("ok", "")
@@ -223,16 +223,16 @@ def _csv(path: Path, again: str) -> Finding:
     return Finding(path.name, "drift", "columns have changed; all shared numbers are the same")
 
 
-def _table(study: Study, collected: Collected, folder: Path, table: Table) -> Iterator[Finding]:
+def _table(records: StudyRecords, table: Table) -> Iterator[Finding]:
     """Check a table. Only numbers decide: a text that differs but has the same numbers is a drift in wording."""
     try:
-        again = rendered(study, collected, folder.parent, table)
+        again = rendered(records, table)
     except BrokenRecord as error:
         yield Finding(f"table_{table}", "differs", f"cannot be made: {error}")
         return
-    yield from _lines(folder / f"table_{table}.json", json.loads(again["json"]))
+    yield from _lines(records.folder / f"table_{table}.json", json.loads(again["json"]))
     for ending, text in again.items():
-        path = folder / f"table_{table}.{ending}"
+        path = records.folder / f"table_{table}.{ending}"
         if ending == "csv":
             yield _csv(path, text)
         elif not path.is_file():
@@ -257,14 +257,14 @@ def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(path.name, "differs", f"{part}: {changed}")
 
 
-def _figure(study: Study, collected: Collected, folder: Path, figure: Figure) -> Finding:
+def _figure(records: StudyRecords, figure: Figure) -> Finding:
     """Check the numbers of a figure. The predictions and analyses behind them are checked against their digests."""
     from benchmarks.figures.drawing import NothingToDraw  # imported late: matplotlib is slow to load
     from benchmarks.figures.render import DRAWINGS
 
-    path = folder / f"figures/{figure}.csv"
+    path = records.folder / f"figures/{figure}.csv"
     try:
-        again = DRAWINGS[figure](study, folder.parent, collected).data().to_csv(index=False)
+        again = DRAWINGS[figure](records).data().to_csv(index=False)
     except (BrokenRecord, NothingToDraw) as error:
         return Finding(path.name, "differs", f"cannot be made: {error}")
     return _csv(path, again)
