@@ -161,13 +161,11 @@ def test_data_that_are_missing_or_of_other_settings_are_refused(before: int | No
         old = make_study(limit=before)
         prepare(old, old.blocks[0], tmp_path)
     study = make_study(limit=30)
-    fix = (
-        "tiny/data/equation does not hold the data that tiny needs: run `marcos-bench data tiny.yaml --block equation`"
-    )
+    fix = "tiny/data/equation does not hold the data that tiny needs: run `marcos-bench data tiny --block equation "
     with pytest.raises(DataError, match=fix):
-        store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
+        store.require_prepared(study, study.blocks[0], tmp_path)
     prepare(study, study.blocks[0], tmp_path)
-    store.require_prepared(study, study.blocks[0], tmp_path, "tiny.yaml")
+    store.require_prepared(study, study.blocks[0], tmp_path)
 
 
 def test_a_backbone_that_there_is_none_of_is_known_before_anything_runs() -> None:

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from benchmarks.analysis import explaining
+from benchmarks.analysis.saying import Said
 from benchmarks.cli import app
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.reasons import StudyLoader, checked
@@ -154,14 +156,14 @@ def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
-        (["table", "smoke"], "smoke/collect.json does not exist: run `marcos-bench collect smoke`"),
+        (["table", "smoke"], "smoke/collect.json does not exist: run `marcos-bench collect smoke --results there`"),
         (
             ["figure", "smoke", "--figure", "dimensions"],
-            "smoke/collect.json does not exist: run `marcos-bench collect smoke`",
+            "smoke/collect.json does not exist: run `marcos-bench collect smoke --results there`",
         ),
         (
             ["explain", "smoke", "--question", "1"],
-            ", and trained runs are what is asked: train one first, e.g. `marcos-bench train smoke text/cot_sft/s0`",
+            ": train one first, e.g. `marcos-bench train smoke text/cot_sft/s0 --results there`",
         ),
         (["collect", "smoke"], ": run the study first, or name the folder that holds its results (--results)"),
     ],
@@ -206,7 +208,7 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal(
 )
 def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[str, str]) -> None:
     asked = SimpleNamespace(name="embedded_in_domain", texts=["How many?"], answers=["7"], n_steps=[1])
-    said = SimpleNamespace(steps=[steps], answers=steps[-1:], trace={})
+    said = Said(steps[-1:], [steps], np.zeros(1), {})
     speaker = SimpleNamespace(spec=load_study("smoke").runs["equation/cot_sft/s0"])
     cells = explaining.row(speaker, asked, said)  # type: ignore[arg-type]
     assert tuple(cell.plain for cell in cells[:2]) == shown

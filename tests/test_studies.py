@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.data import get_dataset
+from benchmarks.files import BrokenRecord
 from benchmarks.paper.numbers import paper_table
+from benchmarks.records.results import load_collected
 from benchmarks.studies.runs import row_of, run_id
 from benchmarks.studies.study import STUDIES, StudyError, load_study, parse_study, shipped
 from conftest import ROOT
@@ -192,6 +195,18 @@ def test_options_that_are_the_default_ones_make_no_other_start() -> None:
     blocks = [{**MINIMAL["blocks"][0], "options": {"cot_sft": {"steps": False}}}]
     with pytest.raises(StudyError, match="'coconut' starts from 'cot_sft' with default options"):
         parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml")
+
+
+def test_commands_that_are_advised_name_the_study_and_its_results_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "my own.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL))
+    study = load_study(str(path))
+    assert study.command("collect", Path("results")) == f"marcos-bench collect '{path}'"
+    with pytest.raises(BrokenRecord, match=f"run `marcos-bench collect '{path}' --results {tmp_path}`"):
+        load_collected(study, tmp_path)
+    assert load_study("quick").command("data", tmp_path, "--block", "text") == (
+        f"marcos-bench data quick --block text --results {tmp_path}"
+    )
 
 
 def test_rows_of_one_method_have_titles_that_differ() -> None:

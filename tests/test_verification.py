@@ -312,7 +312,7 @@ def test_what_the_study_has_gained_is_found(grow: Callable[[Any], None], lacking
     ("content", "problem"),
     [
         ("{\n oops", "collect.json, line 2: broken JSON"),
-        ('{"study": "fake", "data": {}}', "(runs: Field required): run `marcos-bench collect fake` again"),
+        ('{"study": "fake", "data": {}}', "(runs: Field required): run `marcos-bench collect fake --results "),
     ],
 )
 def test_a_collection_that_cannot_be_read_is_a_finding_among_others(content: str, problem: str, folder: Path) -> None:

@@ -21,7 +21,7 @@ from benchmarks.evaluation.answering import decoding_of
 from benchmarks.files import BrokenRecord
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.study import Study, StudyError
+from benchmarks.studies.study import Study, StudyError, load_study
 from methods.base import Method
 
 SHOWN = 8  # latents of a step, and active dimensions, that are shown at most
@@ -45,9 +45,10 @@ def explain(study: Study, results: Path, number: int, test: str | None) -> None:
         table.add_row(id, *row(speaker, asked, said))
     if asked is None:
         first = next(iter(study.sources.values()))
+        home = study if first.study == study.name else load_study(first.study)
         raise BrokenRecord(
             f"no run of {study.name} is trained in {results.absolute()}, and trained runs are what is asked: train one "
-            f"first, e.g. `marcos-bench train {first.study} {first.id}`"
+            f"first, e.g. `{home.command('train', results, first.id)}`"
         )
     console.print(Text(f"{asked.name} {asked.ids[0]}: {asked.texts[0]}\nGold answer: {asked.answers[0]}"))
     console.print(table)

@@ -33,5 +33,5 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
         )
     from benchmarks.data.store import require_prepared
 
-    require_prepared(loaded, loaded.block(spec.block), results, study)
+    require_prepared(loaded, loaded.block(spec.block), results)
     return spec

@@ -89,14 +89,13 @@ def require_known(study: Study) -> None:
             require_configuration(run.backbone.name)
 
 
-def require_prepared(study: Study, block: Block, results: Path, file: str) -> None:
-    """Raise :class:`DataError` if data are missing or were prepared from other settings.
-    ``file`` is the study as it is named in commands."""
+def require_prepared(study: Study, block: Block, results: Path) -> None:
+    """Raise :class:`DataError` if data are missing or were prepared from other settings."""
     if not is_prepared(study, block, results):
         folder = data_folder(results, study.name, block.id).absolute()
         raise DataError(
             f"{folder} does not hold the data that {study.name} needs: "
-            f"run `marcos-bench data {file} --block {block.id}`"
+            f"run `{study.command('data', results, '--block', block.id)}`"
         )
 
 

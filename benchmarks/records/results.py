@@ -102,7 +102,7 @@ def load_collected(study: Study, results: Path) -> StudyRecords:
     if not all(id in records.runs and records.runs[id].fit(source) for id, source in study.sources.items()):
         raise BrokenRecord(
             f"{records.folder.absolute() / COLLECTED} was made from another version of the study: run "
-            f"`marcos-bench collect {study.name}` again"
+            f"`{study.command('collect', results)}` again"
         )
     return records
 
@@ -110,7 +110,7 @@ def load_collected(study: Study, results: Path) -> StudyRecords:
 def read_collected(study: Study, results: Path) -> StudyRecords:
     """Read what ``collect`` wrote for any version of the study. Raise :class:`BrokenRecord` if it cannot be read."""
     # An absolute path, so that the error shows if the command runs in the wrong folder
-    path, command = results.absolute() / study.name / COLLECTED, f"marcos-bench collect {study.name}"
+    path, command = results.absolute() / study.name / COLLECTED, study.command("collect", results)
     try:
         held = Collected.model_validate(read_json(path, f"run `{command}`"))
     except ValidationError as error:

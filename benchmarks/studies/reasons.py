@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -34,6 +35,10 @@ NEEDED = {  # what a value must be, by pydantic's type of error
 COUNTS = {"too_short": "must have {min_length} or more entries", "too_long": "must have {max_length} entries at most"}
 OF_KEYS = {"missing", "extra_forbidden"}
 SHOWN = 60  # characters of a wrong value that a message quotes
+
+
+class StudyError(InputError):
+    """A study that cannot be used. The message names the place and the fix."""
 
 
 def checked(model: type[Settings], content: Any, place: str = "") -> Settings:
@@ -69,6 +74,14 @@ class StudyLoader(yaml.SafeLoader):
 
 
 StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.0123456789"))
+
+
+def study_content(path: Path) -> Any:
+    """Return the content of a study's file, not yet validated."""
+    try:
+        return yaml.load(path.read_text(), StudyLoader)
+    except yaml.YAMLError as error:
+        raise StudyError(f"{path} is not valid YAML: {error}") from error
 
 
 @dataclass

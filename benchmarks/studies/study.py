@@ -6,6 +6,7 @@ happens to be available on a machine.
 
 from __future__ import annotations
 
+import shlex
 from contextvars import ContextVar
 from functools import cached_property
 from itertools import product
@@ -13,10 +14,9 @@ from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any
 
-import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from benchmarks.studies.reasons import StudyLoader, checked
+from benchmarks.studies.reasons import StudyError, checked, study_content
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, overridden, run_id
 from benchmarks.studies.specs import (
@@ -41,10 +41,6 @@ from methods.registry import get_method
 # The files that are being read: a study, one that it shares runs with, one that this shares runs with, and so on
 _READING: ContextVar[tuple[Path, ...]] = ContextVar("_READING", default=())
 STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
-
-
-class StudyError(InputError):
-    """A study that cannot be used. The message names the place and the fix."""
 
 
 class Study(Strict):
@@ -81,6 +77,12 @@ class Study(Strict):
         default=1, ge=1, description="CPU threads of a training or evaluation process; part of the result"
     )
     timing_threads: int = Field(default=2, ge=1, description="CPU threads of a timing process")
+    _file: str | None = PrivateAttr(None)
+
+    def command(self, verb: str, results: Path, *arguments: str) -> str:
+        """Return the command line of a stage of this study, for messages that advise it."""
+        place = () if results.resolve() == Path("results").resolve() else ("--results", str(results))
+        return shlex.join(("marcos-bench", verb, self._file or self.name, *arguments, *place))
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -262,15 +264,8 @@ def load_study(name: str) -> Study:
     finally:
         _READING.reset(token)
     _require_own_name(study.name, path)
+    study._file = None if file.parent == STUDIES else str(path)
     return study
-
-
-def study_content(path: Path) -> Any:
-    """Return the content of a study's file, not yet validated."""
-    try:
-        return yaml.load(path.read_text(), StudyLoader)
-    except yaml.YAMLError as error:
-        raise StudyError(f"{path} is not valid YAML: {error}") from error
 
 
 def _require_own_name(name: str, path: Path) -> None:

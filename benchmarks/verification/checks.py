@@ -58,7 +58,7 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     if folder.name != study.name or not (folder / COLLECTED).is_file():
         raise BrokenRecord(
             f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
-            f"`marcos-bench collect {study.name}` has left {COLLECTED}"
+            f"`{study.command('collect', folder.parent)}` has left {COLLECTED}"
         )
     sources = study.sources.values()  # runs of other studies have their results in a folder beside this one
     findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]

@@ -22,8 +22,9 @@ from benchmarks.data.store import prepared_files, require_known, unpinned_files
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paper.numbers import require_reference
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.reasons import study_content
 from benchmarks.studies.rendered import Figure, Table
-from benchmarks.studies.study import STUDIES, StudyError, load_study, study_content, study_path
+from benchmarks.studies.study import STUDIES, StudyError, load_study, study_path
 from benchmarks.tracking import state as tracking
 from methods.errors import InputError
 from methods.registry import code_digest, get_method
