@@ -14,6 +14,7 @@ def _modules(*names: str) -> tuple[str, ...]:
 
 MODELS = ("methods.registry", *_modules("models", "data.tokenizers"))
 ANSWERS = (*MODELS, *_modules("evaluation.answering", "evaluation.casting", "engine.device", "engine.layers"))
+SCORES = _modules("scoring.base", "scoring.by_test", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
 TABLES += _modules("plan.hardware", "timing.other_load", "timing.pace")
@@ -31,9 +32,10 @@ CODE: dict[str, tuple[str, ...]] = {
         *STEPS,
         *_modules("training.as_rank", "training.loop", "training.position", "data.corpus"),
     ),
+    # Of scorers, those that a run's test sets name count besides (`benchmarks.scoring.by_test.scoring_modules`)
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
-    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets", "scoring")),
-    "analyse": (*ANSWERS, *_modules("scoring", "analysis")),
+    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets"), *SCORES),
+    "analyse": (*ANSWERS, *SCORES, *_modules("scoring.sequences", "analysis")),
     "time": (
         *ANSWERS,
         *STEPS,

@@ -109,3 +109,22 @@ def test_another_data_set_prepares_nothing_anew_and_an_edited_one_does(tmp_path:
     with (folder / "benchmarks/data/sets/embedded.py").open("a") as file:
         file.write("\nEDITED = True\n")
     assert planned(snakemake(folder, "--dry-run", *words)) == {"data": 1}
+
+
+def test_another_scorer_scores_nothing_anew_and_an_edited_one_what_names_it(tmp_path: Path) -> None:
+    folder = copy_suite(tmp_path)
+    stand_in(folder, STAND_IN)
+    words = "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/evaluate.json"
+    snakemake(folder, *words)
+    scorers = folder / "benchmarks/scoring"
+    text = (scorers / "text.py").read_text()
+    (scorers / "mine.py").write_text(text.replace('name = "text"', 'name = "mine"'))
+    with (scorers / "sequences.py").open("a") as file:  # of synthetic tasks, which are not among the tests
+        file.write("\nEDITED = True\n")
+    assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
+    code = "from benchmarks.scoring import SCORERS; print(SCORERS['mine'].name)"
+    asked = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(folder), capture_output=True)
+    assert asked.stdout == b"mine\n"
+    with (scorers / "number.py").open("a") as file:
+        file.write("\nEDITED = True\n")
+    assert planned(snakemake(folder, "--dry-run", *words)) == {"evaluate equation/cot_sft/s0": 1}

@@ -28,7 +28,9 @@ def data(
     if block not in (None, *known):
         raise StudyError(f"study {study} has no block {block!r}; its blocks are: {', '.join(known)}")
     from benchmarks.data import prepare
+    from benchmarks.scoring.by_test import require_scorers
 
+    require_scorers(loaded)
     for part in loaded.blocks:
         if block in (None, part.id):
             typer.echo(f"{part.id}: {prepare(loaded, part, results)}", err=True)

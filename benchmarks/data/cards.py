@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.data.records import is_number
 from benchmarks.studies.specs import Strict
+from methods.base import ANSWER_MARKER
 
 
 class File(Strict):
@@ -46,7 +48,7 @@ class Card(Strict):
     files: dict[str, tuple[File, ...]] = {}
     hub: Hub | None = None
     notes: str = ""
-    ragged: bool = False  # some published training rows lack a question or a number (e.g. 2/5), and are left out
+    ragged: bool = False  # some published training rows lack a question or an answer of the kind, and are left out
     scorer: str = "number"  # the name of a scorer in benchmarks.scoring
 
     def counted(self, split: str) -> bool:
@@ -58,3 +60,15 @@ class Card(Strict):
     def numeric(self) -> bool:
         """Whether answers must be numbers. Training rows with any other answer teach nothing."""
         return self.scorer == "number"
+
+    def refusal(self, answer: str) -> str:
+        """Return why an answer cannot be scored, or an empty text. Only what :mod:`benchmarks.scoring` reads as numbers
+        and as text has a form that is known here."""
+        if self.numeric:
+            return "" if is_number(answer) else "is no number"
+        if self.scorer == "text":
+            if not answer.strip():
+                return "is empty"
+            if "\n" in answer.strip() or ANSWER_MARKER in answer:
+                return f"is more than the line behind {ANSWER_MARKER}"
+        return ""

@@ -10,7 +10,6 @@ from benchmarks.data.records import (
     Raw,
     Record,
     equations,
-    is_number,
     lines,
     normalise,
     question_hash,
@@ -51,13 +50,19 @@ def load_rows(name: str, form: Form, split: str) -> list[Raw]:
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
     """Convert rows to records with steps in the given form. Training rows that teach nothing in this form (no question,
-    no step, or no number although the answer must be one) are left out; test rows never are."""
+    no step, or an answer that cannot be scored) are left out; test rows never are. Raise :class:`DataError` if no
+    training row is left."""
     records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
     if split != "train":
         return records
-    numeric = get_dataset(name).card.numeric
-    usable = [record for record in records if record.question and record.steps]
-    return [record for record in usable if is_number(record.answer) or not numeric]
+    card = get_dataset(name).card
+    stepwise = [record for record in records if record.question and record.steps]
+    if records and not stepwise:
+        raise DataError(
+            f"no row of {name} ({split}) has a question and steps as {form}: train on another `form` (the card has: "
+            f"{', '.join(card.forms)}), or correct how the data set converts its rows"
+        )
+    return [record for record in stepwise if not card.refusal(record.answer)]
 
 
 def load_records(name: str, form: Form, split: str) -> list[Record]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from datasets import load_dataset
 
 from benchmarks.data.cards import Card, File
-from benchmarks.data.records import DataError, Raw, digest, is_number
+from benchmarks.data.records import DataError, Raw, digest
 from benchmarks.files import sha256
 
 DATA_VARIABLE = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
@@ -152,15 +152,19 @@ class DataSet:
     def _convert(self, place: str, row: Fields) -> Raw:
         try:
             raw = replace(self.convert(row), place=place)
-            if self.card.numeric and not self.card.ragged and not is_number(raw.answer):
-                raise DataError(f"the answer {raw.answer!r} is no number")
+            for name, text in (("question", raw.question), ("solution", raw.solution), ("answer", raw.answer)):
+                if not isinstance(text, str):
+                    raise DataError(f"the {name} {text!r} is no text")
             if not raw.question.strip() and not self.card.ragged:
                 raise DataError("the question is empty")
-            return raw
         except KeyError as error:
             raise DataError(f"{place}: field {error} is missing; {self._mend}") from error
         except (AttributeError, IndexError, TypeError, DataError) as error:
             raise DataError(f"{place}: cannot be read ({error}); {self._mend}") from error
+        if (why := self.card.refusal(raw.answer)) and not self.card.ragged:
+            other = ", or name another `scorer` in its card, such as `text`" if self.card.numeric else ""
+            raise DataError(f"{place}: the answer {raw.answer!r} {why}; {self._mend}{other}")
+        return raw
 
     @property
     def _mend(self) -> str:

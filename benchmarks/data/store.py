@@ -154,7 +154,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         "digests": {place: digest(used) for place, used in rows.items()},
         "counts": {
             "published": len(rows[f"{data.train}/train"]),
-            "usable": len(usable),  # with steps in this form, and with a number if the answer must be one
+            "usable": len(usable),  # with steps in this form, and with an answer that can be scored
             **{split: len(corpus) for split, corpus in stored.items()},
             "too_long": len(train) + len(validation) - sum(map(len, stored.values())),
         },

@@ -1,13 +1,37 @@
-"""Scorers of answers: the card of each data set names one of them."""
+"""Scorers of answers, a module for each kind of task. Every scorer in ``SCORERS`` of a module here can be named by the
+card of a data set. Modules whose names begin with an underscore are skipped."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from benchmarks.scoring.base import Asked, Score, Scorer
-from benchmarks.scoring.copying import Copying
-from benchmarks.scoring.number import Number
-from benchmarks.scoring.parallel24 import Parallel24
-from benchmarks.scoring.sequences import Pairing, Summation
+from methods.errors import InputError
 
-SCORERS: dict[str, Scorer] = {
-    scorer.name: scorer for scorer in (Number(), Summation(), Pairing(), Parallel24(), Copying())
-}
+OTHERS = ("base", "by_test", "diversity")  # modules that hold no scorer; some of them take long to import
+REQUIRED = ("name", "reads_steps", "strict_means")
 
-__all__ = ["SCORERS", "Asked", "Score", "Scorer"]
+
+def _collect() -> dict[str, tuple[Scorer, str]]:
+    """Return all scorers by name, each with the module that it is in."""
+    found: dict[str, tuple[Scorer, str]] = {}
+    names = sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_"))
+    for module in (f"{__name__}.{name}" for name in names if name not in OTHERS):
+        own = getattr(import_module(module), "SCORERS", None)
+        if own is None:
+            raise InputError(f"{module} has no `SCORERS`: give it a tuple of its scorers")
+        for scorer in own:
+            if lacking := [f"`{word}`" for word in REQUIRED if not hasattr(scorer, word)]:
+                raise InputError(f"{module}: {type(scorer).__name__} lacks {', '.join(lacking)}")
+            if clash := found.get(scorer.name):
+                raise InputError(f"{module} and {clash[1]} both have a scorer {scorer.name!r}: rename one of them")
+            found[scorer.name] = scorer, module
+    return found
+
+
+_FOUND = _collect()
+SCORERS = {name: scorer for name, (scorer, _) in _FOUND.items()}
+MODULES = {name: module for name, (_, module) in _FOUND.items()}  # dotted: an edit of it has answers scored anew
+
+__all__ = ["MODULES", "SCORERS", "Asked", "Score", "Scorer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 from methods.base import ANSWER_MARKER
 
+MARKER = re.compile(rf"{ANSWER_MARKER}|###|Answer:|The answer is:", re.IGNORECASE)  # as models write it
 Draws = tuple[str | None, ...]
 MARKED = f"right, and with {ANSWER_MARKER} before the answer and nowhere else"
 
@@ -63,6 +65,13 @@ def said(text: str) -> tuple[list[str], bool]:
     lines = [line.strip() for line in text.rstrip().split("\n")]
     marked = lines[-1].startswith(ANSWER_MARKER) and text.count(ANSWER_MARKER) == 1
     return [*lines[:-1], lines[-1].removeprefix(ANSWER_MARKER).strip()], marked
+
+
+def behind_marker(text: str) -> tuple[str, bool]:
+    """Return what stands behind the last marker of a text, in any of its forms, and True; without one, the whole text
+    and False."""
+    *before, tail = MARKER.split(text)
+    return tail, bool(before)
 
 
 def integers(line: str) -> tuple[int, ...] | None:

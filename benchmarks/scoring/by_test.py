@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import pandas as pd
 
 from benchmarks.data import DataError, TestSet, get_dataset
-from benchmarks.scoring import SCORERS, Asked, Score, Scorer
+from benchmarks.scoring import MODULES, SCORERS, Asked, Score, Scorer
+from benchmarks.studies.study import Study
+from methods.nearest import suggestion
+from methods.sources import builds_on
 
 KNOWN = ["question", "gold", "n_steps"]  # the facts about a question that a scorer may use
 SCORES = ["extracted", "correct", "strict", "draws", "choices"]
 
 
 def scorer_of(test: str) -> Scorer:
-    """Return the scorer of a test set."""
-    return SCORERS[get_dataset(test).card.scorer]
+    """Return the scorer of a test set, or raise :class:`DataError` if its card names one that does not exist."""
+    name = get_dataset(test).card.scorer
+    if name not in SCORERS:
+        known = ", ".join(SCORERS)
+        raise DataError(f"the card of {test!r} names no scorer: {name!r}{suggestion(name, SCORERS)} (known: {known})")
+    return SCORERS[name]
 
 
 def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
@@ -28,6 +36,18 @@ def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
             "block of its own (`tests` of the block)"
         )
     return scorers
+
+
+def require_scorers(study: Study) -> None:
+    """Raise :class:`DataError` if answers to the test sets of a block could not be scored: before a run is trained."""
+    for block in study.blocks:
+        scorers_of(study.tests_of(block))
+
+
+def scoring_modules(tests: Iterable[str]) -> set[str]:
+    """Return the modules of the scorers of test sets, and what they import of the suite: all that decides the scores,
+    besides what is the same for all test sets."""
+    return {*chain.from_iterable(builds_on(MODULES[scorer.name]) for scorer in scorers_of(tests).values())}
 
 
 def reads_steps(tests: Iterable[str]) -> bool:

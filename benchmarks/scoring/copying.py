@@ -40,3 +40,6 @@ def repeats(text: str) -> float:
     """Return the share of an answer's steps (all lines but the last) that repeat an earlier one."""
     steps = said(text)[0][:-1]
     return 1 - len(set(steps)) / len(steps) if steps else 0.0
+
+
+SCORERS = (Copying(),)

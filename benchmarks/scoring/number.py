@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
-from benchmarks.scoring.base import Asked, Score, Scorer
-from methods.base import ANSWER_MARKER
+from benchmarks.scoring.base import Asked, Score, Scorer, behind_marker
 
-MARKER = re.compile(rf"{ANSWER_MARKER}|###|Answer:|The answer is:", re.IGNORECASE)
 MINUS = "-\N{MINUS SIGN}\N{EN DASH}"  # characters that models write as a minus sign
 NUMBER = re.compile(rf"[{MINUS}]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 PLAIN = str.maketrans(dict.fromkeys(MINUS, "-") | dict.fromkeys(",$"))
@@ -36,11 +34,11 @@ class Number(Scorer):
 def extract(text: str) -> str | None:
     """Return the first number after the last marker, or the last number if there is no marker. It has no commas and no
     ``$``, and its minus sign is a hyphen."""
-    tail = MARKER.split(text)
-    found = NUMBER.findall(tail[-1])
+    tail, marked = behind_marker(text)
+    found = NUMBER.findall(tail)
     if not found:
         return None
-    number = found[0] if len(tail) > 1 else found[-1]
+    number = found[0] if marked else found[-1]
     return number.translate(PLAIN)
 
 
@@ -55,3 +53,6 @@ def _equal(found: str, gold: str) -> bool:
     if target == target.to_integral_value():
         return value == target
     return abs(float(value) - float(target)) <= TOLERANCE * max(1.0, abs(float(target)))
+
+
+SCORERS = (Number(),)

@@ -87,3 +87,6 @@ def _partitions(before: Numbers, after: Numbers, free: Numbers) -> Iterator[tupl
             total, difference = before[first] + before[second], before[first] - before[second]
             if (after[first], after[second]) == (total, difference):
                 yield from (((first, second), *pairs) for pairs in _partitions(before, after, rest))
+
+
+SCORERS = (Summation(), Pairing())

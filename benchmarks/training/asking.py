@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.data import Corpus, decode, get_dataset, load_tokenizer
+from benchmarks.data import Corpus, decode, load_tokenizer
 from benchmarks.evaluation.answering import decoding_of, generated, texts_of
 from benchmarks.sampling import spread_over
-from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring import Asked
+from benchmarks.scoring.by_test import scorer_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec
@@ -21,7 +22,7 @@ def held_out_accuracy(method: Method, spec: RunSpec, paths: Paths, held_out: Cor
     """Return the share of ``spec.training.validation_questions`` held-out questions that a method in training answers
     right, greedily and as ``stage`` trains it to answer. The questions are spread evenly over the held-out ones."""
     tokenizer = load_tokenizer(paths.data)
-    scorer = SCORERS[get_dataset(spec.data.train).card.scorer]
+    scorer = scorer_of(spec.data.train)
     examples = held_out.examples(spread_over(len(held_out), spec.training.validation_questions))
     decoding = decoding_of(DecodingSpec(), spec.evaluation, 0, answer_only=not scorer.reads_steps, stage=stage)
     # Neither CUDA graphs nor programs for single tokens: their memory would be missing in the steps that follow
