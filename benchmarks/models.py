@@ -11,14 +11,16 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig
 
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
-from benchmarks.data import load_tokenizer, vocabulary
+from benchmarks.data import load_tokenizer, open_corpus, open_test, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
+from methods.errors import InputError
 from methods.registry import build
+from methods.room import room
 
 UNTRAINED = "train this run first (marcos-bench train)"
 CONFIG = "backbone"  # folder of the backbone's configuration, beside the final weights
@@ -26,13 +28,34 @@ CONFIG = "backbone"  # folder of the backbone's configuration, beside the final 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
     """Return the run's method with freshly initialised weights, in training mode.
-    ``data``: a folder with its tokenizer."""
+    ``data``: the folder with its prepared data. Raise InputError if they are longer than a checkpoint can read."""
+    if spec.backbone.pretrained:
+        _require_room(spec, data)
     return build(spec.method, spec.options, _setup(spec, data), spec.seed).train()  # pretrained parts load in eval mode
 
 
 def _setup(spec: RunSpec, data: Path) -> Setup:
     words = vocabulary(load_tokenizer(data))
     return Setup(load_backbone(vocab_size=words.size, **spec.backbone.model_dump()), words)
+
+
+def _require_room(spec: RunSpec, data: Path) -> None:
+    """Raise InputError before anything is trained if the longest example, or the longest question with the longest
+    answer, is longer than the backbone's sequences may be. Thoughts come on top: what is too long by these alone is
+    refused when it is read."""
+    most = room(_setup(spec, data).backbone.config)
+    if most is None:
+        return
+    longest = {split: int(open_corpus(data, split).lengths.max()) for split in ("train", "validation")}
+    for name in spec.evaluation.tests:
+        longest[name] = max(map(len, open_test(data, name).questions)) + spec.evaluation.max_new_tokens
+    place = max(longest, key=lambda name: longest[name])
+    if longest[place] > most.positions:
+        raise InputError(
+            f"{spec.backbone.pretrained} takes sequences of {most.positions:,} tokens ({most.reason}), and {place} has "
+            f"one of {longest[place]:,}{' with its answer' if place in spec.evaluation.tests else ''}: lower "
+            "`max_question_tokens` or `max_new_tokens`, or take another checkpoint"
+        )
 
 
 def published_model(spec: RunSpec, data: Path) -> nn.Module:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,8 @@ from torch.nn import functional as F
 
 from methods.errors import InputError
 from methods.nearest import suggestion
+from methods.published import published_config, reading, require_faithful, say_what_is_cleared
+from methods.room import refuse_long, room
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -97,21 +100,26 @@ class Backbone:
 
     What is built is a ``PreTrainedModel``, but typed ``Any``, because transformers types its parts too loosely to use.
     ``config.vocab_size`` is at least the number of the tokenizer's tokens; a named architecture may have more rows.
+    ``cleared``: fields of the checkpoint's configuration that had dropout, and are 0 here.
     """
 
     config: PreTrainedConfig
     checkpoint: str | None = None
     revision: str | None = None
+    cleared: tuple[str, ...] = ()
 
     @property
     def hidden_size(self) -> int:
         return self.config.hidden_size
 
     def causal_lm(self, extra_tokens: int = 0) -> Any:
-        """Build a language model with its head. ``extra_tokens`` embedding rows for markers follow the vocabulary."""
+        """Build a language model with its head. ``extra_tokens`` embedding rows for markers follow the vocabulary.
+        Raise InputError if a checkpoint would be another model here than it is by itself."""
         from transformers import AutoModelForCausalLM
 
         model = self._build(AutoModelForCausalLM, pretrained=True)
+        if self.checkpoint:
+            require_faithful(model, self.checkpoint)
         if extra_tokens:
             model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
         return model
@@ -122,16 +130,22 @@ class Backbone:
 
         model = self._build(AutoModel, pretrained)
         if not embeddings:
-            model.embed_tokens = None
+            model.set_input_embeddings(None)
         return model
 
     def _build(self, factory: Any, pretrained: bool) -> Any:
         settings: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": _attention()}
         if self.checkpoint and pretrained:
-            model = factory.from_pretrained(self.checkpoint, revision=self.revision, **settings)
+            say_what_is_cleared(self.checkpoint, self.cleared)
+            with reading(self.checkpoint):
+                model = factory.from_pretrained(
+                    self.checkpoint, config=deepcopy(self.config), revision=self.revision, **settings
+                )
         else:  # a copy: adding rows for markers changes a model's config
             model = factory.from_config(deepcopy(self.config), **settings)
         model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
+        if most := room(self.config):
+            model.base_model.register_forward_pre_hook(partial(refuse_long, most), with_kwargs=True)
         return model
 
 
@@ -162,16 +176,13 @@ def load_backbone(
     revision: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Backbone:
-    """Return the backbone that a study names. A pretrained checkpoint comes with its own configuration. Raise
-    InputError if it has dropout, whose draws would depend on everything that was drawn before."""
-    config = _published(pretrained, revision, vocab_size) if pretrained else _configured(name, vocab_size, overrides)
-    for field, value in config.to_dict().items():
-        if re.search(r"dropout|pdrop", field) and value:
-            raise InputError(
-                f"`{field}` of backbone {pretrained or name} is {value}: set it to 0. A run with dropout could not be "
-                "resumed with the same result"
-            )
-    return Backbone(config, pretrained, revision)
+    """Return the backbone that a study names. A pretrained checkpoint comes with its own configuration. No backbone has
+    dropout: a run with it could not be resumed with the same result. Raise InputError if there is no such checkpoint,
+    or if it or ``overrides`` cannot be used."""
+    config = (
+        published_config(pretrained, revision, vocab_size) if pretrained else _configured(name, vocab_size, overrides)
+    )
+    return Backbone(config, pretrained, revision, cleared=tuple(_clear_dropout(config)))
 
 
 def require_configuration(name: str) -> None:
@@ -179,18 +190,6 @@ def require_configuration(name: str) -> None:
     if name not in CONFIGURATIONS:
         near = suggestion(name, CONFIGURATIONS)
         raise InputError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
-
-
-def _published(checkpoint: str, revision: str | None, vocab_size: int) -> PreTrainedConfig:
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(checkpoint, revision=revision)
-    if vocab_size > config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {vocab_size} tokens, and {checkpoint} has embeddings of "
-            f"{config.vocab_size}: name the checkpoint's own as `tokenizer`"
-        )
-    return config
 
 
 def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None) -> PreTrainedConfig:
@@ -205,6 +204,11 @@ def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None)
             raise InputError(f"the configuration of backbone {name} has no field `{field}`{near}")
         if field in SIZES and not (isinstance(value, int) and value > 0):
             raise InputError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
+        if _is_dropout(field) and value:
+            raise InputError(
+                f"`{field}` of backbone {name} is {value}: set it to 0. A run with dropout could not be resumed with "
+                "the same result"
+            )
     fields = CONFIGURATIONS[name] | dict(overrides or {})
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
     if "rope_theta" in fields and "rope_parameters" in fields:  # transformers would take the second's
@@ -213,6 +217,20 @@ def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None)
         return AutoConfig.for_model(fields.pop("model_type"), **fields)
     except StrictDataclassError as error:
         raise InputError(f"`overrides` of backbone {name}: {' '.join(str(error).split())}") from error
+
+
+def _is_dropout(field: str) -> bool:
+    """Return whether a field of a configuration is a rate of dropout."""
+    return re.search(r"dropout|pdrop|layerdrop", field) is not None
+
+
+def _clear_dropout(config: PreTrainedConfig) -> list[str]:
+    """Set all dropout of a configuration to 0, and return the names of the fields that had some. What dropout draws
+    depends on everything that was drawn before, so a run with it could not be resumed with the same result."""
+    fields = [name for name, value in config.to_dict().items() if _is_dropout(name) and value]
+    for name in fields:
+        setattr(config, name, 0.0)
+    return fields
 
 
 def label_loss(

@@ -51,6 +51,26 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path):
         make_tokenizer(TokenizerSpec.model_validate({"pretrained": str(tmp_path)}), [])
 
 
+def test_a_tokenizer_of_the_hub_is_read_at_its_pinned_revision(
+    trained: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+
+    def load(place: str, revision: str) -> PreTrainedTokenizerFast:
+        asked.append((place, revision))
+        return trained
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", load)
+    for revision in ("607a30d", None):
+        make_tokenizer(TokenizerSpec(pretrained="openai-community/gpt2", revision=revision), [])
+    assert asked == [("openai-community/gpt2", "607a30d"), ("openai-community/gpt2", "main")]
+
+
+def test_a_tokenizer_that_is_pinned_already_takes_no_other_revision():
+    with pytest.raises(DataError, match=r"qwen2\.5 is pinned to 060db64.* of Qwen/Qwen2\.5-0\.5B: leave out its `rev"):
+        make_tokenizer(TokenizerSpec(pretrained="qwen2.5", revision="main"), [])
+
+
 @pytest.mark.skipif(TOKENIZER_VARIABLE not in os.environ, reason=f"{TOKENIZER_VARIABLE} names no folder")
 def test_qwen():
     tokenizer = make_tokenizer(TokenizerSpec.model_validate({"pretrained": "qwen2.5"}), [])

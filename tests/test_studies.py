@@ -285,6 +285,7 @@ def test_schema_is_up_to_date() -> None:
         (_decodings(default={"only": ["cot_sft"]}), "`default` is for all methods"),
         ({"backbone": {"pretrained": "some/model", "overrides": {"hidden_size": 8}}}, "leave out `overrides`"),
         ({"backbone": {"revision": "1234567"}}, "`revision` is a checkpoint's"),
+        ({"tokenizer": {"trained": 400, "revision": "1234567"}}, "`revision` is a published tokenizer's"),
     ],
 )
 def test_invalid_study_is_refused_with_the_reason(change: dict[str, object], message: str) -> None:

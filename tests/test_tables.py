@@ -230,6 +230,7 @@ def test_details(files: dict[str, str]) -> None:
             {"backbone": {"pretrained": "some/model", "revision": "12ab"}},
             "some/model (12ab); tokenizer: byte-level BPE",
         ),
+        ({"tokenizer": {"pretrained": "some/words", "revision": "12ab"}}, "qwen2-tiny; tokenizer: some/words (12ab)"),
         ({"tokenizer": {"trained": "words"}}, "qwen2-tiny; tokenizer: one token per word of the training split"),
     ],
 )

@@ -49,7 +49,9 @@ def make_tokenizer(spec: TokenizerSpec, records: Sequence[Record]) -> PreTrained
     """Return the tokenizer that a study names. If it is a trained one, it learns from ``records``."""
     if spec.trained == "words":
         return word_level(texts(records))
-    return train_bpe(texts(records), spec.trained) if spec.trained else published(cast(str, spec.pretrained))
+    if spec.trained:
+        return train_bpe(texts(records), spec.trained)
+    return published(cast(str, spec.pretrained), spec.revision)
 
 
 def texts(records: Iterable[Record]) -> Iterator[str]:
@@ -94,11 +96,17 @@ def _wrapped(tokenizer: Tokenizer, **settings: str) -> PreTrainedTokenizerFast:
     )
 
 
-def published(name: str) -> PreTrainedTokenizerFast:
-    """Load a tokenizer by name, folder or hub id."""
+def published(name: str, revision: str | None = None) -> PreTrainedTokenizerFast:
+    """Load a tokenizer by name, folder or hub id. ``revision`` pins that of a hub id. Raise :class:`DataError` if there
+    is none, or if it is pinned already."""
     from transformers import AutoTokenizer
 
-    known = PUBLISHED.get(name, Published(name, "main"))
+    if revision and name in PUBLISHED:
+        raise DataError(
+            f"the tokenizer {name} is pinned to {PUBLISHED[name].revision} of {PUBLISHED[name].hub}: leave out its "
+            "`revision`, or name the hub id as `pretrained`"
+        )
+    known = PUBLISHED.get(name, Published(name, revision or "main"))
     place, revision = known.hub, known.revision
     if known.folder and (folder := os.environ.get(known.folder)):
         place, revision = folder, "main"

@@ -40,7 +40,7 @@ def compile_layers(method: Method, caches: bool) -> None:
     Layers differ only in their weights, so they share one program. If KV ``caches`` are read, each layer of a
     transformer with a head would need a program of its own, for its own index in the cache. Its attention is then left
     uncompiled, and the modules around it are compiled. A transformer without a head generates no tokens, so it reads no
-    cache. Raise InputError if this machine has no compiler.
+    cache. Raise InputError if this machine has no compiler, or if a transformer's layers have another name.
     """
     _require_compiler(method.device)
     from torch._inductor import config as inductor  # takes a second
@@ -49,7 +49,12 @@ def compile_layers(method: Method, caches: bool) -> None:
     whole: list[nn.Module] = []
     parts: list[nn.Module] = []
     for trunk in trunks(method):
-        layers = cast("nn.ModuleList", trunk.layers)
+        layers = cast("nn.ModuleList | None", getattr(trunk, "layers", None))
+        if layers is None:
+            raise InputError(
+                f"`compile` does not find the layers of a {trunk.config.model_type}: set `compile: false` in the "
+                "study's engine"
+            )
         if caches and any(head.base_model is trunk for head in heads):
             parts += [part for layer in layers for name, part in layer.named_children() if name != "self_attn"]
         else:

@@ -34,6 +34,7 @@ from benchmarks.studies.study import Study
 from methods.backbone import CONFIGURATIONS, Backbone, load_backbone
 from methods.base import Example, Stage
 from methods.errors import InputError
+from methods.published import require_folder
 from methods.registry import get_method
 
 USABLE = 0.92  # share of a GPU's memory: the rest is its context and gaps between tensors
@@ -221,6 +222,7 @@ def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
     the configuration that the study names stands in for it. Raise InputError if it names none, or if nobody knows the
     size of the vocabulary."""
     spec = run.backbone
+    require_folder(spec.pretrained or "")
     folder = spec.pretrained if spec.pretrained and Path(spec.pretrained).is_dir() else None
     if spec.pretrained and not folder and "name" not in spec.model_fields_set:
         raise InputError(

@@ -58,8 +58,8 @@ class Dimensions:
     def of(cls, config: Any) -> Dimensions:
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
-        sizes = (config.hidden_size, config.intermediate_size, config.num_hidden_layers)
-        return cls(*sizes, heads, config.num_key_value_heads, head, config.vocab_size)
+        sizes = (config.hidden_size, getattr(config, "intermediate_size", 0), config.num_hidden_layers)
+        return cls(*sizes, heads, getattr(config, "num_key_value_heads", heads), head, config.vocab_size)
 
     def fields(self) -> dict[str, int]:
         """Return the sizes under their names in a Hugging Face configuration."""
@@ -165,10 +165,26 @@ def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: Tok
 
 
 def whole_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -> Method:
-    """Build the run's method at full size on the meta device, without memory for its weights."""
+    """Build the run's method at full size on the meta device, without memory for its weights. Raise InputError if its
+    layers are not those of :func:`sized_method`, which are counted in their place."""
     with torch.device("meta"):
         setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, count_tokens))
-        return build(run.method, run.options, setup, seed=0)
+        whole = build(run.method, run.options, setup, seed=0)
+    if backbone.checkpoint:
+        _require_alike(sized_method(run, count_tokens=count_tokens), whole, run)
+    return whole
+
+
+def _require_alike(small: nn.Module, whole: nn.Module, run: RunSpec) -> None:
+    """Raise InputError if the layers that are counted, of ``small``, are not those of the ``whole`` method: what goes
+    through a checkpoint of another architecture than the configuration's would count in part, or not at all."""
+    counted, real = ({IN_STACK.sub("layers.0.", name) for name, _ in _linears(module)} for module in (small, whole))
+    if counted != real:
+        raise InputError(
+            f"a plan counts the layers of the configuration {run.backbone.name}, and {run.backbone.pretrained} has "
+            "others: beside `pretrained`, name a configuration of its architecture; if there is none, "
+            "`marcos-bench measure` tells what steps take"
+        )
 
 
 def stand_in(size: int, count_tokens: TokenCounter) -> Vocabulary:

@@ -133,7 +133,9 @@ def backbone(spec: BackboneSpec) -> str:
 def _tokenizer(spec: TokenizerSpec) -> str:
     if spec.trained == "words":
         return "one token per word of the training split"
-    return spec.pretrained or f"byte-level BPE of {spec.trained}, trained on the training split"
+    if spec.pretrained:
+        return f"{spec.pretrained} ({spec.revision})" if spec.revision else spec.pretrained
+    return f"byte-level BPE of {spec.trained}, trained on the training split"
 
 
 def hardware(environment: dict[str, Any]) -> str:

@@ -59,11 +59,14 @@ class TokenizerSpec(Strict):
     pretrained: str | None = Field(
         default=None, description="a published tokenizer: qwen2.5 or llama-3.2, or a folder or hub id"
     )
+    revision: str | None = added_field(None, description="pinned revision of a tokenizer that a hub id names")
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> TokenizerSpec:
+    def _consistent(self) -> TokenizerSpec:
         if (self.trained is None) == (self.pretrained is None):
             raise ValueError("name exactly one tokenizer: `trained: SIZE`, `trained: words` or `pretrained: NAME`")
+        if self.revision and not self.pretrained:
+            raise ValueError("`revision` is a published tokenizer's: name that as `pretrained`, or leave it out")
         return self
 
 
@@ -170,44 +173,6 @@ class EvaluationSpec(Strict):
             ):
                 raise ValueError(f"`{name}` is compared with `default`: it may differ in `thoughts` and `seeds` only")
         return value
-
-
-class TimingSpec(Strict):
-    """Settings of the timing stage, which runs alone on the machine."""
-
-    batch_size: int = Field(default=64, ge=1)
-    repeats: int = Field(default=5, ge=1, description="timed passes over each test set")
-    questions: int | None = Field(
-        default=None, ge=1, description="time only this many questions, spread evenly over their lengths; default: all"
-    )
-    train_steps: int = Field(
-        default=20, ge=3, description="timed optimizer steps per phase, over batches of all lengths"
-    )
-
-
-class AnalysisSpec(Strict):
-    """How latents that can be set by hand are analysed. The defaults are the paper's where it states them."""
-
-    questions: int = Field(
-        default=200, ge=1, description="questions of each test set that are asked, spread evenly over it"
-    )
-    active_above: float = Field(default=0.1, description="a dimension is active above this value")
-    frequent_share: float = Field(
-        default=0.01,
-        gt=0,
-        le=1,
-        description="share of all dimensions that count as frequent, the most often active ones",
-    )
-    frequent_at_least: int = Field(
-        default=12, ge=1, description="the fewest dimensions that count as frequent, where that share gives fewer"
-    )
-    correlated_above: float = Field(
-        default=0.9, description="two dimensions are joined by an edge above this Pearson correlation"
-    )
-    values: tuple[float, ...] = Field(
-        default=(0.0, 0.1, 0.5), min_length=1, description="values that a clique is set to"
-    )
-    samples: int = Field(default=20, ge=1, description="drawn answers per question, for calibration")
 
 
 class EngineSpec(Strict):

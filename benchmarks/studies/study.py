@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from benchmarks.studies.measured import AnalysisSpec, TimingSpec
 from benchmarks.studies.reasons import StudyError, checked, study_content
 from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, overridden, run_id
 from benchmarks.studies.specs import (
-    AnalysisSpec,
     BackboneSpec,
     Block,
     EngineSpec,
@@ -29,7 +29,6 @@ from benchmarks.studies.specs import (
     Names,
     Row,
     Strict,
-    TimingSpec,
     TokenizerSpec,
     TrainingSpec,
 )
