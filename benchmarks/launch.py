@@ -18,10 +18,10 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.engine.ranks import require_deepspeed
 from benchmarks.files import write_json
 from benchmarks.processes.devices import CUDA_VARIABLE, visible
 from benchmarks.processes.heartbeat import (
@@ -55,11 +55,7 @@ Task = Literal["train", "time"]
 
 def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     """Run ``task`` on the ranks of a run's engine. The caller holds the run's lock."""
-    if not find_spec("deepspeed"):
-        raise InputError(
-            "the engine asks for DeepSpeed, which is not installed (it is for Linux alone); a study whose engine has "
-            "`kind: process` needs none"
-        )
+    require_deepspeed()
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
     make_room(folder)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))

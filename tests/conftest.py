@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, which reads it: tests run side by side
@@ -24,6 +26,9 @@ from methods.base import Vocabulary
 from methods.registry import left_out
 from small import fresh, small_study
 
+# DeepSpeed cannot be installed on macOS, which has no /proc either
+needs_deepspeed = pytest.mark.skipif(not find_spec("deepspeed"), reason="DeepSpeed is not installed")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 ROOT = Path(__file__).resolve().parent.parent
 # Files that take longest start first, so that all workers end together
 LONG = (

@@ -23,6 +23,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import as_rank, features
 from benchmarks.training.stage import train
+from conftest import needs_linux
 from copies import copy_suite, printed, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
 from test_locks import HOLD_WORKFLOW, process
@@ -193,6 +194,7 @@ torch.optim.AdamW.step = step
 """
 
 
+@needs_linux
 def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
     path = folder / "benchmarks/cli/__main__.py"

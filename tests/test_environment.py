@@ -36,6 +36,12 @@ def test_a_method_that_git_does_not_know_is_a_local_change(path: str, dirty: boo
     assert environment.environment()["dirty"] is dirty
 
 
+def test_a_record_names_the_versions_of_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"torch", "transformers"} <= environment.environment().keys()
+    monkeypatch.setattr(environment, "find_spec", lambda name: None if name == "deepspeed" else name)
+    assert "deepspeed" not in environment.environment()
+
+
 def test_the_code_is_that_of_when_work_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits that are made while a process works do not affect it."""
     calls: list[str] = []

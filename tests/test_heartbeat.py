@@ -22,7 +22,7 @@ from benchmarks.processes import heartbeat as heartbeat_module
 from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec
-from conftest import ROOT
+from conftest import ROOT, needs_deepspeed
 from small import small_study
 
 
@@ -103,6 +103,7 @@ def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path)
     assert failure.value.code == 2
 
 
+@needs_deepspeed
 def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Other ranks fail in turn. That it was not a signal shows which of them was the first to end."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
@@ -183,6 +184,7 @@ def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
     assert given_up is stop or not list(folder.iterdir())
 
 
+@needs_deepspeed
 @pytest.mark.parametrize("gpus", ["-1", "0"])
 def test_ranks_see_what_their_parent_was_told_and_no_secret(
     gpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,13 +26,13 @@ from benchmarks.cli import app
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
-from benchmarks.launch import alive, command, exit_status
+from benchmarks.launch import alive, command, exit_status, run_ranks
 from benchmarks.locks import FileLock
 from benchmarks.processes import devices
 from benchmarks.processes.preemption import shielded
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing import measuring, speed
-from conftest import ROOT
+from conftest import ROOT, needs_deepspeed, needs_linux
 from methods.base import Budget
 from methods.errors import InputError
 from small import MARCOS, small_study
@@ -77,6 +77,7 @@ def test_a_launcher_gets_no_sigterm_and_a_rank_asks_for_it(asks: bool) -> None:
     assert process.wait(600) == (3 if asks else 0)
 
 
+@needs_deepspeed
 def test_ranks_are_started_by_a_launcher_that_gets_no_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = []
 
@@ -93,6 +94,7 @@ def test_ranks_are_started_by_a_launcher_that_gets_no_sigterm(tmp_path: Path, mo
     assert signal.SIGTERM in blocked[0] and signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@needs_linux
 def test_what_a_process_died_of_is_known_before_its_parent_asks() -> None:
     codes = {}
     for end in ("import sys; sys.exit(3)", "import os; os.kill(os.getpid(), 9)"):
@@ -103,6 +105,14 @@ def test_what_a_process_died_of_is_known_before_its_parent_asks() -> None:
         codes[end] = exit_status(child.pid)
         assert child.wait() == codes[end] and exit_status(child.pid) is None, "nothing is left of it"
     assert [*codes.values()] == [3, -9] and exit_status(os.getpid()) is None
+
+
+def test_where_deepspeed_is_not_installed_its_engine_is_refused(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
+    bare.setattr("benchmarks.engine.ranks.find_spec", lambda _: None)
+    spec = small_study([{"id": "cot", "method": "cot_sft"}], engine={"kind": "deepspeed"}).runs["equation/cot/s0"]
+    with pytest.raises(InputError, match=r"DeepSpeed, which is not installed .*: set `kind: process`"):
+        run_ranks(spec, tmp_path, "train")
+    assert not list(tmp_path.iterdir())
 
 
 def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -> None:
@@ -272,6 +282,7 @@ def test_a_gpu_is_set_up_before_it_is_used(bare: pytest.MonkeyPatch) -> None:
     assert attention == [False] and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
+@needs_deepspeed
 def test_a_group_waits_for_longer_than_the_launcher_does(bare: pytest.MonkeyPatch) -> None:
     """With a shorter timeout, a waiting rank would be ended by it, and be named in place of the rank that hangs."""
     import deepspeed
@@ -299,6 +310,7 @@ def test_a_rank_that_failed_waits_for_nothing_on_its_way_out() -> None:
     assert (done.returncode, done.stdout) == (3, "said\n")
 
 
+@needs_deepspeed
 def test_a_rank_that_sees_one_gpu_takes_that_one(bare: pytest.MonkeyPatch) -> None:
     """As under a scheduler that binds each task to its own."""
     taken: list[int] = []
@@ -318,6 +330,7 @@ def test_a_rank_that_sees_one_gpu_takes_that_one(bare: pytest.MonkeyPatch) -> No
     assert taken == [3, 0]
 
 
+@needs_deepspeed
 def test_gpus_may_have_names_that_are_no_numbers(bare: pytest.MonkeyPatch) -> None:
     """DeepSpeed parses them as numbers when it asks pynvml how much memory is free."""
     from deepspeed.accelerator import cuda_accelerator

@@ -25,6 +25,7 @@ from benchmarks.studies.study import StudyError, load_study
 from benchmarks.tables.measured import measured_lines, render_measured
 from benchmarks.timing import measuring
 from benchmarks.timing.measuring import gold_examples, measure
+from conftest import needs_deepspeed
 from methods.codi import CODI
 from methods.generation import Decoding
 from small import MARCOS, small_study
@@ -80,6 +81,7 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     assert (tmp_path / "kept/table_small.md").is_file() and not (results / "reference").exists()
 
 
+@needs_deepspeed
 def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
     """Each row joins a process group of its own."""
     rows = [{"id": name, "method": "cot_sft"} for name in ("once", "again")]

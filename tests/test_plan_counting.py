@@ -23,6 +23,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing import steps as step_timing
 from benchmarks.training.stage import train
+from conftest import needs_linux
 from methods.base import Budget
 from small import PLANNED, small_study
 
@@ -115,6 +116,7 @@ def _resident(name: str) -> int:
 
 
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])
+@needs_linux
 def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
     sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "vocab_size": 4096}
     study = small_study(

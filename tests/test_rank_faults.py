@@ -34,9 +34,11 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.training import loop as training
 from benchmarks.training.stage import train
-from conftest import ROOT
+from conftest import ROOT, needs_deepspeed
 from inflict import nth_call
 from small import MARCOS, fresh, small_study
+
+pytestmark = needs_deepspeed
 
 RANKS = {"kind": "deepspeed", "gpus": 2, "zero_stage": 3}
 PATIENCE = 600  # seconds: other work may use the cores

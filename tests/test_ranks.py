@@ -19,9 +19,11 @@ from torch.testing import assert_close
 from benchmarks.engine import Ranks
 from benchmarks.launch import free_port
 from benchmarks.studies.specs import EngineSpec
-from conftest import ROOT
+from conftest import ROOT, needs_deepspeed
 from methods.registry import get_method
 from rank_cases import Case, Precision, cases, numbers
+
+pytestmark = needs_deepspeed
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ import pytest
 from benchmarks.cli import app
 from benchmarks.locks import PARENT_VARIABLE, RunLock
 from benchmarks.studies.study import load_study, shipped
-from conftest import ROOT
+from conftest import ROOT, needs_linux
 from copies import command, copy_suite, environment, snakemake
 from methods.registry import available
 
@@ -123,6 +123,7 @@ def working_for(workflow: int) -> list[int]:
     return found
 
 
+@needs_linux
 def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
     arguments = ("--config", "study=smoke", "--", TARGET)
     runs = checkout / "results/smoke/runs"

@@ -26,7 +26,7 @@ from benchmarks.timing.flops import flop_counter
 from benchmarks.training import loop as training
 from benchmarks.training.stage import train
 from benchmarks.training.steps import optimizer_step
-from conftest import ROOT
+from conftest import ROOT, needs_deepspeed
 from small import MARCOS, small_study
 from tiny import make, questions
 
@@ -158,6 +158,7 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
     assert times["phases"]["train"].keys() == {*step_timing.PER_STEP, *TOGETHER}
 
 
+@needs_deepspeed
 def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Together, the ranks compute as much as a single process."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

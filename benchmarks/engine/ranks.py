@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from benchmarks.engine.device import pick_device
 from benchmarks.processes.heartbeat import STARTUP, Heartbeat
+from methods.errors import InputError
 
 T = TypeVar("T")
 
@@ -115,6 +117,15 @@ class ProcessGroup(Ranks):
         self._group.barrier()
 
 
+def require_deepspeed() -> None:
+    """Raise InputError if DeepSpeed is not installed, as on macOS, where it cannot be."""
+    if not find_spec("deepspeed"):
+        raise InputError(
+            "the engine asks for DeepSpeed, which is not installed (it is for Linux alone): set `kind: process` in the "
+            "study's engine"
+        )
+
+
 @contextmanager
 def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[ProcessGroup]:
     """Join the process group that the environment describes (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` …) until the
@@ -124,6 +135,7 @@ def join(seconds: float, heartbeat: Heartbeat | None = None) -> Iterator[Process
     names the rank that hangs. The timeout of the groups is somewhat longer: it ends the ranks that wait for another
     one, and they would be named instead.
     """
+    require_deepspeed()
     import deepspeed
     from deepspeed.utils import groups
 
