@@ -282,14 +282,6 @@ def test_intervene_prints_before_and_after(results: Path) -> None:
     )
 
 
-def test_explain_shows_all_runs_with_weights(results: Path) -> None:
-    text = command(results, "explain", "--question", "2", "--test", "embedded_multistep")
-    assert "embedded_multistep" in text and "Gold answer" in text
-    assert "Without weights here: equation/wo_r/s0" in text
-    assert text.count("equation/") == 4  # each run once
-    assert "has no question 9999" in command(results, "explain", "--question", "9999")
-
-
 def test_dimensions_are_numbers() -> None:
     assert parse_dims("3, 7") == (3, 7)
     with pytest.raises(InputError, match="latents cannot be set to nan: give a finite value"):

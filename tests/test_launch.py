@@ -19,7 +19,7 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import launch, rank
+from benchmarks import exports, launch, rank
 from benchmarks.analysis import by_hand, explaining
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
@@ -354,6 +354,7 @@ def test_gpus_may_have_names_that_are_no_numbers(bare: pytest.MonkeyPatch) -> No
         (speed, "measure_speed", ["speed", "smoke"]),
         (explaining, "explain", ["explain", "smoke", "--question", "1"]),
         (by_hand, "intervene", ["intervene", "smoke", "equation/marcos/s0", "--dims", "3", "--value", "0"]),
+        (exports, "ask", ["ask", "model", "How many?"]),
     ],
 )
 def test_a_command_that_computes_takes_a_gpu_first(

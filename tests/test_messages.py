@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from pydantic import BaseModel
+from rich.text import Text
 from typer.testing import CliRunner
 
 from benchmarks.analysis import explaining
@@ -178,22 +179,24 @@ def test_a_command_names_the_one_to_run_before_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_explain_shows_whole_ids_in_a_narrow_terminal(
+def test_explain_shows_whole_ids_in_a_narrow_terminal_and_whole_lines_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     smoke, run = load_study("smoke"), "equation/marcos_wo_deep/s0"
     weights = Paths(tmp_path, smoke.runs[run]).weights
     weights.parent.mkdir(parents=True)
     weights.touch()
-    asked = SimpleNamespace(name="test", ids=["1"], texts=["How many?"], questions=[[1]], answers=["7"])
-    speaker = SimpleNamespace(say=lambda *_, **__: None)
-    monkeypatch.setattr(explaining.Speaker, "load", lambda *_: speaker)
-    monkeypatch.setattr(explaining, "one_question", lambda *_: asked)
-    monkeypatch.setattr(explaining, "row", lambda *_: ["many words " * 9] * 4)
-    monkeypatch.setenv("COLUMNS", "80")
-    explaining.explain(smoke, tmp_path, 1, None)
-    cells = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert cells[0] == run
+    found = explaining.Explained("How many?", (Text("many words " * 9),) * 4, {})
+    monkeypatch.setattr(explaining, "explained", lambda *_: found)
+
+    def lines(columns: str) -> list[list[str]]:
+        monkeypatch.setenv("COLUMNS", columns) if columns else monkeypatch.delenv("COLUMNS", raising=False)
+        explaining.explain(smoke, tmp_path, explaining.Question(number=1))
+        shown = capsys.readouterr().out.splitlines()
+        return [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown if line.startswith("│")]
+
+    assert lines("80")[0][0] == run
+    assert lines("") == [[run, *[("many words " * 9).strip()] * 4]], "a file has no width that lines must fit in"
 
 
 @pytest.mark.parametrize(
@@ -209,8 +212,8 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal(
 def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[str, str]) -> None:
     asked = SimpleNamespace(name="embedded_in_domain", texts=["How many?"], answers=["7"], n_steps=[1])
     said = Said(steps[-1:], [steps], np.zeros(1), {})
-    speaker = SimpleNamespace(spec=load_study("smoke").runs["equation/cot_sft/s0"])
-    cells = explaining.row(speaker, asked, said)  # type: ignore[arg-type]
+    spec, words = load_study("smoke").runs["equation/cot_sft/s0"], None  # it has no latents to be put into words
+    cells = explaining.row(spec, words, said, said.scores(asked)[0])  # type: ignore[arg-type]
     assert tuple(cell.plain for cell in cells[:2]) == shown
 
 

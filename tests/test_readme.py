@@ -84,6 +84,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands.mkdir(parents=True)
     (commands / "marcos-bench").write_text(f'#!/bin/sh\nexec {sys.executable} -m benchmarks.cli "$@"\n')
     (commands / "marcos-bench").chmod(0o755)
+    (commands / "snakemake").symlink_to(Path(sys.executable).parent / "snakemake")
     (folder / ".venv/.installed").touch()
     return folder
 

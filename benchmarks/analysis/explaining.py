@@ -1,59 +1,114 @@
-"""`marcos-bench explain`: shows how every trained run answers one question."""
+"""`marcos-bench explain`: shows how trained runs answer one question, and what they think in between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from benchmarks.analysis.by_hand import known_test
 from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Said, Speaker
+from benchmarks.analysis.words import Words
 from benchmarks.data import TestSet
 from benchmarks.evaluation.answering import decoding_of
-from benchmarks.files import BrokenRecord
+from benchmarks.files import BrokenRecord, replacing
+from benchmarks.scoring import Score
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, StudyError, load_study
-from methods.base import Method
+from methods.errors import InputError
 
-SHOWN = 8  # latents of a step, and active dimensions, that are shown at most
+ACTIVE = 8  # active dimensions of a step that are shown at most
+UNLIMITED = 10_000  # columns: tables are only as wide as their cells
 
 
-def explain(study: Study, results: Path, number: int, test: str | None) -> None:
-    """Print a question and a table of all trained runs. ``number`` counts questions from 1."""
-    console, asked = Console(), None
-    run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
-    said_apart = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
-    table = Table(run, *said_apart, "Latents as nearest tokens", "Active dimensions", show_lines=True)
-    missing = []
-    for id, spec in study.sources.items():
-        if not Paths(results, spec).weights.is_file():
-            missing.append(id)
-            continue
-        speaker = Speaker.load(spec, results)
-        asked = one_question(speaker, known_test(spec, test), number)
-        decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
-        said = speaker.say(asked.questions, decoding, trace=True)
-        table.add_row(id, *row(speaker, asked, said))
-    if asked is None:
-        first = next(iter(study.sources.values()))
+@dataclass(frozen=True)
+class Question:
+    """A question of a test set by its number, from 1 (``test`` None: the run's first test set), or a text of one's
+    own, which has no gold answer."""
+
+    number: int | None = None
+    test: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One run's answer: the question with its gold answer, the cells of the run's row, and its latents by name."""
+
+    heading: str
+    cells: tuple[Text, ...]
+    latents: dict[str, np.ndarray]
+
+
+def explain(
+    study: Study, results: Path, question: Question, runs: Sequence[str] = (), output: Path | None = None
+) -> None:
+    """Print a question and a table of trained runs (``runs``; default: all). Write their latents to ``output``, an NPZ
+    file that must not exist yet; :func:`explained` says what is in it. One run is in memory at a time."""
+    if output is not None and output.exists():
+        raise InputError(f"{output} is there already: name another file, or remove it first")
+    asked = {id: study.sources[id] for id in runs or study.sources}
+    ready = {id: spec for id, spec in asked.items() if Paths(results, spec).weights.is_file()}
+    if not ready:
+        first = next(iter(asked.values()))
         home = study if first.study == study.name else load_study(first.study)
         raise BrokenRecord(
-            f"no run of {study.name} is trained in {results.absolute()}, and trained runs are what is asked: train one "
-            f"first, e.g. `{home.command('train', results, first.id)}`"
+            f"{'none of these runs' if runs else 'no run'} of {study.name} is trained in {results.absolute()}, and "
+            f"trained runs are what is asked: train one first, e.g. `{home.command('train', results, first.id)}`"
         )
-    console.print(Text(f"{asked.name} {asked.ids[0]}: {asked.texts[0]}\nGold answer: {asked.answers[0]}"))
-    console.print(table)
-    if missing:
-        console.print(Text(f"Without weights here: {', '.join(missing)}"))
+    run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
+    said_apart = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
+    table = Table(run, *said_apart, "Latents as nearest tokens (norm)", "Active dimensions", show_lines=True)
+    heading, latents = "", {}
+    for id, spec in ready.items():
+        found = explained(spec, results, question)
+        table.add_row(id, *found.cells)
+        heading, latents[id] = found.heading, found.latents
+    out = console()
+    out.print(Text(heading))
+    out.print(table)
+    if any(latents.values()):
+        out.print(Text("Norm: of a latent, divided by the median norm of the token embeddings."))
+    if missing := [id for id in asked if id not in ready]:
+        out.print(Text(f"Without weights here: {', '.join(missing)}"))
+    if output is not None:
+        save(output, latents)
+        out.print(Text(f"Latents: {output}"))
+
+
+def console() -> Console:
+    """Return a console for the width of the terminal. Elsewhere lines are as long as they come, unless COLUMNS sets a
+    width: what reads them would not expect the 80 columns that are the default."""
+    screen = Console()
+    return screen if screen.is_terminal or "COLUMNS" in os.environ else Console(width=UNLIMITED)
+
+
+def explained(spec: RunSpec, results: Path, question: Question) -> Explained:
+    """Ask a run. The latents (float32) are those that the method traces: (n, d), or (steps, n, d) if it thinks in
+    steps of n vectors, zeros where a chain has ended; those that can be set by hand, such as MarCos's R, are (steps,
+    dims). ``median_token_norm`` () is beside them if there are any."""
+    speaker, test = Speaker.load(spec, results), None
+    if question.text is not None:
+        heading, ids = question.text, [speaker.read(question.text)]
+    else:
+        test = one_question(speaker, known_test(spec, question.test), question.number or 1)
+        heading, ids = f"{test.name} {test.ids[0]}: {test.texts[0]}\nGold answer: {test.answers[0]}", test.questions
+    decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
+    said = speaker.say(ids, decoding, trace=True)
+    words = Words.of(speaker.method, speaker.tokenizer)
+    latents = {name: values[0] for name, values in said.trace.items()}
+    if latents:
+        latents["median_token_norm"] = np.float32(words.median_norm)
+    return Explained(heading, row(spec, words, said, said.scores(test)[0] if test else None), latents)
 
 
 def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
@@ -63,22 +118,30 @@ def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
     return whole.select([number - 1])
 
 
-def row(speaker: Speaker, asked: TestSet, said: Said) -> tuple[Text, Text, Text, Text]:
-    """Return the steps, the answer (green if correct), the latents in words and the active
-    dimensions of the first question."""
-    score = said.scores(asked)[0]
+def save(path: Path, latents: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Write the latents of runs, each under ``RUN/NAME``. Raise :class:`InputError` if there are none."""
+    arrays: dict[str, Any] = {f"{run}/{name}": values for run, own in latents.items() for name, values in own.items()}
+    if not arrays:
+        raise InputError(f"{path} is not written: none of these runs thinks in latents ({', '.join(latents)})")
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def row(spec: RunSpec, words: Words, said: Said, score: Score | None) -> tuple[Text, ...]:
+    """Return the steps, the answer (green if correct, red if not), the latents in words and the active dimensions of
+    the first question."""
     steps, answer = told_apart(said)
-    if score.extracted is None:
+    if not answer or (score is not None and score.extracted is None):
         steps = steps if len(said.steps[0]) > 1 else []
         answer = f"(no answer) {said.answers[0]!r}"  # with its blanks, as there may be nothing else
     written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
-    name = steerable_latents(speaker.spec)
-    words = [words_of(speaker, value[0]) for key, value in said.trace.items() if key != name]
-    active = active_dimensions(said.trace[name][0], speaker.spec) if name else []
+    name = steerable_latents(spec)
+    active = active_dimensions(said.trace[name][0], spec) if name else []
+    style = "" if score is None else "green" if score.correct else "red"
     return (
         Text("\n".join(written)),
-        Text(answer, style="green" if score.correct else "red"),
-        Text("\n".join("\n".join(lines) for lines in words)),
+        Text(answer, style=style),
+        Text("\n".join(line for key, value in said.trace.items() if key != name for line in words.described(value[0]))),
         Text("\n".join(active)),
     )
 
@@ -92,38 +155,11 @@ def told_apart(said: Said) -> tuple[list[str], str]:
     return steps, answer
 
 
-def words_of(speaker: Speaker, latents: np.ndarray) -> list[str]:
-    """Return the tokens that are nearest to latents by cosine: one line for (n, d), one
-    line per step for (steps, n, d)."""
-    if latents.ndim == 3:
-        return [f"{i}. {words_of(speaker, step)[0]}" for i, step in enumerate(latents, 1)]
-    tokens = nearest(word_vectors(speaker.method), torch.from_numpy(latents[:SHOWN]))
-    more = " ..." if len(latents) > SHOWN else ""
-    return [" ".join(repr(speaker.tokenizer.decode([token]))[1:-1] for token in tokens) + more]
-
-
-def nearest(table: Tensor, latents: Tensor) -> list[int]:
-    """Return the rows of a (V, d) table that are nearest to (n, d) vectors by cosine.
-    Zero vectors are padding and left out."""
-    latents = latents[latents.norm(dim=-1) > 0]
-    likeness = torch.nn.functional.normalize(latents, dim=-1) @ torch.nn.functional.normalize(table, dim=-1).T
-    return likeness.argmax(-1).tolist()
-
-
-def word_vectors(method: Method) -> Tensor:
-    """Return the (V, d) input embeddings of the model that speaks, without the markers that methods add."""
-    models: Iterator[PreTrainedModel] = (m for m in method.modules() if isinstance(m, PreTrainedModel))
-    speaking = next(model for model in models if model.get_output_embeddings() is not None)
-    embeddings = speaking.get_input_embeddings()
-    assert isinstance(embeddings, torch.nn.Embedding)
-    return embeddings.weight.detach().float().cpu()[: method.vocabulary.size]
-
-
 def active_dimensions(latents: np.ndarray, spec: RunSpec) -> list[str]:
     """Return a line for each step of (steps, D): its active dimensions, the largest first, with their values."""
     lines = []
     for number, step in enumerate(latents, 1):
         order = [int(dim) for dim in np.argsort(-step) if step[dim] > spec.analysis.active_above]
-        shown = " ".join(f"{dim}:{step[dim]:.2f}" for dim in order[:SHOWN])
-        lines.append(f"{number}. {shown}{' ...' if len(order) > SHOWN else ''}" if order else f"{number}. none")
+        shown = " ".join(f"{dim}:{step[dim]:.2f}" for dim in order[:ACTIVE])
+        lines.append(f"{number}. {shown}{' ...' if len(order) > ACTIVE else ''}" if order else f"{number}. none")
     return lines

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,10 @@ from benchmarks.scoring.by_test import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.base import Example, Method
+from methods.errors import InputError
 from methods.generation import Decoding
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,17 @@ class Speaker:
         if count is None or count >= len(test):
             return test
         return test.select(evenly(len(test), count))
+
+    def read(self, question: str) -> list[int]:
+        """Return the ids of a question of one's own, without the blanks around it. Warn of words that the tokenizer
+        does not know; raise :class:`InputError` if there is nothing to read."""
+        encode, unknown = partial(self.tokenizer.encode, add_special_tokens=False), self.tokenizer.unk_token_id
+        ids = encode(question.strip())
+        if not ids:
+            raise InputError("the question is empty")
+        if unknown is not None and (words := [word for word in question.split() if unknown in encode(word)]):
+            log.warning("%s: its tokenizer does not know %s", self.spec.id, ", ".join(map(repr, words)))
+        return ids
 
     @torch.no_grad()
     def encode(self, examples: Sequence[Example]) -> np.ndarray | None:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from benchmarks.cli import catalogue, costs, inspection, stages
+from benchmarks.cli import catalogue, costs, inspection, stages, trained
 from benchmarks.locks import watch_parent
 from benchmarks.processes import collect_garbage_less_often
 from benchmarks.processes.heartbeat import RankFailure
@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (catalogue, costs, stages, inspection):
+for part in (catalogue, costs, stages, inspection, trained):
     app.add_typer(part.app)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.study import StudyError, load_study
+from benchmarks.studies.study import Study, StudyError, load_study
 
 StudyArgument = Annotated[
     str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")
@@ -23,8 +23,7 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
     run, names the study that it is shared with, or says that the prepared data are not those that the study asks
     for."""
     loaded = load_study(study)
-    if run not in loaded.runs:
-        raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(loaded.runs)}")
+    require_run(loaded, study, run)
     spec = loaded.sources[run]
     if spec.study != loaded.name:
         raise StudyError(
@@ -35,3 +34,9 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
 
     require_prepared(loaded, loaded.block(spec.block), results)
     return spec
+
+
+def require_run(loaded: Study, study: str, run: str) -> None:
+    """Raise an error that lists the study's runs if there is no such run. ``study`` is named as in the command."""
+    if run not in loaded.runs:
+        raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(loaded.runs)}")

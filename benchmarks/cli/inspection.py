@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run, require_run
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import StudyError, load_study, shipped
+from methods.errors import InputError
 
 app = typer.Typer()
 NAMED = "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; or an MLflow run id."
@@ -33,17 +34,28 @@ def compare(
 @app.command()
 def explain(
     study: StudyArgument,
-    question: Annotated[int, typer.Option(min=1, help="Number of the question in the test set, from 1.")],
+    question: Annotated[int | None, typer.Option(min=1, help="Number of the question in the test set, from 1.")] = None,
+    text: Annotated[str | None, typer.Option(help="A question of your own instead.")] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated. Default: all.")] = None,
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write all latents to this NPZ file, as RUN/NAME; it must not exist.")
+    ] = None,
 ) -> None:
-    """Show what all trained runs make of one question: steps, latents as nearest tokens, active dimensions."""
+    """Show what trained runs make of one question: steps, latents as nearest tokens, active dimensions."""
+    if (question is None) == (text is None):
+        raise InputError("ask one question: --question with its number in the test set, or --text with one of your own")
+    if text is not None and test is not None:
+        raise InputError("--test goes with --question: a text of your own is in no test set")
     loaded = load_study(study)
+    for id in run or ():
+        require_run(loaded, study, id)
     from benchmarks.analysis import explaining
     from benchmarks.processes import devices
 
     devices.pin(1)
-    explaining.explain(loaded, results, question, test)
+    explaining.explain(loaded, results, explaining.Question(question, test, text), run or (), output)
 
 
 @app.command()
