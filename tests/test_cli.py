@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ def output(*arguments: str) -> str:
     done = CliRunner().invoke(app, [*arguments])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"marcos-bench {version('marcos-bench')}\n"
 
 
 def test_bad_input_ends_in_a_message_and_a_bug_in_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -40,8 +41,18 @@ for part in (catalogue, costs, stages, inspection, trained):
     app.add_typer(part.app)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"marcos-bench {version('marcos-bench')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _prepare() -> None:
+def _prepare(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a forked worker would warn about it
     logging.getLogger("huggingface_hub").propagate = False  # it prints its own warnings
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
