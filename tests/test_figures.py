@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from benchmarks.studies.rendered import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
 
-OTHERS = (Figure.copied, Figure.sweeps)  # each needs a study of its own
+OTHERS = (Figure.copied, Figure.curves, Figure.sweeps)  # each needs a study of its own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
 
 
@@ -92,6 +93,31 @@ def test_what_cannot_be_drawn_is_named(files: dict[Figure, dict[str, Path]]) -> 
     assert (
         "Not drawn, as an accuracy or a cost is missing: CoT-SFT (equation)" in files[Figure.pareto]["md"].read_text()
     )
+
+
+def test_curves_of_accuracy_are_those_of_the_logs(tmp_path: Path) -> None:
+    asking = study(training={"epochs": 1, "validation_questions": 100}, seeds=[0, 1])
+    fabricate(asking, tmp_path)
+    marks = [(0.5, 0.25), (1.0, 0.75)]
+    for seed in asking.seeds:
+        log = tmp_path / f"fake/runs/text/cot/s{seed}/log.jsonl"
+        lines = [{"kind": "validation", "stage": "chain", "step": 1, "epoch": e, "accuracy": a} for e, a in marks]
+        log.write_text(log.read_text() + "".join(json.dumps(line) + "\n" for line in lines))
+    results.collect(asking, tmp_path)
+    paths = {path.suffix[1:]: path for path in render(asking, tmp_path, Figure.curves)}
+    frame, caption = pd.read_csv(paths["csv"]), paths["md"].read_text()
+    assert frame[["block", "row", "training_seed", "stage"]].drop_duplicates().to_numpy().tolist() == [
+        ["text", "cot", 0, "chain"],
+        ["text", "cot", 1, "chain"],
+    ]
+    assert [*zip(frame["epoch"], frame["accuracy"], strict=True)] == [*marks, *marks]
+    assert "Each mark stands for 100 questions or more" in caption and "by 10 points (95 %)" in caption
+    assert "Not drawn, as they answered nothing while they trained: MarCos (text), MarCos w/o R (text)" in caption
+
+
+def test_without_questions_there_are_no_curves(folder: Path) -> None:
+    with pytest.raises(NothingToDraw, match="no run of fake answered questions while it trained: set `validation_"):
+        render(study(), folder, Figure.curves)
 
 
 def test_accuracy_by_steps_covers_all_questions(files: dict[Figure, dict[str, Path]]) -> None:

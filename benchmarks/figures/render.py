@@ -9,6 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import CasesFigure
 from benchmarks.figures.copied import CopiedFigure
+from benchmarks.figures.curves import CurvesFigure
 from benchmarks.figures.dimensions import DimensionsFigure
 from benchmarks.figures.drawing import Drawing
 from benchmarks.figures.encoding import EncodingFigure
@@ -33,6 +34,7 @@ DRAWINGS: dict[Figure, type[Drawing]] = {
     Figure.encoding: EncodingFigure,
     Figure.copied: CopiedFigure,
     Figure.calibration: CalibrationFigure,
+    Figure.curves: CurvesFigure,
     Figure.sweeps: SweepsFigure,
 }
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that the same numbers give the same bytes

@@ -30,4 +30,5 @@ class Figure(StrEnum):
     encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
     copied = "copied"  # which step the answers to the long-range copy repeat
     calibration = "calibration"  # the mean of R against one sample and majorities of more
+    curves = "curves"  # accuracy on held-out questions while runs trained
     sweeps = "sweeps"  # accuracy against one numeric option at a time
