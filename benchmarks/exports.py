@@ -15,14 +15,13 @@ from benchmarks.engine import pick_device
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.evaluation.casting import prepare_for_answers
 from benchmarks.files import read_json, space_in, sync
-from benchmarks.models import CONFIG, exported_method
+from benchmarks.models import CONFIG, SPEC, TOKENIZER, exported_method
 from benchmarks.studies.paths import WEIGHTS
 from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
 from methods.base import Method
 from methods.errors import InputError
 
-SPEC, TOKENIZER = "spec.json", "tokenizer"
 PARTS = (SPEC, TOKENIZER, CONFIG, WEIGHTS)
 
 
@@ -51,7 +50,8 @@ def export(folder: Path, target: Path) -> str:
     and which weights of the method were not. Raise :class:`InputError` if the method is more than one model, or if
     there is something in ``target``."""
     require_whole(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    target = target.resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir()) or target == Path.cwd()):
         raise InputError(f"{target} is there already: name another folder, or remove it first")
     method, tokenizer = exported_method(folder), load_tokenizer(folder)
     name, model = only_model(method)
@@ -63,7 +63,7 @@ def export(folder: Path, target: Path) -> str:
         whole = Path(aside) / "whole"
         model.save_pretrained(whole)
         tokenizer.save_pretrained(whole)
-        for file in whole.iterdir():
+        for file in filter(Path.is_file, whole.rglob("*")):
             file.chmod(0o644)  # weights would be private, and the folder is for others too
         os.replace(whole, target)
     sync(target.parent)

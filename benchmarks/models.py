@@ -23,7 +23,8 @@ from methods.registry import build
 from methods.room import room
 
 UNTRAINED = "train this run first (marcos-bench train)"
-CONFIG = "backbone"  # folder of the backbone's configuration, beside the final weights
+SPEC, TOKENIZER, CONFIG = "spec.json", "tokenizer", "backbone"  # in a `model` folder, beside the final weights
+SPARE = 128  # positions
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
@@ -41,8 +42,8 @@ def _setup(spec: RunSpec, data: Path) -> Setup:
 
 def _require_room(spec: RunSpec, data: Path) -> None:
     """Raise InputError before anything is trained if the longest example, or the longest question with the longest
-    answer, is longer than the backbone's sequences may be. Thoughts come on top: what is too long by these alone is
-    refused when it is read."""
+    answer, is longer than the backbone's sequences may be. Markers, line ends and thoughts are allowed for by
+    :data:`SPARE` positions."""
     most = room(_setup(spec, data).backbone.config)
     if most is None:
         return
@@ -50,11 +51,12 @@ def _require_room(spec: RunSpec, data: Path) -> None:
     for name in spec.evaluation.tests:
         longest[name] = max(map(len, open_test(data, name).questions)) + spec.evaluation.max_new_tokens
     place = max(longest, key=lambda name: longest[name])
-    if longest[place] > most.positions:
+    if longest[place] + SPARE > most.positions:
         raise InputError(
             f"{spec.backbone.pretrained} takes sequences of {most.positions:,} tokens ({most.reason}), and {place} has "
-            f"one of {longest[place]:,}{' with its answer' if place in spec.evaluation.tests else ''}: lower "
-            "`max_question_tokens` or `max_new_tokens`, or take another checkpoint"
+            f"one of {longest[place]:,}{' with its answer' if place in spec.evaluation.tests else ''}, and markers and "
+            f"thoughts may add {SPARE}: lower `max_question_tokens` or `max_new_tokens`, or take another "
+            "checkpoint"
         )
 
 
@@ -96,17 +98,17 @@ def kept_stages(paths: Paths) -> list[int]:
     return [number for number, stage in enumerate(stages) if stage.get("weights_sha256")]
 
 
-def export(spec: RunSpec, paths: Paths) -> None:
+def complete_folder(spec: RunSpec, paths: Paths) -> None:
     """Write the specification, the tokenizer and the backbone's configuration beside the final weights."""
-    load_tokenizer(paths.data).save_pretrained(paths.model / "tokenizer")
+    load_tokenizer(paths.data).save_pretrained(paths.model / TOKENIZER)
     _setup(spec, paths.data).backbone.config.save_pretrained(paths.model / CONFIG)
-    write_json(paths.model / "spec.json", spec.model_dump(mode="json"))
+    write_json(paths.model / SPEC, spec.model_dump(mode="json"))
 
 
 def exported_method(folder: Path) -> Method:
     """Return the method in a run's ``model`` folder, in evaluation mode. The folder may have been copied anywhere and
     is self-contained: neither the network nor a checkpoint that training may have started from is needed."""
-    spec = checked(RunSpec, read_json(folder / "spec.json"), str(folder / "spec.json"))
+    spec = checked(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
     backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
     return _filled(spec, Setup(backbone, vocabulary(load_tokenizer(folder))), read_weights(folder / WEIGHTS))
 

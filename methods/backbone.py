@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +18,7 @@ from torch.nn import functional as F
 
 from methods.errors import InputError
 from methods.nearest import suggestion
-from methods.published import published_config, reading, require_faithful, say_what_is_cleared
-from methods.room import refuse_long, room
+from methods.published import published_config, reading, require_all, require_faithful, say_what_is_cleared
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -138,14 +136,17 @@ class Backbone:
         if self.checkpoint and pretrained:
             say_what_is_cleared(self.checkpoint, self.cleared)
             with reading(self.checkpoint):
-                model = factory.from_pretrained(
-                    self.checkpoint, config=deepcopy(self.config), revision=self.revision, **settings
+                model, found = factory.from_pretrained(
+                    self.checkpoint,
+                    config=deepcopy(self.config),
+                    revision=self.revision,
+                    output_loading_info=True,
+                    **settings,
                 )
+            require_all(found["missing_keys"], self.checkpoint)
         else:  # a copy: adding rows for markers changes a model's config
             model = factory.from_config(deepcopy(self.config), **settings)
         model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
-        if most := room(self.config):
-            model.base_model.register_forward_pre_hook(partial(refuse_long, most), with_kwargs=True)
         return model
 
 

@@ -7,13 +7,14 @@ more between its inputs and its logits would be another one here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from methods.errors import InputError
@@ -33,7 +34,7 @@ def require_folder(checkpoint: str) -> None:
     if checkpoint.startswith(("/", ".", "~")) and not Path(checkpoint).is_dir():
         raise InputError(
             f"there is no folder {checkpoint}, which `backbone: {{pretrained: {checkpoint}}}` names: give the folder "
-            "of a checkpoint, or its id on the hub"
+            "of a checkpoint (without ~), or its id on the hub"
         )
 
 
@@ -42,7 +43,7 @@ def reading(checkpoint: str) -> Iterator[None]:
     """Name the checkpoint and the remedy where transformers finds no file of it, or cannot use what it finds."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(
             f"no checkpoint can be read from {checkpoint} ({' '.join(str(error).split())}). To fix the study's "
             f"`backbone: {{pretrained: {checkpoint}}}`, name a folder with its config.json and weights; for one on the "
@@ -89,6 +90,15 @@ def say_what_is_cleared(checkpoint: str, fields: tuple[str, ...]) -> None:
             "%s has dropout (%s): it is 0 here, as a run with dropout could not be resumed with the same result",
             checkpoint,
             ", ".join(fields),
+        )
+
+
+def require_all(missing: Collection[str], place: str) -> None:
+    """Raise InputError if a checkpoint lacks weights, which transformers would draw. ``place`` names it."""
+    if missing:
+        raise InputError(
+            f"{place} lacks {len(missing)} weights of its model, such as {min(missing)}: fetch it again, or take "
+            "another"
         )
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from torch import nn
-
-from methods.errors import InputError
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -31,15 +27,3 @@ def room(config: PreTrainedConfig) -> Room | None:
     if places and not getattr(config, "rope_parameters", None):  # rotations can be computed for any position
         found.append(Room(places, f"it has a table of {places} positions"))
     return min(found, default=None)
-
-
-def refuse_long(most: Room, trunk: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    """Raise InputError if a pass reads more positions than a trunk has room for. A mask also counts those in a cache,
-    and padding."""
-    mask, ids = kwargs.get("attention_mask"), args[0] if args else kwargs.get("input_ids")
-    length = mask.shape[-1] if mask is not None else (kwargs["inputs_embeds"] if ids is None else ids).shape[1]
-    if length > most.positions:
-        raise InputError(
-            f"a sequence has {length:,} positions, and the backbone takes {most.positions:,} ({most.reason}): take one "
-            "that reads longer ones, or data with shorter ones"
-        )

@@ -9,14 +9,18 @@ from zlib import crc32
 
 import pytest
 
+from benchmarks.budgets import budget_of, curriculum
 from benchmarks.data import decode, load_tokenizer, open_corpus, prepare
 from benchmarks.evaluation.answering import method_for_answers
+from benchmarks.models import build_method
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
+from benchmarks.training.asking import held_out_accuracy
 from benchmarks.training.stage import train
-from methods.generation import Decoding
+from methods.coconut import Coconut
+from methods.generation import Decoding, Generation
 from small import MARCOS, small_study
 
 ROWS: list[dict[str, Any]] = [
@@ -70,6 +74,29 @@ def test_answers_are_those_of_the_weights_and_change_nothing(
     said = ([decode(tokenizer, ids) for ids in of] for of in (questions, answers))
     right = sum(map(coin, *said))
     assert 0 < right < 32 and shares[stages[-1], record["stages"][-1]["selected_step"]] == right / 32
+
+
+@pytest.mark.parametrize(("train_on", "alone"), [("embedded", True), ("rs_n2_k3", False)])
+def test_answers_are_asked_for_as_the_stage_trains_them_and_without_cuda_graphs(
+    train_on: str, alone: bool, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, generate = [], Coconut.generate
+
+    def spy(self: Coconut, questions: Any, decoding: Decoding) -> Generation:
+        asked.append(decoding)
+        assert not self.training
+        return generate(self, questions, decoding)
+
+    monkeypatch.setattr(Coconut, "generate", spy)
+    study = small_study(ROWS[:1], training={"validation_questions": 8})
+    spec = study.runs["equation/coconut/s0"]
+    method, paths = build_method(spec, Paths(results, spec).data).eval(), Paths(results, spec)
+    stage = curriculum(method, budget_of(spec.training, open_corpus(paths.data, "train")))[0]
+    held_out = open_corpus(paths.data, "validation")
+    other = spec.model_copy(update={"data": spec.data.model_copy(update={"train": train_on})})
+    held_out_accuracy(method, other, paths, held_out, stage)
+    (decoding,) = asked
+    assert (decoding.cache, decoding.stage, decoding.answer_only) == ("dynamic", stage, alone)
 
 
 def test_several_ranks_answer_no_questions() -> None:

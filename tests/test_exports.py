@@ -105,6 +105,7 @@ def test_the_language_model_is_written_for_transformers(method: str, copied: Pat
     assert tokenizer.encode(text) == load_tokenizer(copied / method).encode(text)
     assert lm.generation_config.eos_token_id == tokenizer.eos_token_id == own.vocabulary.eos
     assert [*target.parent.iterdir()] == [target], "nothing is left beside it"
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}, "others may read it, too"
 
 
 def test_written_chains_continue_in_transformers_as_in_the_suite(trained: Path, copied: Path, tmp_path: Path) -> None:
@@ -116,10 +117,12 @@ def test_written_chains_continue_in_transformers_as_in_the_suite(trained: Path, 
     assert tokenizer.decode(ids, skip_special_tokens=True) == answer
 
 
-def test_what_is_there_is_not_replaced(copied: Path, tmp_path: Path) -> None:
+def test_what_is_there_is_not_replaced(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    for target in (tmp_path / "mine", tmp_path / "mine" / "thesis.txt"):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for target in (tmp_path / "mine", tmp_path / "mine" / "thesis.txt", tmp_path / "here"):
         assert f"error: {target} is there already" in output("export", copied / "cot_sft", target)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.data import prepare
@@ -138,12 +139,6 @@ def test_sequences_that_a_checkpoint_has_no_room_for_are_refused(
     data = prepare(study, study.blocks[0], tmp_path)
     with pytest.raises(InputError, match=rf"takes sequences of 40 tokens \({reason}\), and .* has one of \d+.*: lower"):
         build_method(study.runs["equation/cot_sft/s0"], data)
-    lm, ids = loaded(checkpoint).causal_lm(), torch.ones(1, 41, dtype=torch.long)
-    lm.base_model(input_ids=ids[:, :40])
-    with pytest.raises(InputError, match=rf"has 41 positions, and the backbone takes 40 \({reason}\)"):
-        lm.base_model(input_ids=ids)
-    with pytest.raises(InputError, match=r"has 41 positions"):  # the mask counts what is in a cache
-        lm.base_model(inputs_embeds=torch.zeros(1, 1, 32), attention_mask=causal_mask(ids > 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +152,23 @@ def test_sequences_that_a_checkpoint_has_no_room_for_are_refused(
 def test_a_window_that_no_layer_has_limits_nothing(kind: str, fields: dict[str, Any], tmp_path: Path) -> None:
     lm = loaded(saved(tmp_path, kind, **fields)).causal_lm()
     lm.base_model(input_ids=torch.ones(1, 2000, dtype=torch.long))
+
+
+def test_a_checkpoint_that_lacks_weights_or_is_damaged_is_refused(tmp_path: Path) -> None:
+    path = Path(saved(tmp_path, "llama")) / "model.safetensors"
+    weights = load_file(path)
+    name = next(name for name in weights if name.endswith("up_proj.weight"))
+    save_file({other: weights[other] for other in weights if other != name}, path, {"format": "pt"})
+    for build_one in (Backbone.causal_lm, Backbone.trunk):
+        with pytest.raises(InputError, match=r"lacks 1 weights of its model, such as .*up_proj\.weight: fetch"):
+            build_one(loaded(str(path.parent)))
+    for damaged in ({**weights, name: weights[name][:1]}, None):
+        if damaged is None:
+            path.write_bytes(path.read_bytes()[:-10])
+        else:
+            save_file(damaged, path, {"format": "pt"})
+        with pytest.raises(InputError, match=r"^no checkpoint can be read from .*llama \("):
+            loaded(str(path.parent)).causal_lm()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -186,6 +186,20 @@ def test_a_row_starts_from_the_one_that_it_names() -> None:
         start("long")
 
 
+def test_a_row_starts_from_the_one_of_its_block() -> None:
+    blocks = [{**MINIMAL["blocks"][0], "id": id} for id in ("equation", "other")]
+    rows: list[dict[str, Any]] = [
+        {"id": "cot", "method": "cot_sft", "blocks": ["equation"]},
+        {"id": "longer", "method": "cot_sft", "blocks": ["other"], "training": {"epochs": 9}},
+        {"id": "coconut", "method": "coconut"},
+    ]
+    runs = parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml").runs
+    assert [runs[f"{block}/coconut/s0"].starts_from for block in ("equation", "other")] == [
+        "equation/cot/s0",
+        "other/longer/s0",
+    ]
+
+
 def test_options_that_are_the_default_ones_make_no_other_start() -> None:
     rows: list[dict[str, Any]] = [
         {"id": "cot_sft", "method": "cot_sft", "options": {"steps": True}},
@@ -204,6 +218,11 @@ def test_commands_that_are_advised_name_the_study_and_its_results_as_they_are(tm
     assert study.command("collect", Path("results")) == f"marcos-bench collect '{path}'"
     with pytest.raises(BrokenRecord, match=f"run `marcos-bench collect '{path}' --results {tmp_path}`"):
         load_collected(study, tmp_path)
+    other = tmp_path / "other.yaml"
+    other.write_text(yaml.safe_dump({**MINIMAL, "name": "other", "shares": str(path)}))
+    sharing = load_study(str(other))
+    (run,) = sharing.sources.values()
+    assert sharing.home(run).called == str(path) and sharing.home(study.runs[run.id]).name == study.name
     assert load_study("quick").command("data", tmp_path, "--block", "text") == (
         f"marcos-bench data quick --block text --results {tmp_path}"
     )

@@ -45,6 +45,7 @@ GOLD = "Tom is a c0."
         ("####\nTom is a c0.", GOLD, "tom is a c0", True),
         ("#### yes\nfor he is a c0.", "yes", "yes", True),
         ("#### no\n#### yes", "yes", "yes", True),
+        ("#### Answer: B", "Answer: B", "answer: b", True),  # a part of the answer, and no marker
         # right, and not as it is written
         ("#### tom  is a c0 .", GOLD, "tom is a c0", False),
         ("YES!", "yes", "yes", False),

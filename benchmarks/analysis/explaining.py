@@ -23,7 +23,7 @@ from benchmarks.files import BrokenRecord, replacing
 from benchmarks.scoring import Score
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.study import Study, StudyError, load_study
+from benchmarks.studies.study import Study, StudyError
 from methods.errors import InputError
 
 ACTIVE = 8  # active dimensions of a step that are shown at most
@@ -60,10 +60,10 @@ def explain(
     ready = {id: spec for id, spec in asked.items() if Paths(results, spec).weights.is_file()}
     if not ready:
         first = next(iter(asked.values()))
-        home = study if first.study == study.name else load_study(first.study)
+        command = study.home(first).command("train", results, first.id)
         raise BrokenRecord(
             f"{'none of these runs' if runs else 'no run'} of {study.name} is trained in {results.absolute()}, and "
-            f"trained runs are what is asked: train one first, e.g. `{home.command('train', results, first.id)}`"
+            f"trained runs are what is asked: train one first, e.g. `{command}`"
         )
     run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
     said_apart = (Column(name, overflow="fold") for name in ("Steps", "Answer"))

@@ -28,7 +28,7 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
     if spec.study != loaded.name:
         raise StudyError(
             f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
-            f"`{spec.study} {spec.id}`"
+            f"`{loaded.home(spec).called} {spec.id}`"
         )
     from benchmarks.data.store import require_prepared
 

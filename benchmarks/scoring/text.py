@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.scoring.base import Asked, Score, Scorer, behind_marker
+from methods.base import ANSWER_MARKER
 
 FINAL = ".,;:!?"  # marks at the end of an answer that do not count
 
@@ -27,7 +28,9 @@ class Text(Scorer):
 def answer_line(text: str) -> str | None:
     """Return the first line that says something after the last marker, or the last line if there is no marker: the
     lines before are the chain. None if there is no such line."""
-    tail, marked = behind_marker(text)
+    tail, marked = text.rpartition(ANSWER_MARKER)[2], True
+    if ANSWER_MARKER not in text:  # what other markers there are may be a part of the answer
+        tail, marked = behind_marker(text)
     lines = [line.strip() for line in tail.split("\n") if line.strip()]
     return lines[0 if marked else -1] if lines else None
 

@@ -16,7 +16,8 @@ def start_row(study: Study, block: Block, child: Row) -> Row | None:
     """Return the row that ``child`` starts from in a block, or None if its method starts from fresh weights.
 
     It is the row that ``child`` names, or else the one row of the method that ``child``'s method starts from, with
-    default options and the same backbone. If the study has no such row, make one that no table shows. Raise
+    default options and the same backbone, one of the block's if there are any. If the study has no such row, make one
+    that no table shows. Raise
     :class:`InputError` if several rows could be meant, or none can be.
     """
     method = get_method(child.method).starts_from(study.options_of(block, child))
@@ -36,6 +37,7 @@ def start_row(study: Study, block: Block, child: Row) -> Row | None:
         )
     plain, default = Row(id=method, method=method, backbone=backbone), get_method(method).Options()
     same = [row for row in fits if study.options_of(block, row) == default]
+    same = [row for row in same if row in study.rows_of(block)] or same
     if len(same) > 1:
         raise InputError(
             f"row {child.id!r} could start from {' or '.join(row.id for row in same)}: name one in its `starts_from`"

@@ -78,10 +78,15 @@ class Study(Strict):
     timing_threads: int = Field(default=2, ge=1, description="CPU threads of a timing process")
     _file: str | None = PrivateAttr(None)
 
+    @property
+    def called(self) -> str:
+        """What commands take for this study: the path of its file, or its name if it comes with the suite."""
+        return self._file or self.name
+
     def command(self, verb: str, results: Path, *arguments: str) -> str:
         """Return the command line of a stage of this study, for messages that advise it."""
         place = () if results.resolve() == Path("results").resolve() else ("--results", str(results))
-        return shlex.join(("marcos-bench", verb, self._file or self.name, *arguments, *place))
+        return shlex.join(("marcos-bench", verb, self.called, *arguments, *place))
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -204,12 +209,18 @@ class Study(Strict):
         return {other: [id for id, source in self.sources.items() if source.study == other] for other in others}
 
     def _source(self, own: RunSpec) -> RunSpec:
-        return next((their for their in self._shared if their.trains_as(own) and their.serves(own)), own)
+        theirs = (their for other in self._others for their in other.sources.values())
+        return next((their for their in theirs if their.trains_as(own) and their.serves(own)), own)
+
+    def home(self, run: RunSpec) -> Study:
+        """Return the study that a source is a run of: this one, or one that it shares runs with, if only through
+        others."""
+        return next((other.home(run) for other in self._others if run in other.sources.values()), self)
 
     @cached_property
-    def _shared(self) -> tuple[RunSpec, ...]:
+    def _others(self) -> tuple[Study, ...]:
         try:
-            return tuple(their for name in self.shares for their in load_study(name).sources.values())
+            return tuple(map(load_study, self.shares))
         except StudyError as error:
             raise StudyError(f"`shares`: {error}") from error
 

@@ -26,7 +26,7 @@ from benchmarks.engine import Engine, Ranks, build_engine
 from benchmarks.engine.process import whole_weights
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
-from benchmarks.models import build_method, export
+from benchmarks.models import build_method, complete_folder
 from benchmarks.processes.preemption import Notice, Preempted, noting
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
@@ -255,7 +255,7 @@ class Trainer:
             self._tidy()
         weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
         if self.ranks.first:
-            export(spec, self.paths)
+            complete_folder(spec, self.paths)
         return {
             "run": spec.id,
             "digest": spec.digest("train"),
