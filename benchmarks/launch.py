@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.engine.ranks import require_deepspeed
 from benchmarks.files import write_json
+from benchmarks.processes import require_deepspeed
 from benchmarks.processes.devices import CUDA_VARIABLE, visible
 from benchmarks.processes.heartbeat import (
     ENVIRONMENT_FILE,

@@ -108,7 +108,7 @@ def test_what_a_process_died_of_is_known_before_its_parent_asks() -> None:
 
 
 def test_where_deepspeed_is_not_installed_its_engine_is_refused(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
-    bare.setattr("benchmarks.engine.ranks.find_spec", lambda _: None)
+    bare.setattr("benchmarks.processes.find_spec", lambda _: None)
     spec = small_study([{"id": "cot", "method": "cot_sft"}], engine={"kind": "deepspeed"}).runs["equation/cot/s0"]
     with pytest.raises(InputError, match=r"DeepSpeed, which is not installed .*: set `kind: process`"):
         run_ranks(spec, tmp_path, "train")

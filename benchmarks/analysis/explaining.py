@@ -82,7 +82,7 @@ def explain(
         out.print(Text(f"Without weights here: {', '.join(missing)}"))
     if output is not None:
         save(output, latents)
-        out.print(Text(f"Latents: {output}"))
+        out.print(Text(f"Latents: {output}"), soft_wrap=True)  # a path that is broken cannot be copied
 
 
 def console() -> Console:

@@ -7,15 +7,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from benchmarks.engine.device import pick_device
+from benchmarks.processes import require_deepspeed
 from benchmarks.processes.heartbeat import STARTUP, Heartbeat
-from methods.errors import InputError
 
 T = TypeVar("T")
 
@@ -115,15 +114,6 @@ class ProcessGroup(Ranks):
     def wait(self, where: str) -> None:
         self.beat(where)
         self._group.barrier()
-
-
-def require_deepspeed() -> None:
-    """Raise InputError if DeepSpeed is not installed, as on macOS, where it cannot be."""
-    if not find_spec("deepspeed"):
-        raise InputError(
-            "the engine asks for DeepSpeed, which is not installed (it is for Linux alone): set `kind: process` in the "
-            "study's engine"
-        )
 
 
 @contextmanager
