@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
+import torch
 
 from benchmarks.budgets import budget_of, curriculum
-from benchmarks.data import decode, load_tokenizer, open_corpus, prepare
+from benchmarks.data import decode, load_tokenizer, open_corpus
 from benchmarks.evaluation.answering import method_for_answers
 from benchmarks.models import build_method
 from benchmarks.scoring import SCORERS, Asked, Score
@@ -19,6 +20,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
 from benchmarks.training.asking import held_out_accuracy
 from benchmarks.training.stage import train
+from inflict import logged
 from methods.coconut import Coconut
 from methods.generation import Decoding, Generation
 from small import MARCOS, small_study
@@ -27,14 +29,6 @@ ROWS: list[dict[str, Any]] = [
     {"id": "coconut", "method": "coconut", "options": {"max_stage": 1, "warm_start": "none"}},
     {"id": "marcos", "method": "marcos", "options": MARCOS},
 ]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    results = tmp_path_factory.mktemp("results")
-    study = small_study(ROWS)
-    prepare(study, study.blocks[0], results)
-    return results
 
 
 def coin(question: str, text: str) -> bool:
@@ -61,8 +55,8 @@ def test_answers_are_those_of_the_weights_and_change_nothing(
     undisturbed, record, paths = train(plain, results), train(asked, results), Paths(results, asked)
     assert record["weights_sha256"] == undisturbed["weights_sha256"] and record["key"] != undisturbed["key"]
 
-    lines = [json.loads(line) for line in (paths.run / "log.jsonl").read_text().splitlines()]
-    shares = {(line["stage"], line["step"]): line.get("accuracy") for line in lines if line["kind"] == "validation"}
+    validations = [line for line in logged(asked, results) if line["kind"] == "validation"]
+    shares = {(line["stage"], line["step"]): line.get("accuracy") for line in validations}
     stages = [stage["name"] for stage in record["stages"]]
     silent = {"phase 1"} if row == "marcos" else set()
     assert {stage for stage, _ in shares} == {*stages}
@@ -80,14 +74,19 @@ def test_answers_are_those_of_the_weights_and_change_nothing(
 def test_answers_are_asked_for_as_the_stage_trains_them_and_without_cuda_graphs(
     train_on: str, alone: bool, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, generate = [], Coconut.generate
+    asked, stances, generate = [], [], Coconut.generate
 
     def spy(self: Coconut, questions: Any, decoding: Decoding) -> Generation:
         asked.append(decoding)
         assert not self.training
         return generate(self, questions, decoding)
 
+    def stance(name: str) -> AbstractContextManager[None]:
+        stances.append(name)
+        return nullcontext()
+
     monkeypatch.setattr(Coconut, "generate", spy)
+    monkeypatch.setattr(torch.compiler, "set_stance", stance)
     study = small_study(ROWS[:1], training={"validation_questions": 8})
     spec = study.runs["equation/coconut/s0"]
     method, paths = build_method(spec, Paths(results, spec).data).eval(), Paths(results, spec)
@@ -96,6 +95,10 @@ def test_answers_are_asked_for_as_the_stage_trains_them_and_without_cuda_graphs(
     other = spec.model_copy(update={"data": spec.data.model_copy(update={"train": train_on})})
     held_out_accuracy(method, other, paths, held_out, stage)
     (decoding,) = asked
+    assert not stances
+    compiled = other.model_copy(update={"engine": other.engine.model_copy(update={"compile": True})})
+    held_out_accuracy(method, compiled, paths, held_out, stage)
+    assert stances == ["force_eager"], "programs for single tokens would be compiled"
     assert (decoding.cache, decoding.stage, decoding.answer_only) == ("dynamic", stage, alone)
 
 

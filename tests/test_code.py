@@ -94,6 +94,17 @@ def test_one_test_set_more_prepares_the_data_of_its_own_blocks_anew(tmp_path: Pa
     assert planned(output) == {"data": 1} and "block=equation" in output
 
 
+def printed(folder: Path, code: str) -> str:
+    """Return what code prints in a copy of the suite."""
+    call = [sys.executable, "-c", code]
+    return subprocess.run(call, cwd=folder, env=environment(folder), capture_output=True, text=True).stdout
+
+
+def edit(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("\nEDITED = True\n")
+
+
 def test_another_data_set_prepares_nothing_anew_and_an_edited_one_does(tmp_path: Path) -> None:
     """The other one is the example for contributors."""
     folder = copy_suite(tmp_path)
@@ -103,11 +114,8 @@ def test_another_data_set_prepares_nothing_anew_and_an_edited_one_does(tmp_path:
     (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
     (folder / "benchmarks/data/sets/mine.py").write_text(example)
     assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
-    code = "from benchmarks.data import DATASETS; print(DATASETS['mine'].card.title)"
-    asked = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(folder), capture_output=True)
-    assert asked.stdout == b"Mine\n"
-    with (folder / "benchmarks/data/sets/embedded.py").open("a") as file:
-        file.write("\nEDITED = True\n")
+    assert printed(folder, "from benchmarks.data import DATASETS; print(DATASETS['mine'].card.title)") == "Mine\n"
+    edit(folder / "benchmarks/data/sets/embedded.py")
     assert planned(snakemake(folder, "--dry-run", *words)) == {"data": 1}
 
 
@@ -119,12 +127,8 @@ def test_another_scorer_scores_nothing_anew_and_an_edited_one_what_names_it(tmp_
     scorers = folder / "benchmarks/scoring"
     text = (scorers / "text.py").read_text()
     (scorers / "mine.py").write_text(text.replace('name = "text"', 'name = "mine"'))
-    with (scorers / "sequences.py").open("a") as file:  # of synthetic tasks, which are not among the tests
-        file.write("\nEDITED = True\n")
+    edit(scorers / "sequences.py")  # of synthetic tasks, which are not among the tests
     assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
-    code = "from benchmarks.scoring import SCORERS; print(SCORERS['mine'].name)"
-    asked = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(folder), capture_output=True)
-    assert asked.stdout == b"mine\n"
-    with (scorers / "number.py").open("a") as file:
-        file.write("\nEDITED = True\n")
+    assert printed(folder, "from benchmarks.scoring import SCORERS; print(SCORERS['mine'].name)") == "mine\n"
+    edit(scorers / "number.py")
     assert planned(snakemake(folder, "--dry-run", *words)) == {"evaluate equation/cot_sft/s0": 1}

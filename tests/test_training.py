@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import checkpoints
-from benchmarks.data import Corpus, prepare
+from benchmarks.data import Corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.process import whole_weights
@@ -35,15 +35,6 @@ from small import MARCOS, fresh, small_study
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a results folder with the small study's data."""
-    results = tmp_path_factory.mktemp("results")
-    study = small_study(ROWS)
-    prepare(study, study.blocks[0], results)
-    return results
-
-
 def final_weights(spec: RunSpec, results: Path) -> dict[str, torch.Tensor]:
     return load_file(Paths(results, spec).weights)
 
@@ -53,10 +44,10 @@ def run_of(study: Study, row: str) -> RunSpec:
 
 
 @pytest.fixture(scope="module", params=["cot_sft", "marcos"])
-def trained(request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: pytest.TempPathFactory):
+def trained(request: pytest.FixtureRequest, small_data: Path, tmp_path_factory: pytest.TempPathFactory):
     """Return a run that was trained without interruptions."""
     spec = run_of(small_study(ROWS), request.param)
-    results = fresh(prepared, tmp_path_factory.mktemp("trained"))
+    results = fresh(small_data, tmp_path_factory.mktemp("trained"))
     return spec, results, train(spec, results)
 
 
@@ -70,9 +61,11 @@ def test_record_and_log_agree(trained) -> None:
     assert not list(Paths(results, spec).checkpoints.glob("step-*"))
 
 
-def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(trained, prepared: Path, tmp_path: Path) -> None:
+def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(
+    trained, small_data: Path, tmp_path: Path
+) -> None:
     spec, results, record = trained
-    again = train(spec, fresh(prepared, tmp_path / "again"))
+    again = train(spec, fresh(small_data, tmp_path / "again"))
     assert again["weights_sha256"] == record["weights_sha256"]
     assert train(spec, results) == record
 
@@ -97,11 +90,11 @@ def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
 
 
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])
-def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
+def test_accumulation_changes_nothing(row: str, small_data: Path) -> None:
     terms, weights = [], []
     for settings in ({}, {"micro_batch": 5}, {"micro_tokens": 400}):
         spec = run_of(small_study(ROWS, engine=settings), row)
-        trainer, engine, data = stepper(spec, prepared)
+        trainer, engine, data = stepper(spec, small_data)
         parts = engine.cut(np.arange(32), data.longest(np.arange(32)))
         assert [*settings.values()] == [] or 1 < len(parts) < 32
         left = steps.Steps(engine, data, ((np.arange(32) + 32 * step, data.context(0, step)) for step in range(3)))
@@ -114,7 +107,7 @@ def test_accumulation_changes_nothing(row: str, prepared: Path) -> None:
             torch.testing.assert_close(tensor, weights[other][name], rtol=1e-3, atol=1e-5)
 
 
-def test_no_pass_has_more_tokens_than_asked(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pass_has_more_tokens_than_asked(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of short examples stay whole and those of long ones are split, in training and in validation."""
     seen: set[tuple[int, int]] = set()
     collate = CoTSFT.collate
@@ -124,15 +117,15 @@ def test_no_pass_has_more_tokens_than_asked(prepared: Path, tmp_path: Path, monk
         return collate(method, examples, context)
 
     monkeypatch.setattr(CoTSFT, "collate", counted)
-    train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(prepared, tmp_path))
+    train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(small_data, tmp_path))
     assert max(rows * longest for rows, longest in seen) <= 1600
     assert {rows for rows, _ in seen} >= {32, 16}
 
 
-def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Path) -> None:
+def test_cached_stage_equals_the_plain_computation(small_data: Path, tmp_path: Path) -> None:
     """In phase 2 of MarCos, stored features give the same loss and gradient as those computed on the spot."""
     spec = run_of(small_study(ROWS), "marcos")
-    trainer, _, data = stepper(spec, prepared)
+    trainer, _, data = stepper(spec, small_data)
     second = trainer.stages[1]
     assert second.cached
     trainer.method.requires_grad_(True)  # the first stage's engine froze the predictor
@@ -157,9 +150,9 @@ def test_cached_stage_equals_the_plain_computation(prepared: Path, tmp_path: Pat
         torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-4)
 
 
-def test_moments_that_are_loaded_are_copies(prepared: Path) -> None:
+def test_moments_that_are_loaded_are_copies(small_data: Path) -> None:
     """A checkpoint's tensors are mapped from its file, which a network file system keeps until they are freed."""
-    _, engine, _ = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
+    _, engine, _ = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
     states = {
         f"{name}.{moment}": torch.zeros_like(parameter)
         for name, parameter in engine.trainable.items()
@@ -170,9 +163,9 @@ def test_moments_that_are_loaded_are_copies(prepared: Path) -> None:
     assert not [name for name, tensor in engine.optimizer_states() if tensor.data_ptr() in given]
 
 
-def test_features_are_stored_in_the_precision_that_they_have(prepared: Path, tmp_path: Path) -> None:
+def test_features_are_stored_in_the_precision_that_they_have(small_data: Path, tmp_path: Path) -> None:
     """Half of each float32 made from bfloat16 is zeros, and the features of a corpus take tens of gigabytes."""
-    trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), prepared)
+    trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), small_data)
     context, rows = data.context(0, 0), np.arange(12)
     store = FeatureStore(tmp_path / "features", "test")
     store.fill(trainer.method, "bfloat16", trainer.train, rows, context, 12)
@@ -195,9 +188,9 @@ class Beating(Ranks):
         self.count += 1
 
 
-def test_ranks_with_unequal_numbers_of_batches_come_equally_far(prepared: Path, tmp_path: Path) -> None:
+def test_ranks_with_unequal_numbers_of_batches_come_equally_far(small_data: Path, tmp_path: Path) -> None:
     """Otherwise, a rank with one batch less would be taken for the one that hangs, for the rest of the run."""
-    trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), prepared)
+    trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), small_data)
     ranks = [Beating(0), Beating(1)]
     for each in ranks:  # five batches
         store = FeatureStore(tmp_path / "features", "test", each)
@@ -205,16 +198,16 @@ def test_ranks_with_unequal_numbers_of_batches_come_equally_far(prepared: Path, 
     assert ranks[0].count == ranks[1].count == 3
 
 
-def test_a_loss_that_is_not_finite_stops_with_place_and_examples(prepared: Path) -> None:
-    trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
+def test_a_loss_that_is_not_finite_stops_with_place_and_examples(small_data: Path) -> None:
+    trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     with pytest.raises(steps.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
         steps.optimizer_step(steps.Steps(engine, data, [(np.arange(4), data.context(0, 0))]), 0)
 
 
-def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> None:
+def test_a_validation_loss_that_is_not_finite_stops_the_run(small_data: Path) -> None:
     """No loss would be below it, and records cannot store it."""
-    trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), prepared)
+    trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     context = data.context(0, 4, training=False)
     with pytest.raises(steps.NonFiniteLoss, match=r"step 4 \(chain\): cross_entropy is not finite over the validation"):
@@ -222,7 +215,7 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run(prepared: Path) -> N
 
 
 def test_no_more_rows_at_once_than_a_micro_batch(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This covers training, validation, the computation of features, and the timing of all these."""
     sizes: set[int] = set()
@@ -234,14 +227,14 @@ def test_no_more_rows_at_once_than_a_micro_batch(
 
     monkeypatch.setattr(MarCos, "collate", counted)
     spec = run_of(small_study(ROWS, engine={"micro_batch": 8}), "marcos")
-    results = fresh(prepared, tmp_path)
+    results = fresh(small_data, tmp_path)
     train(spec, results)
     timing.time_run(spec, results)
     assert max(sizes) == 8
 
 
 def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weights(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A single batch in which R shows no activity does not make R dead."""
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("cross_entropy",))])
@@ -253,7 +246,7 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
         return steps.Sums({"cross_entropy": float(at.step)}, statistics={"alive": alive[at.step]})
 
     monkeypatch.setattr(training, "validation_sums", validated)
-    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(prepared, tmp_path)
+    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
     record = training.Trainer(spec, results).run()
     assert record["stages"][0]["warnings"] == [] and record["warnings"] == ["dead"]
     logged = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
@@ -261,7 +254,7 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
 
 
 def test_every_stage_selects_weights_of_its_own(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier stage's selected weights stay while a checkpoint belongs to it: a killed run has to end it again."""
     selecting = [Stage(name, 0.5, select_on=("cross_entropy",)) for name in ("first", "second")]
@@ -271,7 +264,7 @@ def test_every_stage_selects_weights_of_its_own(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": losses[at.step]})
     )
     spec = run_of(small_study(ROWS, training={"checkpoint_seconds": 900}), "cot_sft")
-    trainer = training.Trainer(spec, fresh(prepared, tmp_path))
+    trainer = training.Trainer(spec, fresh(small_data, tmp_path))
     trainer.paths.run.mkdir(parents=True)
     trainer._run_stage(selecting[0])
     trainer._checkpoint(None)
@@ -286,7 +279,7 @@ def test_every_stage_selects_weights_of_its_own(
 
 
 def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A try that was killed may have selected better weights after the checkpoint, and the next try finds others."""
     losses = {2: 2.0, 4: 1.0, 6: 3.0, 8: 3.0, 10: 3.0}
@@ -295,7 +288,7 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
     )
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("only", 1.0, select_on=("cross_entropy",))])
     spec = run_of(small_study(ROWS, training={"validations": 5, "epochs": 1}), "cot_sft")
-    results = fresh(prepared, tmp_path)
+    results = fresh(small_data, tmp_path)
     monkeypatch.setattr(training.Trainer, "_agreed_to_save", lambda trainer: trainer.position.step == 3)
     trainer = training.Trainer(spec, results)
     known = checkpoints.selected_path(trainer.paths.checkpoints, 0, 2)
@@ -313,7 +306,7 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
 
 
 def test_a_stage_that_selects_nothing_is_validated_at_its_end(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This distinguishes a curriculum whose last stage goes wrong from one that never went well."""
     stages = [Stage("first", 0.5), Stage("second", 0.5, select_on=("cross_entropy",))]
@@ -321,7 +314,7 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
     monkeypatch.setattr(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
     )
-    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(prepared, tmp_path)
+    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
     record = training.Trainer(spec, results).run()
     chosen = [(stage["selected_step"], stage["validation"]) for stage in record["stages"]]
     assert chosen == [(None, {"cross_entropy": 5.0}), (8, {"cross_entropy": 8.0})]
@@ -336,7 +329,7 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
 
 
 def test_weights_of_stages_are_kept_where_that_is_asked(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Those of a killed try are kept too, and a run that lacks some is not complete."""
     first, second = Stage("first", 0.4, select_on=("cross_entropy",)), Stage("second", 0.3, answers=False)
@@ -346,11 +339,11 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
         training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
     )
     plain, keeping = (run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft") for keep in (False, True))
-    record = train(plain, fresh(prepared, tmp_path / "plain"))
+    record = train(plain, fresh(small_data, tmp_path / "plain"))
     assert [stage["weights_sha256"] for stage in record["stages"]] == [None] * 3
     assert not Paths(tmp_path / "plain", plain).kept.exists()
 
-    results = fresh(prepared, tmp_path / "kept")
+    results = fresh(small_data, tmp_path / "kept")
     paths = Paths(results, keeping)
     data = training.Trainer._data
 
@@ -377,7 +370,9 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     assert train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()
 
 
-def test_a_warm_up_that_does_not_end_is_told(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warm_up_that_does_not_end_is_told(
+    small_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     spec = run_of(small_study(ROWS, training={"warmup_steps": 21}), "cot_sft")
-    train(spec, fresh(prepared, tmp_path / "results"))
+    train(spec, fresh(small_data, tmp_path / "results"))
     assert "train has 20 steps, and the learning rate rises for 21: it does not reach its peak" in caplog.text

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.analysis.console import console
 from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.steering import differences, effects, outputs
@@ -30,9 +31,9 @@ def intervene(
     asked = speaker.test(known_test(spec, test), count)
     decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
     frame = pd.concat([outputs(speaker, asked, decoding, by_hand) for by_hand in ([], [one])], ignore_index=True)
-    console = Console()
-    console.print(changes(frame, dict(zip(asked.ids, asked.texts, strict=True)), show))
-    console.print(effects_table(effects(frame)))
+    out = console()
+    out.print(changes(frame, dict(zip(asked.ids, asked.texts, strict=True)), show))
+    out.print(effects_table(effects(frame)))
 
 
 def parse_dims(text: str) -> tuple[int, ...]:

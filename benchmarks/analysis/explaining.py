@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from benchmarks.analysis.by_hand import known_test
+from benchmarks.analysis.console import console
 from benchmarks.analysis.reading import steerable_latents
 from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.analysis.words import Words
@@ -27,7 +26,6 @@ from benchmarks.studies.study import Study, StudyError
 from methods.errors import InputError
 
 ACTIVE = 8  # active dimensions of a step that are shown at most
-UNLIMITED = 10_000  # columns: tables are only as wide as their cells
 
 
 @dataclass(frozen=True)
@@ -83,13 +81,6 @@ def explain(
     if output is not None:
         save(output, latents)
         out.print(Text(f"Latents: {output}"), soft_wrap=True)  # a path that is broken cannot be copied
-
-
-def console() -> Console:
-    """Return a console for the width of the terminal. Elsewhere lines are as long as they come, unless COLUMNS sets a
-    width: what reads them would not expect the 80 columns that are the default."""
-    screen = Console()
-    return screen if screen.is_terminal or "COLUMNS" in os.environ else Console(width=UNLIMITED)
 
 
 def explained(spec: RunSpec, results: Path, question: Question) -> Explained:

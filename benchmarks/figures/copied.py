@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.drawing import Drawing, grid, legend_below
 from benchmarks.figures.style import GREY, PAGE
 from benchmarks.records.statistics import FEWEST
 from benchmarks.scoring.by_test import scorer_of
@@ -42,11 +42,8 @@ class CopiedFigure(Drawing):
         * ``repeats``: the share of the steps before the last that equal an earlier one.
         * ``by_habit``: whether this habit explains how many answers copy a step.
         """
-        blocks = self.study.blocks
-        found = [line for block in blocks for row in self.study.rows_of(block) for line in self._lines(block, row)]
-        if not found:
-            raise NothingToDraw(f"no answer of {self.study.name} copies a step, or no test set is the long-range copy")
-        return pd.DataFrame(found)
+        nothing = f"no answer of {self.study.name} copies a step, or no test set is the long-range copy"
+        return self.by_row(self._lines, nothing)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         if not any(map(is_copy, self.study.tests_of(block))):

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.drawing import Drawing, grid, legend_below
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 
@@ -24,14 +24,11 @@ class CurvesFigure(Drawing):
 
     def data(self) -> pd.DataFrame:
         """Return one line per validation of a run. Accuracies are shares of 1."""
-        blocks = self.study.blocks
-        lines = [line for block in blocks for row in self.study.rows_of(block) for line in self._lines(block, row)]
-        if not lines:
-            raise NothingToDraw(
-                f"no run of {self.study.name} answered questions while it trained: set `validation_questions` in the "
-                "`training` of its study, and train it"
-            )
-        return pd.DataFrame(lines)
+        nothing = (
+            f"no run of {self.study.name} answered questions while it trained: set `validation_questions` in the "
+            "`training` of its study, and train it"
+        )
+        return self.by_row(self._lines, nothing)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         for run in self.study.trainings(block.id, row.id):
@@ -44,7 +41,8 @@ class CurvesFigure(Drawing):
         path = self.records.paths(run.id).run / "log.jsonl"
         if self.records.runs[run.id].train is None or not path.is_file():
             return []
-        return [entry for entry in map(json.loads, path.open(encoding="utf-8")) if "accuracy" in entry]
+        entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return [entry for entry in entries if "accuracy" in entry]
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         (panels,) = grid(canvas, 1, len(self.study.blocks), (3.2, 2.4), sharey=True)

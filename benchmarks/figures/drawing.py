@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.style import GREY, PAGE, colour, marker, shade
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
-from benchmarks.studies.specs import Row
+from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
 from methods.base import Method
 from methods.errors import InputError
@@ -57,6 +57,14 @@ class Drawing(ABC):
     @abstractmethod
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         """Yield paragraphs: what is shown, over how many questions, what the error bars are, and what is missing."""
+
+    def by_row(self, lines: Callable[[Block, Row], Iterable[dict[str, Any]]], nothing: str) -> pd.DataFrame:
+        """Return the ``lines`` of all rows of all blocks. If there are none, raise :class:`NothingToDraw` with the
+        message ``nothing``."""
+        found = [line for block in self.study.blocks for row in self.study.rows_of(block) for line in lines(block, row)]
+        if not found:
+            raise NothingToDraw(nothing)
+        return pd.DataFrame(found)
 
     @cached_property
     def summary(self) -> Summary:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
+from benchmarks.figures.drawing import Drawing, grid, legend_below
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
 from benchmarks.studies.specs import Block, Row
@@ -25,11 +25,7 @@ class StepsFigure(Drawing):
 
     def data(self) -> pd.DataFrame:
         """Return one line per test set, block, row and number of steps. Accuracies are shares of 1."""
-        blocks = self.study.blocks
-        lines = [line for block in blocks for row in self.study.rows_of(block) for line in self._lines(block, row)]
-        if not lines:
-            raise NothingToDraw(f"no test set of {self.study.name} says how many steps its solutions have")
-        return pd.DataFrame(lines)
+        return self.by_row(self._lines, f"no test set of {self.study.name} says how many steps its solutions have")
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         found = self.records.answers(block.id, row.id, "default", COLUMNS)

@@ -26,8 +26,8 @@ class Text(Scorer):
 
 
 def answer_line(text: str) -> str | None:
-    """Return the first line that says something after the last marker, or the last line if there is no marker: the
-    lines before are the chain. None if there is no such line."""
+    """Return the first line that says something after the last ``####``, or without one after the last of the other
+    markers; the last line if there is no marker: those before are the chain. None if there is no such line."""
     tail, marked = text.rpartition(ANSWER_MARKER)[2], True
     if ANSWER_MARKER not in text:  # what other markers there are may be a part of the answer
         tail, marked = behind_marker(text)
