@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,19 @@ def test_sequences_that_a_checkpoint_has_no_room_for_are_refused(
     data = prepare(study, study.blocks[0], tmp_path)
     with pytest.raises(InputError, match=rf"takes sequences of 40 tokens \({reason}\), and .* has one of \d+.*: lower"):
         build_method(study.runs["equation/cot_sft/s0"], data)
+
+
+def test_markers_and_thoughts_have_room_besides(tmp_path: Path) -> None:
+    def build(window: int) -> None:
+        study = study_of(saved(tmp_path / str(window), "mistral", sliding_window=window))
+        build_method(study.runs["equation/cot_sft/s0"], prepare(study, study.blocks[0], tmp_path))
+
+    with pytest.raises(InputError, match="and markers and thoughts may add 128: lower") as refused:
+        build(40)
+    (longest,) = re.findall(r"has one of (\d+)", str(refused.value))
+    with pytest.raises(InputError, match=f"has one of {longest}"):
+        build(int(longest) + 127)
+    build(int(longest) + 128)
 
 
 @pytest.mark.parametrize(
