@@ -24,7 +24,7 @@ from methods.room import room
 
 UNTRAINED = "train this run first (marcos-bench train)"
 SPEC, TOKENIZER, CONFIG = "spec.json", "tokenizer", "backbone"  # in a `model` folder, beside the final weights
-SPARE = 128  # positions
+SPARE = 128  # positions of a sequence for what its example does not have: markers, line ends, thoughts
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:

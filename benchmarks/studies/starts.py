@@ -17,8 +17,7 @@ def start_row(study: Study, block: Block, child: Row) -> Row | None:
 
     It is the row that ``child`` names, or else the one row of the method that ``child``'s method starts from, with
     default options and the same backbone, one of the block's if there are any. If the study has no such row, make one
-    that no table shows. Raise
-    :class:`InputError` if several rows could be meant, or none can be.
+    that no table shows. Raise :class:`InputError` if several rows could be meant, or none can be.
     """
     method = get_method(child.method).starts_from(study.options_of(block, child))
     if method is None:
