@@ -147,6 +147,7 @@ class Backbone:
         else:  # a copy: adding rows for markers changes a model's config
             model = factory.from_config(deepcopy(self.config), **settings)
         model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
+        model.starts_pretrained = pretrained  # in a study of checkpoints; if not, it is never trained by adapters alone
         return model
 
 

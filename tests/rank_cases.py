@@ -21,8 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine
+from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.sharded import DeepSpeedEngine
-from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.training import steps
 from benchmarks.training.features import FeatureStore
 from methods.base import Batch, Budget, Context, Example, Method, Output, Stage
@@ -46,12 +47,13 @@ class Case:
     micro: int | None
     precision: Precision = "float32"
     offload: Offload = "none"
+    adapted: bool = False  # whether adapters are trained beside the transformers' weights
 
     @property
     def name(self) -> str:
         parts = [self.method, f"zero{self.zero_stage}", "accumulated" if self.micro else ""]
         parts += ["" if self.precision == "float32" else self.precision]
-        parts += ["" if self.offload == "none" else f"{self.offload}_offloaded"]
+        parts += ["" if self.offload == "none" else f"{self.offload}_offloaded", "adapted" if self.adapted else ""]
         return "-".join(filter(None, parts))
 
     @property
@@ -60,15 +62,16 @@ class Case:
         return EngineSpec(kind="deepspeed", gpus=2, precision=self.precision, offload=self.offload, **settings)
 
 
-def tested(method: str) -> Method:
-    return make(method, get_method(method).tested_options)
+def tested(method: str, adapted: bool = False) -> Method:
+    lora = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj")) if adapted else None
+    return add_adapters(make(method, get_method(method).tested_options), lora, seed=0)
 
 
 def cases() -> list[Case]:
     """Return every method with whole weights, and with sharded ones or, if its passes may differ, sharded gradients.
 
     Some methods are also run with all ZeRO stages, with gradient accumulation, with offloading, and in bfloat16, as the
-    paper's studies train.
+    paper's studies train. One trains adapters, as its recipe for checkpoints does.
     """
     grid = [Case(name, stage, micro) for name in FULL_GRID for stage in (0, 1, 2, 3) for micro in (None, 2)]
     others = [name for name in available() if name not in FULL_GRID]
@@ -79,6 +82,7 @@ def cases() -> list[Case]:
     grid += [Case(name, stage, None) for name in shared for stage in (0, sharded[name])]
     grid += [Case(name, stage, 2, "bfloat16") for name in FULL_GRID for stage in (0, 2, 3)]
     grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
+    grid += [Case("codi", stage, None, adapted=True) for stage in (0, 2, 3)]
     return grid + [Case(name, 3, 2, offload="weights") for name in FULL_GRID]
 
 
@@ -101,13 +105,13 @@ class Problems:
         return len(self.all)
 
 
-def numbers(method: str, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
+def numbers(method: str, spec: EngineSpec, ranks: Ranks, folder: Path, adapted: bool = False) -> dict[str, Tensor]:
     """Return the numbers of some steps in the first and in the last stage.
 
     They are the loss terms and gradient norms, the validation terms, and each stage's final weights and optimizer
     states.
     """
-    made = tested(method)
+    made = tested(method, adapted)
     stages = made.stages(BUDGET)
     found: dict[str, Tensor] = {}
     for stage in [stages[0], *stages[1:][-1:]]:
@@ -187,7 +191,7 @@ def main(folder: Path, chosen: Sequence[Case]) -> None:
     with join(300) as ranks:
         gc.freeze()  # as in `benchmarks/rank.py`
         for case in chosen:
-            found = numbers(case.method, case.engine, ranks, folder)
+            found = numbers(case.method, case.engine, ranks, folder, case.adapted)
             if ranks.first:
                 save_file(found, folder / f"{case.name}.partial")
                 (folder / f"{case.name}.partial").rename(folder / f"{case.name}.safetensors")

@@ -13,18 +13,20 @@ from torch._inductor import config as inductor
 from torch.nn import functional as F
 
 from benchmarks.engine import PlaceInPhase, Ranks, autocast, build_engine, pick_device
+from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.layers import _require_compiler, compile_layers
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.evaluation import casting
 from benchmarks.evaluation.casting import temporarily_prepared
-from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.timing.measuring import one_rank
 from methods.base import Budget, Method
 from methods.errors import InputError
 from methods.generation import Decoding
 from small import MARCOS
-from tiny import context, examples, make, questions
+from tiny import context, disturb, examples, make, questions
 
+LORA = LoraSpec(rank=4, alpha=8, modules=("q_proj", "o_proj", "down_proj"))
 TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
 BUILT_IN = torch._C._nn.linear  # type: ignore[attr-defined]  # what `F.linear` is
 
@@ -45,19 +47,22 @@ def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "again", "precision"),
+    ("name", "again", "precision", "lora"),
     [
-        ("cot_sft", False, "float32"),
-        ("marcos", False, "float32"),
-        ("marcos", True, "float32"),
-        ("marcos", True, "bfloat16"),  # as in the paper's studies
-        ("codi", False, "float32"),
+        ("cot_sft", False, "float32", None),
+        ("marcos", False, "float32", None),
+        ("marcos", True, "float32", None),
+        ("marcos", True, "bfloat16", None),  # as in the paper's studies
+        ("codi", False, "float32", None),
+        ("codi", False, "float32", LORA),  # as in the study of checkpoints
+        ("cot_sft", True, "bfloat16", LORA),
     ],
 )
 def test_compiled_layers_give_the_same_gradient(
-    name: str, again: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+    name: str, again: bool, precision: str, lora: LoraSpec | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two input shapes share one program; CODI reads a cache. On a CPU, compilation generates no code."""
+    """Two input shapes share one program, and so do layers; CODI reads a cache. On a CPU, compilation generates no
+    code."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
@@ -65,7 +70,8 @@ def test_compiled_layers_give_the_same_gradient(
     counters.clear()
     gradients, graphs = [], []
     for compiled in (False, True):
-        method = make(name, MARCOS if name == "marcos" else {}, num_hidden_layers=10).to(device)
+        method = add_adapters(make(name, MARCOS if name == "marcos" else {}, num_hidden_layers=10), lora, 0).to(device)
+        disturb(method)
         stage = method.stages(Budget(2.0, 4))[0]
         spec = EngineSpec.model_validate(
             {"compile": compiled, "activation_checkpointing": again, "precision": precision}

@@ -29,6 +29,17 @@ def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
     assert "Training, text" not in provenance(records)
 
 
+def test_the_foot_says_that_adapters_were_trained(tmp_path: Path) -> None:
+    lora = {"rank": 8, "alpha": 16, "modules": ["q_proj", "v_proj"]}
+    rows = [{"id": "cot", "method": "cot_sft", "training": {"lora": lora}}]
+    made = study(rows=rows, backbone={"pretrained": "some/model"})
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    assert provenance(load_collected(made, tmp_path))["Training, text"] == (
+        "2.5 epochs in batches of 256, learning rate 0.0001, LoRA of rank 8 (alpha 16, q_proj, v_proj)"
+    )
+
+
 def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_path: Path) -> None:
     fabricate(study(), tmp_path)
     paths = [tmp_path / f"fake/runs/text/{row}/s0" for row in ("cot", "marcos")]

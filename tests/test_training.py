@@ -16,7 +16,7 @@ from benchmarks import checkpoints
 from benchmarks.data import Corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
-from benchmarks.engine.process import whole_weights
+from benchmarks.engine.weights import whole_weights
 from benchmarks.plan.lengths import total_length
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from benchmarks.engine.adapters import ADAPTER
 from methods.backbone import load_backbone
 from methods.base import Context, Example, Method, Setup, Stage, Vocabulary
 from methods.registry import build
@@ -40,6 +41,14 @@ def setup(**overrides: int) -> Setup:
 
 def make(name: str, options: Mapping[str, Any] | None = None, **overrides: int) -> Method:
     return build(name, options or {}, setup(**overrides), seed=0)
+
+
+def disturb(method: Method) -> None:
+    """Let adapters, which start at zero, add something."""
+    torch.manual_seed(1)
+    for name, parameter in method.named_parameters():
+        if ADAPTER in name:
+            parameter.data += 0.1 * torch.randn_like(parameter)
 
 
 def examples() -> list[Example]:

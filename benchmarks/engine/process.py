@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks.engine.base import MOMENTS, Engine
 from benchmarks.engine.device import autocast
+from benchmarks.engine.weights import whole_weights
 from methods.base import Batch, Context, Output
 
 
@@ -55,17 +56,3 @@ class ProcessEngine(Engine):
     def close(self) -> None:
         super().close()
         self.optimizer.zero_grad()
-
-
-def distinct_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and persistent buffers (not copies), each shared tensor once, under its first name."""
-    seen: set[int] = set()
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield name, tensor
-
-
-def whole_weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Return an iterator over the weights of a module that is whole, detached."""
-    return ((name, tensor.detach()) for name, tensor in distinct_tensors(module))

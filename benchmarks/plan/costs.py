@@ -1,11 +1,11 @@
 """Estimates of what every run of a study will take: parameters, tokens, FLOPs, memory, hours and disk.
 
 FLOPs are 2 per weight of a linear layer and row, and 4 per pair of positions and dimension of attention, padding
-included. The backward pass takes twice as many as the forward pass for linear layers, and 2.5 times as many for
-attention. Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), where GPUs count only as far as they have
-examples to compute (:attr:`RunPlan.occupancy`). The utilisation is an input, since nothing here can know it. If the
-host takes longer to launch the layers, hours are that time instead: :data:`LAUNCH` per layer, for few tokens as for
-many, whatever the GPU. For memory, see :mod:`benchmarks.plan.memory`.
+included. The backward pass takes twice as many as the forward pass for linear layers (once, if their weights are not
+trained), and 2.5 times as many for attention. Hours, of training alone, are FLOPs / (GPUs x peak x utilisation), where
+GPUs count only as far as they have examples to compute (:attr:`RunPlan.occupancy`). The utilisation is an input, since
+nothing here can know it. If the host takes longer to launch the layers, hours are that time instead: :data:`LAUNCH` per
+layer, for few tokens as for many, whatever the GPU. For memory, see :mod:`benchmarks.plan.memory`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from torch import nn
-
 from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
+from benchmarks.engine.adapters import trained_parameters
 from benchmarks.paper.numbers import require_reference
 from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.hardware import GPU
@@ -32,7 +31,7 @@ from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from methods.backbone import CONFIGURATIONS, Backbone, load_backbone
-from methods.base import Example, Stage
+from methods.base import Example, Method, Stage
 from methods.errors import InputError
 from methods.published import require_folder
 from methods.registry import get_method
@@ -181,7 +180,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     dimensions, whole = Dimensions.of(backbone.config), whole_method(run, backbone, lengths.count_tokens)
     budget = budget_for(run.training, lengths.rows, lengths.tokens, lengths.chains)
     stages = curriculum(whole, budget)
-    flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
+    flops, layers, features, depth = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
     parameters = sum(parameter.numel() for parameter in whole.parameters())
     passes = _largest_passes(run, lengths)
@@ -189,8 +188,9 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
         max(_activations(run, stage, lengths, whole, dimensions, longest) for stage in _extremes(stages)) * rows
         for rows, longest in passes
     ]
-    mixed = run.engine.precision == "bfloat16"
-    weights, copy, gradients = FLOAT32 * parameters, BFLOAT16 * parameters * mixed, FLOAT32 * trained
+    # Autocast makes one copy of the weights that are trained for all passes, and one for each pass of the others
+    copies = (run.engine.precision == "bfloat16") * (depth if run.training.lora else 1.0)
+    weights, copy, gradients = FLOAT32 * parameters, BFLOAT16 * parameters * copies, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
     row = kept[0] / passes[0][0]
     # The final weights, and weights that stages end with and that are kept
@@ -239,29 +239,31 @@ def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
     return backbone
 
 
-def _trained(method: nn.Module, stage: Stage) -> int:
-    return sum(p.numel() for name, p in method.named_parameters() if stage.trains(name))
+def _trained(method: Method, stage: Stage) -> int:
+    return sum(parameter.numel() for parameter in trained_parameters(method, stage).values())
 
 
 def _costs(
-    run: RunSpec, stages: Sequence[Stage], per_epoch: int, lengths: Lengths, whole: nn.Module, dimensions: Dimensions
-) -> tuple[float, float, float]:
-    """Return the FLOPs of all stages, the ``layers`` of :class:`RunPlan`, and the largest number of feature values per
-    example that a stage stores. Recomputing a layer's forward pass counts as a third of a layer."""
+    run: RunSpec, stages: Sequence[Stage], per_epoch: int, lengths: Lengths, whole: Method, dimensions: Dimensions
+) -> tuple[float, float, float, float]:
+    """Return the FLOPs of all stages; the ``layers`` of :class:`RunPlan`, where recomputing a layer's forward pass
+    counts as a third of a layer; the largest number of feature values per example that a stage stores; and the most
+    passes through a stack of layers that a stage makes."""
     small = sized_method(run, count_tokens=lengths.count_tokens)
     by_length = lengths.by_length
-    flops = layers = most = 0.0
+    flops = layers = most = deepest = 0.0
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
         starts = spread_over(max(1, len(by_length) - ROWS), count)
         steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
-        again = run.engine.activation_checkpointing
+        deepest, again = max(deepest, steps.depth), run.engine.activation_checkpointing
+        trained_parameters(whole, stage)  # which of them decides on the backward pass
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
         layers += stage.epochs * per_epoch * steps.depth * dimensions.layers * (1 + again / 3)
         if stage.cached:
             flops += lengths.rows * features.flops(whole, dimensions, backward=False)
             most = max(most, size * dimensions.hidden / SMALL.hidden)
-    return flops, layers, most
+    return flops, layers, most, deepest
 
 
 def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Example]]]:
@@ -280,7 +282,7 @@ def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Exam
 
 
 def _activations(
-    run: RunSpec, stage: Stage, lengths: Lengths, whole: nn.Module, dimensions: Dimensions, examples: Sequence[Example]
+    run: RunSpec, stage: Stage, lengths: Lengths, whole: Method, dimensions: Dimensions, examples: Sequence[Example]
 ) -> float:
     """Return the bytes per row of a training pass over such examples: activations that are kept, and twice the widest
     output in float32. That output is the logits; the second copy is either their gradient, which exists while they

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine import autocast
+from benchmarks.engine.adapters import add_adapters, trained_parameters
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
@@ -35,7 +36,7 @@ from methods.errors import InputError
 from methods.registry import build
 
 # FLOPs of the backward pass per FLOP of the forward pass
-BACKWARD_LINEAR = 2.0  # gradients of inputs and of weights
+BACKWARD_LINEAR = 1.0  # gradients of inputs, and as many again of weights that are trained
 BACKWARD_ATTENTION = 2.5  # the fused kernels compute scores once more
 IN_STACK = re.compile(r"\blayers\.\d+\.")  # in the module names of a stack's layers
 TOKEN = 1  # any id: only lengths matter
@@ -96,13 +97,14 @@ class Passed:
         return self.calls / self.batches
 
     def flops(self, module: nn.Module, dimensions: Dimensions, backward: bool, again: bool = False) -> float:
-        """Return the FLOPs per example of ``module``, which may be on the meta device. With ``again``, the backward
-        pass recomputes the forward pass of the layers of stacks."""
+        """Return the FLOPs per example of ``module``, which may be on the meta device, and whose trained parameters
+        require gradients. With ``again``, the backward pass recomputes the forward pass of the layers of stacks."""
         linear = {name: 2.0 * self._rows(name) * layer.weight.numel() for name, layer in _linears(module)}
+        trained = sum(linear[name] for name, layer in _linears(module) if layer.weight.requires_grad)
         attention = 4.0 * self.pairs * dimensions.heads * dimensions.head * dimensions.layers
         total = sum(linear.values()) + attention
         if backward:
-            total += BACKWARD_LINEAR * sum(linear.values()) + BACKWARD_ATTENTION * attention
+            total += BACKWARD_LINEAR * (sum(linear.values()) + trained) + BACKWARD_ATTENTION * attention
         if again:
             total += sum(flops for name, flops in linear.items() if IN_STACK.search(name)) + attention
         return total / self.examples
@@ -161,7 +163,8 @@ def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: Tok
     those of a text."""
     overrides = {**run.backbone.overrides, **dimensions.fields()}
     backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
-    return build(run.method, run.options, Setup(backbone, stand_in(dimensions.vocabulary, count_tokens)), seed=0)
+    setup = Setup(backbone, stand_in(dimensions.vocabulary, count_tokens))
+    return add_adapters(build(run.method, run.options, setup, seed=0), run.training.lora, seed=0)
 
 
 def whole_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -> Method:
@@ -169,7 +172,7 @@ def whole_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -
     layers are not those of :func:`sized_method`, which are counted in their place."""
     with torch.device("meta"):
         setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, count_tokens))
-        whole = build(run.method, run.options, setup, seed=0)
+        whole = add_adapters(build(run.method, run.options, setup, seed=0), run.training.lora, seed=0)
     if backbone.checkpoint:
         _require_alike(sized_method(run, count_tokens=count_tokens), whole, run)
     return whole
@@ -255,6 +258,7 @@ def kept_bytes(
 def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:
     """Return the bytes that a method's forward pass keeps, each tensor once, without weights and their bfloat16 copies.
     A method with fake tensors raises :class:`AsksForNumbers` where it needs the value of a tensor."""
+    trained_parameters(method, stage)  # what others read is not kept for them
     weights = {StorageWeakRef(parameter.untyped_storage()) for parameter in method.parameters()}
     shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
     kept: dict[StorageWeakRef, torch.UntypedStorage] = {}

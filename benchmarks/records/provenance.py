@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.records.schema import TrainRecord
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.runs import RunSpec, row_of
-from benchmarks.studies.specs import BackboneSpec, EngineSpec, TokenizerSpec
+from benchmarks.studies.specs import BackboneSpec, EngineSpec, LoraSpec, TokenizerSpec
 from benchmarks.studies.study import Study
 
 OFFLOADED = {
@@ -107,7 +107,12 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
     parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
     start = f" after {row_of(spec.starts_from)}" if spec.starts_from else ""
     settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
-    return f"{', '.join(parts)} in {settings}{start}"
+    return f"{', '.join(parts)} in {settings}{by_adapters(spec.training.lora)}{start}"
+
+
+def by_adapters(lora: LoraSpec | None) -> str:
+    """Say that adapters were trained, if they were."""
+    return f", LoRA of rank {lora.rank} (alpha {lora.alpha:g}, {', '.join(lora.modules)})" if lora else ""
 
 
 def _models(study: Study) -> Iterator[str]:

@@ -94,6 +94,11 @@ class RunSpec(Strict):
                 f"{self.block}/{self.row}: `validation_questions` are answered by a process that has all weights: set "
                 "`engine: {kind: process}`, or leave them out"
             )
+        if self.training.lora and not self.backbone.pretrained:
+            raise InputError(
+                f"{self.block}/{self.row}: `lora` leaves the backbone's weights as they are, and here they are drawn: "
+                "name a checkpoint in `backbone: {pretrained: ...}`, or leave `lora` out"
+            )
         method = get_method(self.method)
         for name, decoding in self.evaluation.decodings.items():
             if fixed := sorted(decoding.options.keys() - set(method.answering_options)):

@@ -82,6 +82,14 @@ class DataSpec(Strict):
     max_question_tokens: int = Field(default=256, ge=1)
 
 
+class LoraSpec(Strict):
+    """Low-rank adapters of the linear layers named: they are trained in the place of the checkpoint's weights."""
+
+    rank: int = Field(ge=1)
+    alpha: float = Field(gt=0, description="what adapters add is multiplied by alpha / rank")
+    modules: tuple[str, ...] = Field(min_length=1, description="linear layers of each block, such as q_proj and v_proj")
+
+
 class TrainingSpec(Strict):
     """How a run is optimised. The budget is epochs, or tokens of the training data (question, steps and answer)."""
 
@@ -103,6 +111,9 @@ class TrainingSpec(Strict):
         ge=0,
         description="held-out questions that each validation answers greedily, for a curve of accuracy in the log; "
         "weights are selected by their loss all the same",
+    )
+    lora: LoraSpec | None = added_field(
+        None, description="train adapters beside the weights of a checkpoint, which stay as they are; default: all"
     )
     log_every: int = Field(default=10, ge=1)
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")

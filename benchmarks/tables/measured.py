@@ -13,8 +13,8 @@ import pandas as pd
 from benchmarks.files import read_json, write_text
 from benchmarks.paper.numbers import PaperRow, paper_table
 from benchmarks.plan.hardware import gpu_of
-from benchmarks.records.provenance import commit_of, on_engine
-from benchmarks.studies.specs import EngineSpec
+from benchmarks.records.provenance import by_adapters, commit_of, on_engine
+from benchmarks.studies.specs import EngineSpec, LoraSpec
 from benchmarks.studies.study import Study
 from benchmarks.tables.cells import cell, count, seconds
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, markdown
@@ -160,7 +160,7 @@ def _made(records: list[dict[str, Any]]) -> dict[str, str]:
     def every(name: str) -> str:
         return ", ".join(sorted({str(record["environment"][name]) for record in records}))
 
-    sizes = sorted({(r["batch_size"], on_engine(EngineSpec.model_validate(r["engine"]))) for r in records})
+    sizes = sorted({(r["batch_size"], _computed_on(r)) for r in records})
     batches = "; ".join(f"{size} on {engine}" for size, engine in sizes)
     names = ("device", "cpu", "threads", "torch", "transformers")
     commits = ", ".join(sorted({commit_of(record["environment"]) for record in records}))
@@ -173,6 +173,12 @@ def _made(records: list[dict[str, Any]]) -> dict[str, str]:
     data = ", ".join(sorted({_data(record) for record in records}))
     made = {name: every(name) for name in names} | {"commit": commits}
     return {**made, "data": data, "batch": batches, "loss": learned or "not followed"}
+
+
+def _computed_on(record: dict[str, Any]) -> str:
+    lora = record.get("lora")  # older records lack it
+    engine = on_engine(EngineSpec.model_validate(record["engine"]))
+    return engine + by_adapters(lora and LoraSpec.model_validate(lora))
 
 
 def _data(record: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ import torch
 from benchmarks.budgets import budget_of, curriculum
 from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
 from benchmarks.engine import Ranks, build_engine, deterministic
+from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.casting import temporarily_prepared
@@ -156,6 +157,7 @@ def _measure_run(
             record["tests"][name] = time_test(method, spec, questions, True, lengths)
             progress.advance()
             yield record | {"environment": ended(made)}
+    add_adapters(method, spec.training.lora, spec.seed)
     if steps:
         record["learning"] = learning(method, spec, paths, ranks, steps)  # before timed steps change the weights
         yield record | {"environment": ended(made)}
@@ -181,6 +183,7 @@ def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus
         "precision": spec.engine.precision,
         "batch_size": spec.training.batch_size,
         "engine": spec.engine.model_dump(),
+        "lora": spec.training.lora and spec.training.lora.model_dump(),
         "timed_steps": timing.train_steps,
         "repeats": timing.repeats,
         "test_batch_size": timing.batch_size,

@@ -18,6 +18,7 @@ import torch
 from benchmarks import launch
 from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
+from benchmarks.engine.adapters import add_adapters
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.answering import batches_by_length, decoding_of, generate
 from benchmarks.evaluation.casting import temporarily_prepared
@@ -61,7 +62,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
                     tests[name]["all_steps"] = time_test(method, spec, questions, False)
                 progress.advance()
         pace.take()
-        train = read_json(paths.ranks / TRAINING) if several else time_training(method, spec, paths, Ranks())
+        train = read_json(paths.ranks / TRAINING) if several else _timed_training(method, spec, paths, Ranks())
         pace.take()
         if (others := load.share()) > MUCH:
             log.warning(
@@ -91,10 +92,15 @@ def time_as(ranks: Ranks, spec: RunSpec, results: Path) -> None:
     """Time training as one of the ranks that train the run. The first rank writes what :func:`time_run` reads."""
     torch.set_num_threads(spec.timing_threads)
     paths = Paths(results, spec)
-    measured = time_training(trained_method(spec, results).to(ranks.device), spec, paths, ranks)
+    measured = _timed_training(trained_method(spec, results).to(ranks.device), spec, paths, ranks)
     if ranks.first:
         write_json(paths.ranks / TRAINING, measured)
     ranks.wait("the times")
+
+
+def _timed_training(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks) -> dict[str, Any]:
+    """Time the training steps of a trained method, with fresh adapters if it was trained by some."""
+    return time_training(add_adapters(method, spec.training.lora, spec.seed), spec, paths, ranks)
 
 
 def time_test(

@@ -23,7 +23,8 @@ from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
-from benchmarks.engine.process import whole_weights
+from benchmarks.engine.adapters import add_adapters, plain_size, plain_weights, trained_parameters
+from benchmarks.engine.weights import whole_weights
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, complete_folder
@@ -91,9 +92,10 @@ class Trainer:
 
     def _resume(self) -> None:
         found = checkpoints.load_latest(self.paths.checkpoints, self.key, self.ranks)
+        if found is None and self.parent:
+            self.method.warm_start({k: v.to(self.method.device) for k, v in self.parent.items()})
+        add_adapters(self.method, self.training.lora, self.spec.seed)
         if found is None:
-            if self.parent:
-                self.method.warm_start({k: v.to(self.method.device) for k, v in self.parent.items()})
             self.log.truncate(0)
             return
         checkpoints.load_weights(self.method, found.model)
@@ -198,10 +200,10 @@ class Trainer:
         if at.best_step is not None and at.best_step != at.step:
             selected = read_weights(self._selected(at.best_step))
             checkpoints.load_weights(self.method, selected)
-        trainable = sum(p.numel() for n, p in self.method.named_parameters() if stage.trains(n))
+        trainable = sum(parameter.numel() for parameter in trained_parameters(self.method, stage).values())
         kept = None
         if self.training.keep_stages and stage.answers and at.stage + 1 < len(self.stages):
-            kept = self._save_weights(self.paths.stage_weights(at.stage), whole_weights(self.method))
+            kept = self._save_weights(self.paths.stage_weights(at.stage), plain_weights(self.method))
         self._log("stage", at.end_stage(stage, trainable, kept))
         at.begin_next_stage()
         if self._agreed_to_save() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
@@ -253,7 +255,7 @@ class Trainer:
         at, spec = self.position, self.spec
         if self.ranks.first:
             self._tidy()
-        weights_digest = self._save_weights(self.paths.weights, whole_weights(self.method))
+        weights_digest = self._save_weights(self.paths.weights, plain_weights(self.method))
         if self.ranks.first:
             complete_folder(spec, self.paths)
         return {
@@ -261,7 +263,7 @@ class Trainer:
             "digest": spec.digest("train"),
             "key": self.key,
             "spec": spec.model_dump(mode="json"),
-            "parameters": sum(p.numel() for p in self.method.parameters()),
+            "parameters": plain_size(self.method),
             "steps": at.step,
             "examples": at.examples,
             "tokens": at.tokens,

@@ -1,0 +1,104 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685) of transformers that start from a checkpoint.
+
+Beside chosen linear layers two narrow matrices are trained. The transformer's own weights, rows for markers among them,
+stay as they are; whatever a method has outside of it is trained whole. In the weights that a stage ends with, the
+products of the narrow matrices are part of the layers' weights: what answers, is timed and is exported is the plain
+method. Adapters are hooks, so that the transformer's weights keep their names, and plans can count them without data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from benchmarks.engine.weights import whole_weights
+from benchmarks.studies.specs import LoraSpec
+from methods.base import Method, Stage
+from methods.errors import InputError
+
+ADAPTER = ".adapter."  # in the names of the parameters of adapters
+
+
+class Adapter(nn.Module):
+    """A forward hook that adds ``scale * up(down(input))`` to the output of a linear layer: at first, nothing."""
+
+    def __init__(self, layer: Any, lora: LoraSpec) -> None:
+        super().__init__()
+        self.transposed = isinstance(layer, Conv1D)  # GPT-2's linear layers have weights (inputs, outputs)
+        outputs, inputs = layer.weight.T.shape if self.transposed else layer.weight.shape
+        self.down = nn.Linear(inputs, lora.rank, bias=False)
+        self.up = nn.Linear(lora.rank, outputs, bias=False)
+        nn.init.zeros_(self.up.weight)
+        self.scale = lora.alpha / lora.rank
+
+    def forward(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output + self.scale * self.up(self.down(inputs[0]))
+
+    def product(self) -> Tensor:
+        """Return what is added to the layer's weight, in its shape."""
+        added = self.scale * self.up.weight.detach() @ self.down.weight.detach()
+        return added.T if self.transposed else added
+
+
+def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:
+    """Add freshly drawn adapters to a plain method, if ``lora`` asks for them, and return it. The global generator is
+    left as it was. Raise InputError if a transformer has no linear layers of the names in ``lora``."""
+    if lora is None:
+        return method
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for model in _adaptable(method):
+            for layer in _layers(model, lora):
+                layer.adapter = Adapter(layer, lora)  # drawn on the CPU, for the same weights on every device
+                layer.register_forward_hook(layer.adapter)
+        if any(parameter.device != method.device for parameter in method.parameters()):
+            method.to(method.device)
+    return method
+
+
+def _adaptable(method: Method) -> list[PreTrainedModel]:
+    """Return the transformers that start from a checkpoint, each with its head if it has one."""
+    models = (module for module in method.modules() if isinstance(module, PreTrainedModel))
+    return [model for model in models if getattr(model, "starts_pretrained", False)]
+
+
+def _layers(model: PreTrainedModel, lora: LoraSpec) -> list[Any]:
+    head, found = model.get_output_embeddings(), {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear | Conv1D) and layer is not head:
+            found.setdefault(name.rpartition(".")[2], []).append(layer)
+    if unknown := sorted(set(lora.modules) - found.keys()):
+        raise InputError(
+            f"`lora` names {unknown[0]!r}, which is no linear layer of the backbone: {', '.join(sorted(found))}"
+        )
+    return [layer for module in lora.modules for layer in found[module]]
+
+
+def trained_parameters(method: Method, stage: Stage) -> dict[str, nn.Parameter]:
+    """Let gradients reach exactly the parameters that a stage trains, and return these by name. Of a transformer with
+    adapters, only those are trained."""
+    adapted = [model for model in _adaptable(method) if any(isinstance(part, Adapter) for part in model.modules())]
+    frozen = {id(p) for model in adapted for name, p in model.named_parameters() if ADAPTER not in name}
+    for name, parameter in method.named_parameters():
+        parameter.requires_grad_(stage.trains(name) and id(parameter) not in frozen)
+    return {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
+
+
+def plain_weights(method: Method) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights of a method that is whole, as :func:`whole_weights` yields those of the method without
+    adapters: what adapters add is part of the layers' weights."""
+    adapters = ((name, part) for name, part in method.named_modules() if isinstance(part, Adapter))
+    added = {f"{name.removesuffix('.adapter')}.weight": adapter for name, adapter in adapters}
+    for name, tensor in whole_weights(method):
+        if ADAPTER not in name:
+            yield name, tensor + added[name].product() if name in added else tensor
+
+
+def plain_size(method: Method) -> int:
+    """Return the number of a method's parameters without adapters."""
+    return sum(parameter.numel() for name, parameter in method.named_parameters() if ADAPTER not in name)

@@ -1,0 +1,192 @@
+"""Training low-rank adapters of a checkpoint: only they change, and what is left is a plain model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import AutoConfig
+
+from benchmarks.checkpoints import load_weights, read_weights
+from benchmarks.data import prepare
+from benchmarks.engine import Ranks
+from benchmarks.engine.adapters import ADAPTER, add_adapters, plain_size, plain_weights, trained_parameters
+from benchmarks.engine.weights import whole_weights
+from benchmarks.files import read_json
+from benchmarks.models import build_method, trained_method
+from benchmarks.plan.costs import plan
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import LoraSpec
+from benchmarks.studies.study import Study, StudyError
+from benchmarks.timing.stage import time_run
+from benchmarks.timing.steps import time_training
+from benchmarks.training import loop, steps
+from benchmarks.training.stage import train
+from methods.backbone import Backbone, load_backbone
+from methods.base import Budget, Context, Method, Setup, Vocabulary
+from methods.errors import InputError
+from methods.registry import available, build, get_method
+from small import small_study
+from tiny import disturb, examples, ids, make
+
+LORA = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj"))
+CODI = {"id": "codi", "method": "codi", "options": {"num_latents": 2}}
+
+
+def losses(method: Method) -> dict[str, Tensor]:
+    stage = method.stages(Budget(8.0, 3, (9,) * 12))[0]
+    context = Context(stage, 0, 0, seed=0)
+    return method(method.collate(examples(), context), context).losses
+
+
+@pytest.mark.parametrize("name", available())
+def test_adapters_add_nothing_at_first_and_end_as_part_of_the_weights(name: str) -> None:
+    options = get_method(name).tested_options
+    plain, adapted = make(name, options), add_adapters(make(name, options), LORA, seed=0)
+    assert plain_size(adapted) == plain_size(plain) < sum(parameter.numel() for parameter in adapted.parameters())
+    before = dict(whole_weights(plain))
+    assert_close(dict(plain_weights(adapted)), before, rtol=0, atol=0)
+    assert_close(losses(adapted), losses(plain), rtol=0, atol=0)
+    disturb(adapted)
+    found = losses(adapted)
+    load_weights(plain, dict(plain_weights(adapted)))
+    assert_close(losses(plain), found)
+    assert any(not torch.equal(found[term], value) for term, value in losses(make(name, options)).items())
+
+
+def test_adapters_and_what_lies_outside_of_transformers_is_trained() -> None:
+    codi = add_adapters(make("codi"), LORA, seed=0)
+    names = trained_parameters(codi, codi.stages(Budget(1, 1))[0])
+    assert {name.partition(".")[0] for name in names} == {"project", "lm"}
+    inside = {name.split(".", 5)[5] for name in names if name.startswith("lm")}
+    assert inside == {f"{layer}.adapter.{part}.weight" for layer in LORA.modules for part in ("down", "up")}
+
+
+def test_a_transformer_that_starts_from_no_checkpoint_is_trained_whole() -> None:
+    """MarCos's randomness encoder is drawn, whatever the others start from."""
+    marcos = add_adapters(make("marcos", get_method("marcos").tested_options), LORA, seed=0)
+    trained = set(trained_parameters(marcos, marcos.stages(Budget(2, 1, (9,)))[0]))
+    own = {name for name, _ in marcos.named_parameters() if name.startswith("posterior.")}
+    assert own and own <= trained and not any(ADAPTER in name for name in own)
+
+
+# -- runs
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    torch.manual_seed(0)
+    load_backbone("qwen2-tiny", 512).causal_lm().save_pretrained(folder)
+    return str(folder)
+
+
+def lora_study(checkpoint: str, **lora: Any) -> Study:
+    """Return a study in which Coconut, by adapters, starts from all weights of CoT-SFT."""
+    rows = [
+        {"id": "cot_sft", "method": "cot_sft"},
+        {"id": "coconut", "method": "coconut", "training": {"lora": LORA.model_dump() | lora}},
+    ]
+    backbone = {"name": "qwen2-tiny", "pretrained": checkpoint}
+    return small_study(rows, backbone=backbone, training={"epochs": 5, "keep_stages": True})
+
+
+class Stopped(Exception):
+    """Raised in the middle of training."""
+
+
+@pytest.fixture(scope="module")
+def trained(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    """Train both runs; the second is stopped after its first stage, and goes on."""
+    study, results = lora_study(checkpoint), tmp_path_factory.mktemp("results")
+    prepare(study, study.blocks[0], results)
+    train(study.runs["equation/cot_sft/s0"], results)
+    spec, taken = study.runs["equation/coconut/s0"], 0
+
+    def stops(*arguments: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken > 25:
+            raise Stopped
+        return steps.optimizer_step(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(loop, "optimizer_step", stops)
+        train(spec, results)
+    train(spec, results)
+    return study, results
+
+
+def test_a_run_is_left_with_plain_weights(trained: tuple[Study, Path], tmp_path: Path) -> None:
+    study, results = trained
+    start, spec = study.runs.values()
+    before, after = (dict(read_weights(Paths(results, one).weights)) for one in (start, spec))
+    # Coconut has rows for markers below those of CoT-SFT
+    changed = {name for name, tensor in before.items() if not torch.equal(tensor, after[name][: len(tensor)])}
+    assert changed == {name for name in before for layer in LORA.modules if name.endswith(f"{layer}.weight")}
+    record = read_json(Paths(results, spec).record("train"))
+    assert record["parameters"] == sum(tensor.numel() for tensor in after.values())
+    assert all(stage["trainable_parameters"] < 0.2 * record["parameters"] for stage in record["stages"])
+    method = trained_method(spec, results, stage=0)
+    assert dict(whole_weights(method)).keys() == after.keys(), "so do the weights that stages end with"
+    undisturbed = tmp_path / "undisturbed"
+    prepare(study, study.blocks[0], undisturbed)
+    train(start, undisturbed)
+    assert train(spec, undisturbed)["weights_sha256"] == record["weights_sha256"]
+
+
+def test_steps_are_timed_as_they_are_trained(trained: tuple[Study, Path]) -> None:
+    """Without gradients of the weights, a step has about two thirds of the FLOPs."""
+    study, results = trained
+    spec = study.runs["equation/coconut/s0"]
+    flops = time_run(spec, results)["train"]["training_flops"]
+    method, whole = trained_method(spec, results), spec.model_copy(update={"training": study.training})
+    everything = time_training(method, whole, Paths(results, spec), Ranks())["training_flops"]
+    assert 0.6 < flops / everything < 0.9
+
+
+def test_a_plan_counts_no_gradients_of_what_stays(trained: tuple[Study, Path]) -> None:
+    study, results = trained
+    planned = {made.run.row: made for made in plan(study, results)}["coconut"]
+    spec = planned.run
+    counted = time_training(
+        add_adapters(build_method(spec, Paths(results, spec).data), LORA, 0), spec, Paths(results, spec), Ranks()
+    )
+    assert planned.flops == pytest.approx(counted["training_flops"], rel=0.1)
+    assert planned.memory.gradients < 0.2 * planned.memory.weights
+
+
+@pytest.mark.parametrize(
+    ("lora", "said"),
+    [
+        ({"modules": ["q_proj", "qproj"]}, "'qproj', which is no linear layer of the backbone: down_proj, gate_proj"),
+        ({"modules": ["lm_head"]}, "'lm_head', which is no linear layer"),
+    ],
+)
+def test_layers_that_are_none_are_named(lora: dict[str, Any], said: str, checkpoint: str, tmp_path: Path) -> None:
+    study = lora_study(checkpoint, **lora)
+    prepare(study, study.blocks[0], tmp_path)
+    with pytest.raises(InputError, match=said):
+        plan(study, tmp_path)
+
+
+def test_weights_that_are_drawn_are_not_left_as_they_are() -> None:
+    with pytest.raises(StudyError, match=r"equation/codi: `lora` leaves .* name a checkpoint in `backbone"):
+        small_study([{**CODI, "training": {"lora": LORA.model_dump()}}])
+
+
+def test_the_layers_of_gpt2_take_adapters() -> None:
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 128, "bos_token_id": 0, "eos_token_id": 0}
+    backbone = Backbone(AutoConfig.for_model("gpt2", **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    method = build("cot_sft", {}, Setup(backbone, Vocabulary(128, 0, ids)), seed=0)
+    before = losses(method)
+    add_adapters(method, LoraSpec(rank=2, alpha=2, modules=("c_attn", "c_fc")), seed=0)
+    disturb(method)
+    merged = build("cot_sft", {}, Setup(backbone, Vocabulary(128, 0, ids)), seed=1)
+    load_weights(merged, dict(plain_weights(method)))
+    assert_close(losses(merged), losses(method))
+    assert not torch.equal(losses(merged)["cross_entropy"], before["cross_entropy"])
