@@ -2,14 +2,40 @@
 
 import os
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.data import decode, load_records, make_tokenizer, vocabulary
+from benchmarks.analysis.saying import Speaker
+from benchmarks.data import (
+    decode,
+    load_records,
+    load_tokenizer,
+    make_tokenizer,
+    open_corpus,
+    open_test,
+    prepare,
+    vocabulary,
+)
 from benchmarks.data.records import DataError
-from benchmarks.data.tokenizers import PUBLISHED, TOKENIZER_VARIABLE, word_level
+from benchmarks.data.tokenizers import (
+    END,
+    PUBLISHED,
+    TOKENIZER_VARIABLE,
+    encode_questions,
+    encode_texts,
+    question_text,
+    word_level,
+)
+from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TokenizerSpec
+from benchmarks.timing.measuring import gold_examples
+from benchmarks.training.stage import train
+from small import small_study
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
 
@@ -33,6 +59,45 @@ def test_digits_are_single_tokens_and_text_comes_back(trained: PreTrainedTokeniz
 def test_decoding_stops_at_the_first_end(trained: PreTrainedTokenizerFast):
     words = vocabulary(trained)
     assert decode(trained, [*words.encode("7 ."), words.eos, *words.encode("8"), words.eos]) == "7 ."
+
+
+@pytest.fixture
+def beginning(trained: PreTrainedTokenizerFast, tmp_path: Path) -> Path:
+    """Save a tokenizer that puts a token before every text, as LLaMA's does, and return its folder."""
+    own = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(trained.backend_tokenizer.to_str()), eos_token=END, bos_token="<|begin|>"
+    )
+    own.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", own.convert_tokens_to_ids("<|begin|>"))]
+    )
+    own.save_pretrained(tmp_path / "beginning")
+    return tmp_path / "beginning"
+
+
+def test_questions_begin_as_the_tokenizer_begins_texts(beginning: Path, tmp_path: Path) -> None:
+    study = small_study([{"id": "cot_sft", "method": "cot_sft"}], tokenizer={"pretrained": str(beginning)})
+    folder = prepare(study, study.blocks[0], tmp_path)
+    tokenizer = load_tokenizer(folder)
+    begin = cast(int, tokenizer.bos_token_id)
+    corpus, test = open_corpus(folder, "train"), open_test(folder, "embedded_in_domain")
+    for example in corpus.examples(np.arange(20)):
+        assert list(example.question).count(begin) == 1 and example.question[0] == begin
+        assert all(begin not in part for part in (*example.steps, example.answer))
+    assert all(list(question).count(begin) == 1 and question[0] == begin for question in test.questions)
+    assert question_text(tokenizer, test.questions[0]) == test.texts[0]
+    spec = study.runs["equation/cot_sft/s0"]
+    assert gold_examples(spec, Paths(tmp_path, spec), "embedded_in_domain")[0].question == test.questions[0]
+    train(spec, tmp_path)
+    assert Speaker.load(spec, tmp_path).read(test.texts[0]) == test.questions[0]
+
+
+def test_a_tokenizer_that_begins_texts_with_nothing_adds_nothing(trained: PreTrainedTokenizerFast) -> None:
+    own = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(trained.backend_tokenizer.to_str()), eos_token=END, bos_token=END
+    )
+    words = vocabulary(own)
+    assert encode_questions(own, ["7 ."]) == encode_texts(own, ["7 ."]) == [words.encode("7 .")]
+    assert question_text(own, words.encode("7 .")) == "7 ." and decode(own, [words.eos, *words.encode("7")]) == ""
 
 
 def test_training_repeats(trained: PreTrainedTokenizerFast):

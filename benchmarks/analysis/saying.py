@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
+from benchmarks.data.tokenizers import encode_questions
 from benchmarks.engine import autocast
 from benchmarks.evaluation.answering import batches_by_length, generated, method_for_answers, said_ids
 from benchmarks.scoring import Score
@@ -71,12 +72,11 @@ class Speaker:
         """Return the ids of a question of one's own, without the blanks around it. Warn of words that the tokenizer
         does not know; raise :class:`InputError` if there is nothing to read."""
         encode, unknown = partial(self.tokenizer.encode, add_special_tokens=False), self.tokenizer.unk_token_id
-        ids = encode(question.strip())
-        if not ids:
+        if not question.strip():
             raise InputError("the question is empty")
         if unknown is not None and (words := [word for word in question.split() if unknown in encode(word)]):
             log.warning("%s: its tokenizer does not know %s", self.spec.id, ", ".join(map(repr, words)))
-        return ids
+        return encode_questions(self.tokenizer, [question.strip()])[0]
 
     @torch.no_grad()
     def encode(self, examples: Sequence[Example]) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from datasets import Dataset, disable_progress_bars, load_from_disk
 from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
 from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
 from benchmarks.data.records import DataError, Record, digest
-from benchmarks.data.tokenizers import make_tokenizer
+from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
 
 log = logging.getLogger(__name__)
-LAYOUT = "2"  # change it when data prepared by older versions must not be used any more
+LAYOUT = "3"  # change it when data prepared by older versions must not be used any more
 
 
 def prepare(study: Study, block: Block, results: Path) -> Path:
@@ -176,13 +176,13 @@ def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int,
     """Tokenise records in batches and save them, except for questions of more than ``longest`` tokens."""
 
     def tokenise(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        flat = _encode(tokenizer, [step for steps in batch["steps"] for step in steps])
+        flat = encode_texts(tokenizer, [step for steps in batch["steps"] for step in steps])
         ends = accumulate((len(steps) for steps in batch["steps"]), initial=0)
         return {
             "id": batch["id"],
-            "question": _encode(tokenizer, batch["question"]),
+            "question": encode_questions(tokenizer, batch["question"]),
             "steps": [flat[start:end] for start, end in pairwise(ends)],
-            "answer": _encode(tokenizer, batch["answer"]),
+            "answer": encode_texts(tokenizer, batch["answer"]),
         }
 
     columns = {name: [getattr(record, name) for record in records] for name in TRAINING}
@@ -199,15 +199,9 @@ def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: T
     columns = {
         "id": [record.id for record in records],
         "text": texts,
-        "question": _encode(tokenizer, texts),
+        "question": encode_questions(tokenizer, texts),
         "answer": [record.answer for record in records],
         "n_steps": [len(record.steps) or None for record in records],
         "overlap": list(overlap),
     }
     Dataset.from_dict(columns, features=TEST).save_to_disk(path)
-
-
-def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    if not texts:  # e.g. no example of a batch has steps; tokenizers cannot encode an empty list
-        return []
-    return tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]

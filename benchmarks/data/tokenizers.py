@@ -145,6 +145,29 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     return Vocabulary(size=len(tokenizer), eos=cast(int, tokenizer.eos_token_id), encode=encode)
 
 
+def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts, without special tokens."""
+    if not texts:  # e.g. no example of a batch has steps; tokenizers cannot encode an empty list
+        return []
+    return cast(list, tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)["input_ids"])
+
+
+def encode_questions(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of questions, which come first in every sequence: they begin as the tokenizer begins a text."""
+    return [[*opening(tokenizer), *ids] for ids in encode_texts(tokenizer, texts)]
+
+
+def opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return what a tokenizer puts before every text: the begin-of-text token of LLaMA; of many others, nothing."""
+    begin = cast("int | None", tokenizer.bos_token_id)
+    return [begin] if begin is not None and tokenizer.encode("a")[0] == begin else []
+
+
+def question_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Return the text of a question's ids."""
+    return decode(tokenizer, ids[len(opening(tokenizer)) :])
+
+
 def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Return the text of ids up to the first end-of-text, with spaces as generated."""
     ids = list(ids)

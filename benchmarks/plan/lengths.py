@@ -18,7 +18,7 @@ from benchmarks.data import get_dataset, load_records, load_tokenizer, make_toke
 from benchmarks.data.loading import dataset_with, split_validation, to_records
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
-from benchmarks.data.tokenizers import PUBLISHED
+from benchmarks.data.tokenizers import PUBLISHED, encode_questions, encode_texts
 from benchmarks.files import read_json
 from benchmarks.plan.counting import TokenCounter, example, usual_length
 from benchmarks.sampling import spread_over
@@ -147,11 +147,11 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
     large = sorted(records, key=_characters, reverse=True)[: 4 * LONGEST]
     tokenizer = make_tokenizer(spec if _at_hand(spec) else STAND_IN, records)
 
-    def ids(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False)
-
     def examples_of(some: Sequence[Record]) -> list[Example]:
-        made = [_like(ids(r.question), [ids(s) for s in r.steps], ids(r.answer), i) for i, r in enumerate(some)]
+        asked = encode_questions(tokenizer, [record.question for record in some])
+        answers = encode_texts(tokenizer, [record.answer for record in some])
+        steps = [encode_texts(tokenizer, record.steps) for record in some]
+        made = [_like(*parts, i) for i, parts in enumerate(zip(asked, steps, answers, strict=True))]
         return [e for e in made if len(e.question) <= data.max_question_tokens]
 
     examples, longest = examples_of(sample), sorted(examples_of(large), key=total_length)[-LONGEST:]

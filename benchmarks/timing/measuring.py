@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.budgets import budget_of, curriculum
 from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.data.tokenizers import encode_questions, encode_texts
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
@@ -201,18 +202,15 @@ def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
     """Return a test set's problems as examples. If a problem has no steps, it gets those of a training example with a
     question of about the same length: only lengths matter."""
     tokenizer, corpus = load_tokenizer(paths.data), open_corpus(paths.data, "train")
-
-    def encode(texts: Iterable[str]) -> list[list[int]]:
-        return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-
     records = load_records(name, spec.data.form, "test")
     others = sorted(corpus.examples(spread_over(len(corpus), SAMPLE)), key=lambda example: len(example.question))
     sizes = [len(example.question) for example in others]
     examples = []
-    for record in records:
-        question, answer = encode([record.question, record.answer])
+    asked = encode_questions(tokenizer, [record.question for record in records])
+    for record, question in zip(records, asked, strict=True):
         near = others[min(bisect_left(sizes, len(question)), len(others) - 1)]
-        steps = encode(record.steps) if record.steps else near.steps
+        steps = encode_texts(tokenizer, record.steps) if record.steps else near.steps
+        (answer,) = encode_texts(tokenizer, [record.answer])
         examples.append(Example(record.id, question, steps, answer))
     return examples
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.data import Corpus, decode, load_tokenizer
+from benchmarks.data.tokenizers import question_text
 from benchmarks.evaluation.answering import decoding_of, generated, texts_of
 from benchmarks.sampling import spread_over
 from benchmarks.scoring import Asked
@@ -32,6 +33,7 @@ def held_out_accuracy(method: Method, spec: RunSpec, paths: Paths, held_out: Cor
         questions = [example.question for example in examples]
         for indices, generation in generated(method, questions, replace(decoding, cache="dynamic"), spec):
             for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
-                asked, gold = (decode(tokenizer, ids) for ids in (examples[index].question, examples[index].answer))
-                right += scorer.score(text, Asked(asked, gold, len(examples[index].steps))).correct
+                one = examples[index]
+                asked, gold = question_text(tokenizer, one.question), decode(tokenizer, one.answer)
+                right += scorer.score(text, Asked(asked, gold, len(one.steps))).correct
     return right / len(examples)
