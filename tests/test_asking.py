@@ -18,6 +18,7 @@ from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
+from benchmarks.training import loop
 from benchmarks.training.asking import held_out_accuracy
 from benchmarks.training.stage import train
 from inflict import logged
@@ -68,6 +69,20 @@ def test_answers_are_those_of_the_weights_and_change_nothing(
     said = ([decode(tokenizer, ids) for ids in of] for of in (questions, answers))
     right = sum(map(coin, *said))
     assert 0 < right < 32 and shares[stages[-1], record["stages"][-1]["selected_step"]] == right / 32
+
+
+def test_accuracy_selects_weights_that_can_answer(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of MarCos's second phase, the first of the best; of its first, which cannot answer, those of the lowest loss."""
+    shares = iter((0.25, 0.5, 0.5, 0.25))
+    monkeypatch.setattr(loop, "held_out_accuracy", lambda *_: next(shares))
+    training = {"validation_questions": 8, "select_by": "accuracy", "validations": 4}
+    spec = small_study(ROWS, training=training).runs["equation/marcos/s0"]
+    record = train(spec, results)
+    lines = [line for line in logged(spec, results) if line["kind"] == "validation"]
+    losses = {line["reconstruction"]: line["step"] for line in lines if line["stage"] == "phase 1"}
+    asked = [line["step"] for line in lines if line.get("accuracy") == 0.5]
+    assert len(losses) == 4 and len(asked) == 2
+    assert [stage["selected_step"] for stage in record["stages"]] == [losses[min(losses)], min(asked)]
 
 
 @pytest.mark.parametrize(("train_on", "alone"), [("embedded", True), ("rs_n2_k3", False)])

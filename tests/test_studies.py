@@ -294,6 +294,10 @@ def test_schema_is_up_to_date() -> None:
         ({"shares": ["smoke", "quik"]}, "`shares`: no study at .*; did you mean `quick`"),
         ({"shares": ["smoke", 1]}, "shares, entry 2: must be text"),
         ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
+        (
+            {"training": {"epochs": 1, "select_by": "accuracy"}},
+            "needs answers: give a number of `validation_questions`",
+        ),
         ({"training": {"epochs": float("inf")}}, "training.epochs: must be a finite number"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),

@@ -58,14 +58,16 @@ class CurvesFigure(Drawing):
         legend_below(canvas, panels)
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        asked = {run.training.validation_questions for run in self.study.sources.values()} - {0}
+        trainings = [run.training for run in self.study.sources.values()]
+        asked = {training.validation_questions for training in trainings} - {0}
+        chosen = " or ".join(sorted({f"their {training.select_by}" for training in trainings}, reverse=True))
         rows = min(block.data.validation for block in self.study.blocks)
         fewest = min(*asked, rows)
         yield f"""Share of held-out questions, split off the training data, that a run answered right at each of its
         validations, greedily and as the stage at hand trains it to answer. Epochs are those of the run itself, without
         those of the run that it starts from; in stages without marks, a method cannot answer yet. A line is one
         training. Each mark stands for {fewest} questions or more, of which chance alone moves a share of 50 % by
-        {98 / sqrt(fewest):.0f} points (95 %); weights are selected by their loss, and tests are other questions."""
+        {98 / sqrt(fewest):.0f} points (95 %); weights are selected by {chosen}, and tests are other questions."""
         known = set(zip(data["block"], data["row"], strict=True))
         places = ((block.id, row) for block in self.study.blocks for row in self.study.rows_of(block))
         if absent := [f"{self.row_name(row)} ({block})" for block, row in places if (block, row.id) not in known]:

@@ -107,7 +107,10 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
     parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
     start = f" after {row_of(spec.starts_from)}" if spec.starts_from else ""
     settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
-    return f"{', '.join(parts)} in {settings}{by_adapters(spec.training.lora)}{start}"
+    settings += by_adapters(spec.training.lora)
+    if spec.training.select_by == "accuracy":
+        settings += f", weights selected by accuracy on {spec.training.validation_questions} held-out questions"
+    return f"{', '.join(parts)} in {settings}{start}"
 
 
 def by_adapters(lora: LoraSpec | None) -> str:

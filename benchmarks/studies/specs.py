@@ -109,8 +109,12 @@ class TrainingSpec(Strict):
     validation_questions: int = added_field(
         0,
         ge=0,
-        description="held-out questions that each validation answers greedily, for a curve of accuracy in the log; "
-        "weights are selected by their loss all the same",
+        description="held-out questions that each validation answers greedily, for a curve of accuracy in the log",
+    )
+    select_by: Literal["loss", "accuracy"] = added_field(
+        "loss",
+        description="what selects the weights of stages that select some; accuracy: that of the "
+        "`validation_questions`, where the stage's weights can answer; of equal ones the first",
     )
     lora: LoraSpec | None = added_field(
         None, description="train adapters beside the weights of a checkpoint, which stay as they are; default: all"
@@ -127,6 +131,12 @@ class TrainingSpec(Strict):
     def _one_budget(self) -> TrainingSpec:
         if (self.epochs is None) == (self.tokens is None):
             raise ValueError("give exactly one budget: `epochs` or `tokens`")
+        return self
+
+    @model_validator(mode="after")
+    def _accuracy_is_known(self) -> TrainingSpec:
+        if self.select_by == "accuracy" and not self.validation_questions:
+            raise ValueError("`select_by: accuracy` needs answers: give a number of `validation_questions`")
         return self
 
 

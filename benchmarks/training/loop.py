@@ -180,6 +180,8 @@ class Trainer:
                 log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
                 self._log("warning", {"message": warning})
         score = sum(terms[name] for name in stage.select_on)
+        if self.training.select_by == "accuracy":
+            score = -observed.get("accuracy", -score)  # stages whose weights cannot answer select by loss
         if not stage.select_on:
             at.validation, at.standing = terms, warnings
         elif at.best is None or score < at.best:
