@@ -86,7 +86,7 @@ def _leave_out_thoughts(part: nn.Module) -> None:
     """Run a compiled part of a layer as it is on single vectors (B, 1, d), if gradients are kept.
 
     For the gradient, a compiled module keeps a copy of its weights in the arithmetic's precision for each call, and
-    each thought is one. Uncompiled, all calls of a step share the copy that autocast makes.
+    each thought is one. Uncompiled, all calls of a step share the copy that autocast makes of a weight that is trained.
     """
     compiled, plain = cast(Call, part._compiled_call_impl), cast(Call, part._call_impl)
 

@@ -88,7 +88,7 @@ class RunSpec(Strict):
 
     def validated(self) -> RunSpec:
         """Return the run itself, or raise an error that names a decoding whose options a trained model cannot take, or
-        a setting that its engine cannot have."""
+        a training setting that its engine or backbone cannot have."""
         if self.training.validation_questions and self.engine.kind != "process":
             raise InputError(
                 f"{self.block}/{self.row}: `validation_questions` are answered by a process that has all weights: set "
