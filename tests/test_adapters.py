@@ -158,6 +158,7 @@ def test_a_plan_counts_no_gradients_of_what_stays(trained: tuple[Study, Path]) -
     )
     assert planned.flops == pytest.approx(counted["training_flops"], rel=0.1)
     assert planned.memory.gradients < 0.2 * planned.memory.weights
+    assert planned.parameters == read_json(Paths(results, spec).record("train"))["parameters"]
 
 
 @pytest.mark.parametrize(

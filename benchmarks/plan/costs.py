@@ -19,7 +19,7 @@ from statistics import fmean
 from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
-from benchmarks.engine.adapters import trained_parameters
+from benchmarks.engine.adapters import plain_size, trained_parameters
 from benchmarks.paper.numbers import require_reference
 from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.hardware import GPU
@@ -182,7 +182,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     stages = curriculum(whole, budget)
     flops, layers, features, depth = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
-    parameters = sum(parameter.numel() for parameter in whole.parameters())
+    parameters, final = sum(parameter.numel() for parameter in whole.parameters()), plain_size(whole)
     passes = _largest_passes(run, lengths)
     kept = [
         max(_activations(run, stage, lengths, whole, dimensions, longest) for stage in _extremes(stages)) * rows
@@ -194,7 +194,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
     row = kept[0] / passes[0][0]
     # The final weights, and weights that stages end with and that are kept
-    left = memory.weights * (1 + sum(stage.answers for stage in stages[:-1]) * run.training.keep_stages)
+    left = FLOAT32 * final * (1 + sum(stage.answers for stage in stages[:-1]) * run.training.keep_stages)
     # Also the kept checkpoints and the one being written, each of which may need selected weights of its own
     selected = min(KEPT + 1, run.training.validations) if any(stage.select_on for stage in stages) else 0
     disk = left + (KEPT + 1) * (memory.weights + memory.moments) + selected * memory.weights
@@ -202,7 +202,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     sizes = [total_length(lengths.by_length[place]) for place in spread_over(len(lengths.examples), SIZES)]
     return RunPlan(
         run=run,
-        parameters=parameters,
+        parameters=final,
         tokens_per_epoch=lengths.tokens,
         epochs=sum(stage.epochs for stage in stages),
         flops=flops,
