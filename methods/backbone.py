@@ -120,6 +120,7 @@ class Backbone:
             require_faithful(model, self.checkpoint)
         if extra_tokens:
             model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
+        model.marker_rows = extra_tokens
         return model
 
     def trunk(self, embeddings: bool = True, pretrained: bool = True) -> Any:
@@ -147,7 +148,7 @@ class Backbone:
         else:  # a copy: adding rows for markers changes a model's config
             model = factory.from_config(deepcopy(self.config), **settings)
         model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
-        model.starts_pretrained = pretrained  # in a study of checkpoints; if not, it is never trained by adapters alone
+        model.takes_adapters = pretrained  # what is drawn even in a study of checkpoints is always trained whole
         return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import AutoConfig
 from benchmarks.checkpoints import load_weights, read_weights
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
-from benchmarks.engine.adapters import ADAPTER, add_adapters, plain_size, plain_weights, trained_parameters
+from benchmarks.engine.adapters import ADAPTER, add_adapters, enable_gradients, plain_size, plain_weights
 from benchmarks.engine.weights import whole_weights
 from benchmarks.files import read_json
 from benchmarks.models import build_method, trained_method
@@ -43,10 +44,12 @@ def losses(method: Method) -> dict[str, Tensor]:
     return method(method.collate(examples(), context), context).losses
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("name", available())
-def test_adapters_add_nothing_at_first_and_end_as_part_of_the_weights(name: str) -> None:
+def test_adapters_add_nothing_at_first_and_end_as_part_of_the_weights(name: str, tied: bool) -> None:
     options = get_method(name).tested_options
-    plain, adapted = make(name, options), add_adapters(make(name, options), LORA, seed=0)
+    plain, adapted = (make(name, options, tie_word_embeddings=tied) for _ in range(2))
+    add_adapters(adapted, LORA, seed=0)
     assert plain_size(adapted) == plain_size(plain) < sum(parameter.numel() for parameter in adapted.parameters())
     before = dict(whole_weights(plain))
     assert_close(dict(plain_weights(adapted)), before, rtol=0, atol=0)
@@ -55,21 +58,37 @@ def test_adapters_add_nothing_at_first_and_end_as_part_of_the_weights(name: str)
     found = losses(adapted)
     load_weights(plain, dict(plain_weights(adapted)))
     assert_close(losses(plain), found)
-    assert any(not torch.equal(found[term], value) for term, value in losses(make(name, options)).items())
+    fresh = losses(make(name, options, tie_word_embeddings=tied))
+    assert any(not torch.equal(found[term], value) for term, value in fresh.items())
 
 
 def test_adapters_and_what_lies_outside_of_transformers_is_trained() -> None:
     codi = add_adapters(make("codi"), LORA, seed=0)
-    names = trained_parameters(codi, codi.stages(Budget(1, 1))[0])
+    names = enable_gradients(codi, codi.stages(Budget(1, 1))[0])
     assert {name.partition(".")[0] for name in names} == {"project", "lm"}
-    inside = {name.split(".", 5)[5] for name in names if name.startswith("lm")}
-    assert inside == {f"{layer}.adapter.{part}.weight" for layer in LORA.modules for part in ("down", "up")}
+    inside = {re.sub(r".*layers\.\d+\.\w+\.", "", name) for name in names if name.startswith("lm")}
+    low_rank = {f"{layer}.adapter.{part}.weight" for layer in LORA.modules for part in ("down", "up")}
+    assert inside == low_rank | {"lm.model.embed_tokens.adapter.rows"}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["coconut", "colar", "codi"])
+def test_markers_that_begin_as_copies_of_tokens_are_told_apart(name: str, tied: bool) -> None:
+    """With rows that stay equal, no chain of CoLaR would ever end: the token that its separator copies comes first."""
+    method = add_adapters(make(name, get_method(name).tested_options, tie_word_embeddings=tied), LORA, seed=0)
+    stage = method.stages(Budget(8.0, 3, (9,) * 12))[-1]
+    trained = enable_gradients(method, stage)
+    context = Context(stage, 0, 0, seed=0)
+    torch.stack(list(method(method.collate(examples(), context), context).losses.values())).sum().backward()
+    rows = {place: parameter.grad for place, parameter in trained.items() if place.endswith(".rows")}
+    assert len(rows) == 2 - tied
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in rows.values())
 
 
 def test_a_transformer_that_starts_from_no_checkpoint_is_trained_whole() -> None:
     """MarCos's randomness encoder is drawn, whatever the others start from."""
     marcos = add_adapters(make("marcos", get_method("marcos").tested_options), LORA, seed=0)
-    trained = set(trained_parameters(marcos, marcos.stages(Budget(2, 1, (9,)))[0]))
+    trained = set(enable_gradients(marcos, marcos.stages(Budget(2, 1, (9,)))[0]))
     own = {name for name, _ in marcos.named_parameters() if name.startswith("posterior.")}
     assert own and own <= trained and not any(ADAPTER in name for name in own)
 

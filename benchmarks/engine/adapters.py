@@ -1,9 +1,10 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) of transformers that start from a checkpoint.
 
-Beside chosen linear layers two narrow matrices are trained. The transformer's own weights, rows for markers among them,
-stay as they are; whatever a method has outside of it is trained whole. In the weights that a stage ends with, the
-products of the narrow matrices are part of the layers' weights: what answers, is timed and is exported is the plain
-method. Adapters are hooks, so that the transformer's weights keep their names, and plans can count them without data.
+Beside chosen linear layers two narrow matrices are trained, and the rows of the markers that a method adds to the token
+table: a model that has to tell markers apart from tokens could not learn it otherwise. All other weights of the
+transformer stay as they are; whatever a method has outside of it is trained whole. In the weights that a stage ends
+with, what was trained is part of the layers' weights: what answers, is timed and is exported is the plain method.
+Adapters are hooks, so that the transformer's weights keep their names, and plans can count them without data.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -25,7 +27,15 @@ ADAPTER = ".adapter."  # in the names of the parameters of adapters
 
 
 class Adapter(nn.Module):
-    """A forward hook that adds ``scale * up(down(input))`` to the output of a linear layer: at first, nothing."""
+    """A forward hook that changes the output of a layer as another weight of the layer would: at first, not at all."""
+
+    def product(self) -> Tensor:
+        """Return what is added to the layer's weight, in its shape."""
+        raise NotImplementedError
+
+
+class LowRank(Adapter):
+    """Adds ``alpha / rank * up(down(input))`` to the output of a linear layer."""
 
     def __init__(self, layer: Any, lora: LoraSpec) -> None:
         super().__init__()
@@ -40,9 +50,27 @@ class Adapter(nn.Module):
         return output + self.scale * self.up(self.down(inputs[0]))
 
     def product(self) -> Tensor:
-        """Return what is added to the layer's weight, in its shape."""
         added = self.scale * self.up.weight.detach() @ self.down.weight.detach()
         return added.T if self.transposed else added
+
+
+class MarkerRows(Adapter):
+    """Adds to the last ``count`` rows (count, d) of a token table or of a head (V, d), or of both if they are one."""
+
+    def __init__(self, table: Any, count: int) -> None:
+        super().__init__()
+        self.before = len(table.weight) - count
+        self.rows = nn.Parameter(torch.zeros(count, table.weight.shape[1]))
+
+    def forward(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if isinstance(layer, nn.Embedding):
+            places = inputs[0] - self.before
+            return output + F.embedding(places.clamp(min=0), self.rows) * (places >= 0)[..., None]
+        output[..., self.before :] += F.linear(inputs[0], self.rows)  # in place: a copy of all logits is large
+        return output
+
+    def product(self) -> Tensor:
+        return F.pad(self.rows.detach(), (0, 0, self.before, 0))
 
 
 def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:
@@ -54,17 +82,27 @@ def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:
         torch.manual_seed(seed)
         for model in _adaptable(method):
             for layer in _layers(model, lora):
-                layer.adapter = Adapter(layer, lora)  # drawn on the CPU, for the same weights on every device
-                layer.register_forward_hook(layer.adapter)
-        if any(parameter.device != method.device for parameter in method.parameters()):
-            method.to(method.device)
+                _hook(LowRank(layer, lora), layer)
+            if count := getattr(model, "marker_rows", 0):
+                tables: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
+                tied = tables[0].weight is tables[1].weight
+                for layers in [tables] if tied else [[table] for table in tables]:
+                    _hook(MarkerRows(layers[0], count), *layers)
+    if any(parameter.device != method.device for parameter in method.parameters()):
+        method.to(method.device)  # adapters are drawn on the CPU, for the same numbers on every device
     return method
+
+
+def _hook(adapter: Adapter, *layers: Any) -> None:
+    for layer in layers:
+        layer.adapter = adapter
+        layer.register_forward_hook(adapter)
 
 
 def _adaptable(method: Method) -> list[PreTrainedModel]:
     """Return the transformers that start from a checkpoint, each with its head if it has one."""
     models = (module for module in method.modules() if isinstance(module, PreTrainedModel))
-    return [model for model in models if getattr(model, "starts_pretrained", False)]
+    return [model for model in models if getattr(model, "takes_adapters", False)]
 
 
 def _layers(model: PreTrainedModel, lora: LoraSpec) -> list[Any]:
@@ -79,7 +117,7 @@ def _layers(model: PreTrainedModel, lora: LoraSpec) -> list[Any]:
     return [layer for module in lora.modules for layer in found[module]]
 
 
-def trained_parameters(method: Method, stage: Stage) -> dict[str, nn.Parameter]:
+def enable_gradients(method: Method, stage: Stage) -> dict[str, nn.Parameter]:
     """Let gradients reach exactly the parameters that a stage trains, and return these by name. Of a transformer with
     adapters, only those are trained."""
     adapted = [model for model in _adaptable(method) if any(isinstance(part, Adapter) for part in model.modules())]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.engine.adapters import trained_parameters
+from benchmarks.engine.adapters import enable_gradients
 from benchmarks.engine.layers import checkpoint_activations, compile_layers, plain_layers
 from benchmarks.engine.ranks import Ranks
 from benchmarks.studies.micro_batches import cuts, parts_of
@@ -41,7 +41,7 @@ class Engine(ABC):
         self.method, self.training, self.spec, self.phase, self.ranks = method, training, spec, phase, ranks
         self.rate = stage.learning_rate or training.learning_rate  # the peak of the schedule
         self.updates = 0  # of the optimizer since its states were zero
-        self.trainable = trained_parameters(method, stage)
+        self.trainable = enable_gradients(method, stage)
         if not self.trainable:
             raise InputError(
                 f"{method.name}: stage {stage.name!r} trains nothing; no parameter starts with {stage.trainable}"

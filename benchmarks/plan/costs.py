@@ -19,7 +19,7 @@ from statistics import fmean
 from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
-from benchmarks.engine.adapters import plain_size, trained_parameters
+from benchmarks.engine.adapters import enable_gradients, plain_size
 from benchmarks.paper.numbers import require_reference
 from benchmarks.plan.counting import SMALL, Dimensions, kept_bytes, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.hardware import GPU
@@ -240,7 +240,7 @@ def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
 
 
 def _trained(method: Method, stage: Stage) -> int:
-    return sum(parameter.numel() for parameter in trained_parameters(method, stage).values())
+    return sum(parameter.numel() for parameter in enable_gradients(method, stage).values())
 
 
 def _costs(
@@ -257,7 +257,7 @@ def _costs(
         starts = spread_over(max(1, len(by_length) - ROWS), count)
         steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
         deepest, again = max(deepest, steps.depth), run.engine.activation_checkpointing
-        trained_parameters(whole, stage)  # which of them decides on the backward pass
+        enable_gradients(whole, stage)  # which of them decides on the backward pass
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
         layers += stage.epochs * per_epoch * steps.depth * dimensions.layers * (1 + again / 3)
         if stage.cached:

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine import autocast
-from benchmarks.engine.adapters import add_adapters, trained_parameters
+from benchmarks.engine.adapters import add_adapters, enable_gradients
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
@@ -258,7 +258,7 @@ def kept_bytes(
 def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:
     """Return the bytes that a method's forward pass keeps, each tensor once, without weights and their bfloat16 copies.
     A method with fake tensors raises :class:`AsksForNumbers` where it needs the value of a tensor."""
-    trained_parameters(method, stage)  # what others read is not kept for them
+    enable_gradients(method, stage)  # what others read is not kept for them
     weights = {StorageWeakRef(parameter.untyped_storage()) for parameter in method.parameters()}
     shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
     kept: dict[StorageWeakRef, torch.UntypedStorage] = {}

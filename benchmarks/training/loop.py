@@ -23,7 +23,7 @@ from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
-from benchmarks.engine.adapters import add_adapters, plain_size, plain_weights, trained_parameters
+from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights
 from benchmarks.engine.weights import whole_weights
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
@@ -202,7 +202,7 @@ class Trainer:
         if at.best_step is not None and at.best_step != at.step:
             selected = read_weights(self._selected(at.best_step))
             checkpoints.load_weights(self.method, selected)
-        trainable = sum(parameter.numel() for parameter in trained_parameters(self.method, stage).values())
+        trainable = sum(parameter.numel() for parameter in enable_gradients(self.method, stage).values())
         kept = None
         if self.training.keep_stages and stage.answers and at.stage + 1 < len(self.stages):
             kept = self._save_weights(self.paths.stage_weights(at.stage), plain_weights(self.method))
