@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from benchmarks.data import Corpus
-from benchmarks.studies.specs import TrainingSpec
+from benchmarks.studies.trained import TrainingSpec
 from methods.base import Budget, Method, Stage
 from methods.errors import InputError
 

@@ -32,7 +32,9 @@ CODE: dict[str, tuple[str, ...]] = {
         *STEPS,
         *_modules("training.as_rank", "training.loop", "training.position", "data.corpus"),
     ),
-    # Of scorers, those that a run's test sets name count besides (`benchmarks.scoring.by_test.scoring_modules`)
+    # Besides, if accuracy selects weights; the scorer of the training data counts too
+    "select": (*ANSWERS, *_modules("training.asking", "sampling"), *SCORES),
+    # Of scorers, those that a run's test sets name count besides (`benchmarks.scoring.by_test.stage_modules`)
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets"), *SCORES),
     "analyse": (*ANSWERS, *SCORES, *_modules("scoring.sequences", "analysis")),

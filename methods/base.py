@@ -68,7 +68,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One training example, tokenised piece by piece. The pieces contain no marker, no separator and no end-of-text."""
+    """One example, tokenised without markers, separators and end-of-text. Questions have the begin-of-text, if any."""
 
     id: str
     question: Sequence[int]
@@ -83,10 +83,10 @@ class Stage:
     ``epochs`` may be fractional. Stages with the same ``phase`` share one learning rate schedule and count as one phase
     of training in the Train column. ``trainable`` lists prefixes of the names of trained parameters. The optimizer
     starts anew, unless ``keep_optimizer`` carries over its states from the stage before. ``select_on`` names the loss
-    terms whose sum on validation data selects the weights the stage ends with; without, it ends with its last weights.
-    A ``cached`` stage trains on :meth:`Method.features`, computed once from the weights it starts with.
-    ``learning_rate`` replaces the peak learning rate of the run. ``answers`` tells whether the weights that the stage
-    ends with can answer questions (see :attr:`Decoding.stage`). ``settings`` is for the method's own use.
+    terms whose sum on validation data selects the weights the stage ends with, unless the study selects by accuracy;
+    without, it ends with its last weights. A ``cached`` stage trains on :meth:`Method.features`, computed once from the
+    weights it starts with. ``learning_rate`` replaces the run's peak learning rate. ``answers``: whether the weights
+    that it ends with can answer (see :attr:`Decoding.stage`). ``settings`` is for the method's own use.
     """
 
     name: str

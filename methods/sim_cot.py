@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -44,7 +43,8 @@ class SimCoT(Method):
     def __init__(self, options: Any, setup: Setup) -> None:
         super().__init__(options, setup)
         self.base = self.Base(options.base, setup)
-        self.decoder = copy.deepcopy(self.base.lm)
+        self.decoder = setup.backbone.causal_lm(extra_tokens=self.base.lm.marker_rows)
+        copy_weights(self.base.lm.state_dict(), self.decoder)
 
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:
         copy_weights(weights, self.base)

@@ -8,21 +8,31 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import AutoConfig
 
 from benchmarks.checkpoints import load_weights, read_weights
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
-from benchmarks.engine.adapters import ADAPTER, add_adapters, enable_gradients, plain_size, plain_weights
+from benchmarks.engine.adapters import (
+    ADAPTER,
+    Adapter,
+    LowRank,
+    add_adapters,
+    enable_gradients,
+    plain_size,
+    plain_weights,
+)
 from benchmarks.engine.weights import whole_weights
 from benchmarks.files import read_json
 from benchmarks.models import build_method, trained_method
 from benchmarks.plan.costs import plan
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.specs import LoraSpec
 from benchmarks.studies.study import Study, StudyError
+from benchmarks.studies.trained import LoraSpec
+from benchmarks.timing import measuring
 from benchmarks.timing.stage import time_run
 from benchmarks.timing.steps import time_training
 from benchmarks.training import loop, steps
@@ -60,6 +70,25 @@ def test_adapters_add_nothing_at_first_and_end_as_part_of_the_weights(name: str,
     assert_close(losses(plain), found)
     fresh = losses(make(name, options, tie_word_embeddings=tied))
     assert any(not torch.equal(found[term], value) for term, value in fresh.items())
+
+
+def test_a_layer_computes_what_its_settings_say() -> None:
+    layer, inputs = nn.Linear(6, 5), torch.randn(2, 6)
+    adapter = LowRank(layer, LoraSpec(rank=2, alpha=6, modules=("any",)))
+    nn.init.normal_(adapter.up.weight)
+    layer.register_forward_hook(adapter)
+    low = inputs @ adapter.down.weight.T @ adapter.up.weight.T
+    assert_close(layer(inputs), F.linear(inputs, layer.weight, layer.bias) + 6 / 2 * low)
+
+
+def test_adapters_are_drawn_from_the_seed_alone() -> None:
+    methods = [make("cot_sft") for _ in range(3)]
+    state, drawn = torch.get_rng_state(), []
+    for method, seed in zip(methods, (0, 0, 1), strict=True):
+        adapters = [part for part in add_adapters(method, LORA, seed).modules() if isinstance(part, LowRank)]
+        drawn.append(torch.cat([adapter.down.weight.flatten() for adapter in adapters]))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_adapters_and_what_lies_outside_of_transformers_is_trained() -> None:
@@ -166,6 +195,23 @@ def test_steps_are_timed_as_they_are_trained(trained: tuple[Study, Path]) -> Non
     method, whole = trained_method(spec, results), spec.model_copy(update={"training": study.training})
     everything = time_training(method, whole, Paths(results, spec), Ranks())["training_flops"]
     assert 0.6 < flops / everything < 0.9
+
+
+def test_what_is_measured_trains_adapters_and_says_so(
+    trained: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, results = trained
+    seen = []
+
+    def watched(method: Method, *_: Any) -> dict[str, Any]:
+        seen.append(any(isinstance(part, Adapter) for part in method.modules()))
+        return {}
+
+    for name in ("time_test", "learning", "time_training"):
+        monkeypatch.setattr(measuring, name, watched)
+    *_, record = measuring.measure(study, results, tmp_path, steps=1, timed=1, rows=["coconut"], learn=["coconut"])
+    assert seen == [False, False, True, True], "two tests are answered by the plain method"
+    assert record["lora"] == LORA.model_dump() and record["row"] == "coconut"
 
 
 def test_a_plan_counts_no_gradients_of_what_stays(trained: tuple[Study, Path]) -> None:

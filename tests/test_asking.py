@@ -15,6 +15,7 @@ from benchmarks.data import decode, load_tokenizer, open_corpus
 from benchmarks.evaluation.answering import method_for_answers
 from benchmarks.models import build_method
 from benchmarks.scoring import SCORERS, Asked, Score
+from benchmarks.scoring.by_test import stage_modules
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
@@ -72,7 +73,7 @@ def test_answers_are_those_of_the_weights_and_change_nothing(
 
 
 def test_accuracy_selects_weights_that_can_answer(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of MarCos's second phase, the first of the best; of its first, which cannot answer, those of the lowest loss."""
+    """Of MarCos's second phase, the best, and of these by loss; of its first, which cannot answer, by loss alone."""
     shares = iter((0.25, 0.5, 0.5, 0.25))
     monkeypatch.setattr(loop, "held_out_accuracy", lambda *_: next(shares))
     training = {"validation_questions": 8, "select_by": "accuracy", "validations": 4}
@@ -80,9 +81,23 @@ def test_accuracy_selects_weights_that_can_answer(results: Path, monkeypatch: py
     record = train(spec, results)
     lines = [line for line in logged(spec, results) if line["kind"] == "validation"]
     losses = {line["reconstruction"]: line["step"] for line in lines if line["stage"] == "phase 1"}
-    asked = [line["step"] for line in lines if line.get("accuracy") == 0.5]
+    asked = {line["kl"]: line["step"] for line in lines if line.get("accuracy") == 0.5}
     assert len(losses) == 4 and len(asked) == 2
-    assert [stage["selected_step"] for stage in record["stages"]] == [losses[min(losses)], min(asked)]
+    assert [stage["selected_step"] for stage in record["stages"]] == [losses[min(losses)], asked[min(asked)]]
+
+
+@pytest.mark.parametrize("chosen", ["loss", "accuracy"])
+def test_what_selects_by_accuracy_decides_the_weights(chosen: str) -> None:
+    """How long answers may be, and the code that asks and scores; if losses select, neither."""
+    training, same = {"validation_questions": 8, "select_by": chosen}, chosen == "loss"
+    short, long = (
+        small_study(ROWS, training=training, evaluation={"tests": ["embedded_in_domain"], "max_new_tokens": most})
+        for most in (6, 64)
+    )
+    one, other = (study.runs["equation/coconut/s0"] for study in (short, long))
+    assert (one.digest("train") == other.digest("train")) == one.trains_as(other) == same
+    asking = {"benchmarks.training.asking", "benchmarks.evaluation.answering", "benchmarks.scoring.number"}
+    assert asking & stage_modules(one, "train") == (set() if same else asking)
 
 
 @pytest.mark.parametrize(("train_on", "alone"), [("embedded", True), ("rs_n2_k3", False)])

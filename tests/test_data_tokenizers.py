@@ -31,6 +31,9 @@ from benchmarks.data.tokenizers import (
     question_text,
     word_level,
 )
+from benchmarks.plan.lengths import lengths_of
+from benchmarks.scoring import SCORERS, Asked, Score
+from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TokenizerSpec
 from benchmarks.timing.measuring import gold_examples
@@ -74,12 +77,28 @@ def beginning(trained: PreTrainedTokenizerFast, tmp_path: Path) -> Path:
     return tmp_path / "beginning"
 
 
-def test_questions_begin_as_the_tokenizer_begins_texts(beginning: Path, tmp_path: Path) -> None:
-    study = small_study([{"id": "cot_sft", "method": "cot_sft"}], tokenizer={"pretrained": str(beginning)})
+class Asking(Number):
+    """Notes the questions that it is told."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def score(self, text: str, asked: Asked) -> Score:
+        self.seen.add(asked.question)
+        return super().score(text, asked)
+
+
+def test_questions_begin_as_the_tokenizer_begins_texts(
+    beginning: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, training = [{"id": "cot_sft", "method": "cot_sft"}], {"validation_questions": 8}
+    study = small_study(rows, tokenizer={"pretrained": str(beginning)}, training=training)
+    expected = lengths_of(study, study.blocks[0], tmp_path)
     folder = prepare(study, study.blocks[0], tmp_path)
     tokenizer = load_tokenizer(folder)
     begin = cast(int, tokenizer.bos_token_id)
     corpus, test = open_corpus(folder, "train"), open_test(folder, "embedded_in_domain")
+    assert expected.basis != "the prepared data" and expected.tokens == pytest.approx(corpus.lengths.sum(), rel=0.01)
     for example in corpus.examples(np.arange(20)):
         assert list(example.question).count(begin) == 1 and example.question[0] == begin
         assert all(begin not in part for part in (*example.steps, example.answer))
@@ -87,7 +106,10 @@ def test_questions_begin_as_the_tokenizer_begins_texts(beginning: Path, tmp_path
     assert question_text(tokenizer, test.questions[0]) == test.texts[0]
     spec = study.runs["equation/cot_sft/s0"]
     assert gold_examples(spec, Paths(tmp_path, spec), "embedded_in_domain")[0].question == test.questions[0]
+    monkeypatch.setitem(SCORERS, "number", asking := Asking())
     train(spec, tmp_path)
+    held_out = {record.question for record in load_records("embedded", "equation", "train")}
+    assert asking.seen and asking.seen <= held_out
     assert Speaker.load(spec, tmp_path).read(test.texts[0]) == test.questions[0]
 
 

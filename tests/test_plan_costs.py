@@ -20,11 +20,12 @@ from benchmarks.engine import PlaceInPhase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.files import read_json
 from benchmarks.plan import costs, refusals
-from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run
+from benchmarks.plan.costs import plan, plan_run
 from benchmarks.plan.counting import example
 from benchmarks.plan.hardware import GPU, GPUS
 from benchmarks.plan.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.plan.memory import Memory
+from benchmarks.plan.run_plan import LAUNCH, USABLE, RunPlan
 from benchmarks.plan.text import render
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec

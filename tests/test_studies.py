@@ -50,6 +50,7 @@ def test_shipped_study_is_valid_and_names_what_exists(name: str) -> None:
         assert "test" in get_dataset(test).card.counts
 
 
+LORA = {"rank": 4, "alpha": 8, "modules": ["q_proj"]}
 BENCHMARKS = ("main_0.5b", "main_3b", "pretrained")  # tables of the paper on the three benchmarks
 
 
@@ -294,6 +295,8 @@ def test_schema_is_up_to_date() -> None:
         ({"shares": ["smoke", "quik"]}, "`shares`: no study at .*; did you mean `quick`"),
         ({"shares": ["smoke", 1]}, "shares, entry 2: must be text"),
         ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
+        (_row(training={"lora": {**LORA, "modules": ["q_proj", "q_proj"]}}), "q_proj is named twice"),
+        (_row(training={"lora": {**LORA, "alpha": float("inf")}}), "alpha: must be a finite number"),
         (
             {"training": {"epochs": 1, "select_by": "accuracy"}},
             "needs answers: give a number of `validation_questions`",

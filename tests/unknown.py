@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from benchmarks.plan.counting import without_numbers
+from benchmarks.plan.keeping import without_numbers
 from methods.base import Batch, Context, Method
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmarks.engine.weights import whole_weights
-from benchmarks.studies.specs import LoraSpec
+from benchmarks.studies.trained import LoraSpec
 from methods.base import Method, Stage
 from methods.errors import InputError
 

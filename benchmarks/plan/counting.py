@@ -2,7 +2,6 @@
 
 How many rows go through which layer, and how many pairs of positions attend, depends on data, layout and curriculum
 alone. So the method runs with a backbone of a few dozen dimensions, and its counts are applied to the full-size layers.
-What is kept for the backward pass is counted at the backbone's own width, with tensors that have shapes but no data.
 """
 
 from __future__ import annotations
@@ -16,22 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from benchmarks.engine import autocast
-from benchmarks.engine.adapters import add_adapters, enable_gradients
-from benchmarks.engine.layers import checkpoint_activations
+from benchmarks.engine.adapters import add_adapters
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
-from methods.base import Batch, Context, Example, Method, Setup, Stage, Vocabulary
+from methods.base import Context, Example, Method, Setup, Stage, Vocabulary
 from methods.errors import InputError
 from methods.registry import build
 
@@ -70,10 +60,6 @@ class Dimensions:
 
 
 SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
-
-
-class AsksForNumbers(InputError):
-    """A forward pass needs the value of a tensor to go on."""
 
 
 @dataclass
@@ -161,10 +147,14 @@ def usual_length(text: str) -> int:
 def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: TokenCounter = usual_length) -> Method:
     """Build the run's method with a backbone of these dimensions and the same architecture. ``count_tokens`` counts
     those of a text."""
+    return add_adapters(_plain_method(run, dimensions, count_tokens), run.training.lora, seed=0)
+
+
+def _plain_method(run: RunSpec, dimensions: Dimensions, count_tokens: TokenCounter) -> Method:
     overrides = {**run.backbone.overrides, **dimensions.fields()}
     backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
     setup = Setup(backbone, stand_in(dimensions.vocabulary, count_tokens))
-    return add_adapters(build(run.method, run.options, setup, seed=0), run.training.lora, seed=0)
+    return build(run.method, run.options, setup, seed=0)
 
 
 def whole_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -> Method:
@@ -172,10 +162,10 @@ def whole_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -
     layers are not those of :func:`sized_method`, which are counted in their place."""
     with torch.device("meta"):
         setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, count_tokens))
-        whole = add_adapters(build(run.method, run.options, setup, seed=0), run.training.lora, seed=0)
-    if backbone.checkpoint:
-        _require_alike(sized_method(run, count_tokens=count_tokens), whole, run)
-    return whole
+        whole = build(run.method, run.options, setup, seed=0)
+        if backbone.checkpoint:
+            _require_alike(_plain_method(run, SMALL, count_tokens), whole, run)
+        return add_adapters(whole, run.training.lora, seed=0)
 
 
 def _require_alike(small: nn.Module, whole: nn.Module, run: RunSpec) -> None:
@@ -219,81 +209,3 @@ def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Exa
             steps.examples += len(examples)
             steps.batches += 1
     return steps, features, size / max(features.examples, 1)
-
-
-def kept_bytes(
-    run: RunSpec,
-    stage: Stage,
-    examples: Sequence[Example],
-    dimensions: Dimensions,
-    precision: str,
-    count_tokens: TokenCounter = usual_length,
-) -> int:
-    """Return the bytes, without weights, that one forward pass over ``examples`` keeps for the backward pass at these
-    dimensions.
-
-    With activation checkpointing these are the inputs that layers keep, and everything that one layer of every stack
-    keeps, since the backward pass recomputes one layer at a time.
-    """
-
-    def counted(again: bool) -> tuple[int, int]:
-        """Return the bytes with one layer per stack, and of each further layer. Layers are alike, and counting many
-        takes seconds."""
-        sizes = []
-        for layers in (1, 2):
-            with FakeTensorMode():
-                method = sized_method(run, replace(dimensions, layers=layers), count_tokens)
-            if again:
-                checkpoint_activations(method.train())
-            sizes.append(kept_by(method, stage, examples, precision))
-        return sizes[0], sizes[1] - sizes[0]
-
-    first, layer = counted(again=False)
-    if not run.engine.activation_checkpointing:
-        return first + (dimensions.layers - 1) * layer
-    first, inputs = counted(again=True)
-    return first + (dimensions.layers - 1) * inputs + layer
-
-
-def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> int:
-    """Return the bytes that a method's forward pass keeps, each tensor once, without weights and their bfloat16 copies.
-    A method with fake tensors raises :class:`AsksForNumbers` where it needs the value of a tensor."""
-    enable_gradients(method, stage)  # what others read is not kept for them
-    weights = {StorageWeakRef(parameter.untyped_storage()) for parameter in method.parameters()}
-    shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
-    kept: dict[StorageWeakRef, torch.UntypedStorage] = {}
-
-    def keep(tensor: Tensor) -> None:  # returns None for the graph to keep: no backward pass follows
-        copied = tensor.dtype == torch.bfloat16 and {tuple(tensor.shape), tuple(tensor.shape[::-1])} & shapes
-        storage = tensor.untyped_storage()
-        place = StorageWeakRef(storage)
-        if place not in weights and not copied:
-            kept[place] = storage
-
-    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing)
-    with hooks, autocast(method.device, precision):
-        _pass_forward(method, stage, examples)
-    return sum(storage.nbytes() for storage in kept.values())
-
-
-def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> None:
-    """Make one training pass, with real or fake tensors."""
-    context = Context(stage, 0, 0, seed=0)
-    batch, weight = method.collate(examples, context), next(method.parameters())
-    if not isinstance(weight, FakeTensor):
-        method(batch, context)
-        return
-    try:
-        with weight.fake_mode as mode:
-            method(without_numbers(batch, mode), context)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise AsksForNumbers(
-            f"{method.name} cannot be planned: its forward pass asks for a number ({error.func}); "
-            "find it out in `collate`, which knows all numbers"
-        ) from error
-
-
-def without_numbers(batch: Batch, mode: FakeTensorMode) -> Batch:
-    """Return a batch of fake tensors with the same shapes."""
-    tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in batch.tensors.items()}
-    return replace(batch, tensors=tensors, keys=None if batch.keys is None else mode.from_tensor(batch.keys))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.files import gigabytes
-from benchmarks.plan.costs import RunPlan
 from benchmarks.plan.hardware import GPU
+from benchmarks.plan.run_plan import RunPlan
 
 
 def refusals(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan
+from benchmarks.plan.costs import MEMORY_ERROR
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import ZERO
 from benchmarks.plan.refusals import disk_free, disk_needed
+from benchmarks.plan.run_plan import LAUNCH, USABLE, RunPlan
 from benchmarks.studies.study import Study
 
 MACHINE = 8  # GPUs of one machine, as in the paper

@@ -9,8 +9,9 @@ from typing import Any
 from benchmarks.records.schema import TrainRecord
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.runs import RunSpec, row_of
-from benchmarks.studies.specs import BackboneSpec, EngineSpec, LoraSpec, TokenizerSpec
+from benchmarks.studies.specs import BackboneSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study
+from benchmarks.studies.trained import LoraSpec
 
 OFFLOADED = {
     "none": "",
@@ -109,7 +110,8 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
     settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
     settings += by_adapters(spec.training.lora)
     if spec.training.select_by == "accuracy":
-        settings += f", weights selected by accuracy on {spec.training.validation_questions} held-out questions"
+        asked = min(spec.training.validation_questions, spec.data.validation)
+        settings += f", weights selected by accuracy on {asked} held-out questions"
     return f"{', '.join(parts)} in {settings}{start}"
 
 

@@ -7,8 +7,10 @@ from itertools import chain
 
 import pandas as pd
 
+from benchmarks.code import CODE
 from benchmarks.data import DataError, TestSet, get_dataset
 from benchmarks.scoring import MODULES, SCORERS, Asked, Score, Scorer
+from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from methods.nearest import suggestion
 from methods.sources import builds_on
@@ -44,9 +46,16 @@ def require_scorers(study: Study) -> None:
         scorers_of(study.tests_of(block))
 
 
-def scoring_modules(tests: Iterable[str]) -> set[str]:
-    """Return the modules of the scorers of test sets, and what they import of the suite: all that decides the scores,
-    besides what is the same for all test sets."""
+def stage_modules(spec: RunSpec, stage: str) -> set[str]:
+    """Return the modules that decide what a stage of a run writes, besides its method's. Of scorers, those of the run's
+    own data are among them, with what they import of the suite."""
+    if stage == "train" and spec.training.select_by == "accuracy":
+        return {*CODE["train"], *CODE["select"], *_scoring_modules([spec.data.train])}
+    scores = stage in ("evaluate", "analyse")
+    return {*CODE[stage], *(_scoring_modules(spec.evaluation.tests) if scores else ())}
+
+
+def _scoring_modules(tests: Iterable[str]) -> set[str]:
     return {*chain.from_iterable(builds_on(MODULES[scorer.name]) for scorer in scorers_of(tests).values())}
 
 

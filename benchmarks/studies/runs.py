@@ -10,21 +10,15 @@ from benchmarks.files import json_digest
 from benchmarks.studies.measured import AnalysisSpec, TimingSpec
 from benchmarks.studies.micro_batches import rows_per_pass
 from benchmarks.studies.reasons import checked
-from benchmarks.studies.specs import (
-    BackboneSpec,
-    DataSpec,
-    EngineSpec,
-    EvaluationSpec,
-    Strict,
-    TokenizerSpec,
-    TrainingSpec,
-)
+from benchmarks.studies.specs import BackboneSpec, DataSpec, EngineSpec, EvaluationSpec, Strict, TokenizerSpec
+from benchmarks.studies.trained import TrainingSpec
 from methods.errors import InputError
 from methods.registry import available, get_method
 
 StageName = Literal["train", "evaluate", "time"]
 STAGES: tuple[StageName, ...] = ("train", "evaluate", "time")
-# Fields of a RunSpec that do not affect training; ASKED lists which of them each stage's result depends on.
+# Fields of a RunSpec that do not affect training, but for :func:`_selecting`; ASKED lists which of them each
+# stage's result depends on.
 MEASURED = ("evaluation", "timing", "timing_threads", "analysis")
 ASKED = {
     "train": (),
@@ -130,7 +124,7 @@ class RunSpec(Strict):
         """Return whether this run, possibly of another study, is trained like the ``asked`` run. Names may differ."""
         named = {"id", "study", "row", "starts_from"}
         own, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
-        return own == theirs
+        return own == theirs and _selecting(self.model_dump()) == _selecting(asked.model_dump())
 
     def serves(self, asked: RunSpec) -> bool:
         """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""
@@ -161,12 +155,20 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
     """Return :meth:`RunSpec.digest` of a run's settings as they were recorded, whatever fields a RunSpec has today."""
     left_out = {"starts_at", *MEASURED} - {*ASKED[stage]}  # a path is not a setting: the weights have a digest
     kept = {key: value for key, value in run.items() if key not in left_out}
+    if stage == "train":
+        kept |= _selecting(run)
     if stage == "time":  # only the default decoding is timed
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
     else:
         kept["engine"] = {"precision": run["engine"]["precision"], **_micro_batch(run)}
     return json_digest(kept)[:16]
+
+
+def _selecting(run: Mapping[str, Any]) -> dict[str, int]:
+    """Return the settings of answers that training depends on: they count only if accuracy selects weights."""
+    by_accuracy = run["training"].get("select_by") == "accuracy"
+    return {"max_new_tokens": run["evaluation"]["max_new_tokens"]} if by_accuracy else {}
 
 
 def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:

@@ -82,64 +82,6 @@ class DataSpec(Strict):
     max_question_tokens: int = Field(default=256, ge=1)
 
 
-class LoraSpec(Strict):
-    """Low-rank adapters of the linear layers named: they are trained in the place of the checkpoint's weights."""
-
-    rank: int = Field(ge=1)
-    alpha: float = Field(gt=0, description="what adapters add is multiplied by alpha / rank")
-    modules: tuple[str, ...] = Field(min_length=1, description="linear layers of each block, such as q_proj and v_proj")
-
-
-class TrainingSpec(Strict):
-    """How a run is optimised. The budget is epochs, or tokens of the training data (question, steps and answer)."""
-
-    epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, over all ranks")
-    learning_rate: float = Field(default=1e-4, gt=0)
-    schedule: Literal["constant", "cosine"] = "constant"
-    final_learning_rate_share: float = Field(
-        default=0.1, ge=0, le=1, description="share of the learning rate that the cosine schedule ends at"
-    )
-    warmup_steps: int = Field(default=0, ge=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
-    validations: int = Field(default=5, ge=1, description="of each stage that selects its weights; others have one")
-    validation_questions: int = added_field(
-        0,
-        ge=0,
-        description="held-out questions that each validation answers greedily, for a curve of accuracy in the log",
-    )
-    select_by: Literal["loss", "accuracy"] = added_field(
-        "loss",
-        description="what selects the weights of stages that select some; accuracy: that of the "
-        "`validation_questions`, where the stage's weights can answer; of equal ones the first",
-    )
-    lora: LoraSpec | None = added_field(
-        None, description="train adapters beside the weights of a checkpoint, which stay as they are; default: all"
-    )
-    log_every: int = Field(default=10, ge=1)
-    checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
-    keep_stages: bool = added_field(
-        False,
-        description="keep the weights that each stage of a curriculum ends with, and evaluate how they answer by the "
-        "default decoding (`table_stages`)",
-    )
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> TrainingSpec:
-        if (self.epochs is None) == (self.tokens is None):
-            raise ValueError("give exactly one budget: `epochs` or `tokens`")
-        return self
-
-    @model_validator(mode="after")
-    def _accuracy_is_known(self) -> TrainingSpec:
-        if self.select_by == "accuracy" and not self.validation_questions:
-            raise ValueError("`select_by: accuracy` needs answers: give a number of `validation_questions`")
-        return self
-
-
 class DecodingSpec(Strict):
     """One way of decoding that is evaluated. ``seeds`` beyond the first count only if the method samples."""
 

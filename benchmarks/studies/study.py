@@ -30,9 +30,9 @@ from benchmarks.studies.specs import (
     Row,
     Strict,
     TokenizerSpec,
-    TrainingSpec,
 )
 from benchmarks.studies.starts import start_row
+from benchmarks.studies.trained import TrainingSpec
 from methods.errors import InputError
 from methods.nearest import suggestion
 from methods.registry import get_method

@@ -7,10 +7,10 @@ from typing import Any
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
-from benchmarks.code import CODE
 from benchmarks.engine.weights import whole_weights
 from benchmarks.files import BrokenRecord, json_digest, read_json, write_json
 from benchmarks.models import published_model
+from benchmarks.scoring.by_test import stage_modules
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
 from methods.registry import code_digest
@@ -22,7 +22,7 @@ def training_key(spec: RunSpec, paths: Paths, parent: str | None) -> str:
     """Return a digest of everything that training depends on. ``parent`` is the digest of the weights of the run that
     this one starts from. A checkpoint is resumed only if its key is the same."""
     data = read_json(paths.data / DONE)["tokenised"]
-    parts = [spec.digest("train"), code_digest(spec.method, *CODE["train"]), data, parent]
+    parts = [spec.digest("train"), code_digest(spec.method, *stage_modules(spec, "train")), data, parent]
     if spec.backbone.pretrained:  # a folder, or a branch on the hub, may change under its name
         parts.append(checkpoints.digest(dict(whole_weights(published_model(spec, paths.data)))))
     return json_digest(parts)

@@ -179,13 +179,14 @@ class Trainer:
                 at.warnings.append(warning)
                 log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
                 self._log("warning", {"message": warning})
-        score = sum(terms[name] for name in stage.select_on)
-        if self.training.select_by == "accuracy":
-            score = -observed.get("accuracy", -score)  # stages whose weights cannot answer select by loss
+        # The lowest are selected, and of equal ones the first; where weights cannot answer, there is no accuracy
+        found = [sum(terms[name] for name in stage.select_on)]
+        if self.training.select_by == "accuracy" and "accuracy" in observed:
+            found.insert(0, -observed["accuracy"])
         if not stage.select_on:
             at.validation, at.standing = terms, warnings
-        elif at.best is None or score < at.best:
-            at.best, at.best_step, at.validation, at.standing = score, at.step, terms, warnings
+        elif at.best is None or found < at.best:
+            at.best, at.best_step, at.validation, at.standing = found, at.step, terms, warnings
             self._save_weights(self._selected(at.step), engine.weights())
             if self.ranks.first:
                 checkpoints.keep_selected(self.paths.checkpoints, self._selected(at.step).name)

@@ -19,7 +19,7 @@ class Position:
     examples: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    best: float | None = None
+    best: list[float] | None = None  # what the weights selected so far were selected by
     best_step: int | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -8,7 +8,7 @@ rule analyse:
     params:
         study=file_of,
         digest=run_digest("analyse"),
-        code=run_code("analyse", scores=True),
+        code=run_code("analyse"),
     log:
         "results/{study}/logs/analyse/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads

@@ -21,7 +21,7 @@ from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paper.numbers import require_reference
-from benchmarks.scoring.by_test import require_scorers, scoring_modules
+from benchmarks.scoring.by_test import require_scorers, stage_modules
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.reasons import study_content
 from benchmarks.studies.rendered import Figure, Table
@@ -225,13 +225,12 @@ def run_digest(stage):
     return lambda wildcards: run_of(wildcards).digest(stage)
 
 
-def run_code(stage, scores=False):
-    """Return a function from a run to the digest of its method's source and of the modules that decide the result; if
-    the stage ``scores`` answers, the scorers of the run's test sets are among them."""
+def run_code(stage):
+    """Return a function from a run to the digest of its method's source and of the modules that decide the result."""
 
     def code(wildcards):
         run = run_of(wildcards)
-        return code_digest(run.method, *CODE[stage], *(scoring_modules(run.evaluation.tests) if scores else ()))
+        return code_digest(run.method, *stage_modules(run, stage))
 
     return code
 

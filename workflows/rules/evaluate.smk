@@ -8,7 +8,7 @@ rule evaluate:
     params:
         study=file_of,
         digest=run_digest("evaluate"),
-        code=run_code("evaluate", scores=True),
+        code=run_code("evaluate"),
     log:
         "results/{study}/logs/evaluate/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads
