@@ -28,7 +28,8 @@ from benchmarks.engine.adapters import (
 from benchmarks.engine.weights import whole_weights
 from benchmarks.files import read_json
 from benchmarks.models import build_method, trained_method
-from benchmarks.plan.costs import plan
+from benchmarks.plan.costs import ADAPTED, plan, plan_run
+from benchmarks.plan.lengths import lengths_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.studies.trained import LoraSpec
@@ -223,6 +224,11 @@ def test_a_plan_counts_no_gradients_of_what_stays(trained: tuple[Study, Path]) -
     )
     assert planned.flops == pytest.approx(counted["training_flops"], rel=0.1)
     assert planned.memory.gradients < 0.2 * planned.memory.weights
+    plain = spec.model_copy(update={"training": study.training})
+    whole = plan_run(plain, lengths_of(study, study.blocks[0], results))
+    assert planned.layers == pytest.approx(whole.layers * (1 + len(LORA.modules) * ADAPTED)), (
+        "adapters are launched too"
+    )
     assert planned.parameters == read_json(Paths(results, spec).record("train"))["parameters"]
 
 
