@@ -7,6 +7,9 @@ prepared data, the settings of a run and data cards, which have digests and vers
 
 from __future__ import annotations
 
+from benchmarks.scoring.by_test import scoring_modules
+from benchmarks.studies.runs import RunSpec
+
 
 def _modules(*names: str) -> tuple[str, ...]:
     return tuple(f"benchmarks.{name}" for name in names)
@@ -34,7 +37,7 @@ CODE: dict[str, tuple[str, ...]] = {
     ),
     # Besides, if accuracy selects weights; the scorer of the training data counts too
     "select": (*ANSWERS, *_modules("training.asking", "sampling"), *SCORES),
-    # Of scorers, those that a run's test sets name count besides (`benchmarks.scoring.by_test.stage_modules`)
+    # Of scorers, those that a run's test sets name count besides (`stage_modules`)
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets"), *SCORES),
     "analyse": (*ANSWERS, *SCORES, *_modules("scoring.sequences", "analysis")),
@@ -50,3 +53,12 @@ CODE: dict[str, tuple[str, ...]] = {
     "figure": (*TABLES, *_modules("figures")),
     "report": _modules("report", "tables.markup"),
 }
+
+
+def stage_modules(spec: RunSpec, stage: str) -> set[str]:
+    """Return the modules that decide what a stage of a run writes, besides its method's: scorers of the run's test sets
+    if it scores answers, and that of its training data if accuracy selects weights."""
+    if stage == "train" and spec.training.select_by == "accuracy":
+        return {*CODE["train"], *CODE["select"], *scoring_modules([spec.data.train])}
+    scores = stage in ("evaluate", "analyse")
+    return {*CODE[stage], *(scoring_modules(spec.evaluation.tests) if scores else ())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -43,7 +44,8 @@ class SimCoT(Method):
     def __init__(self, options: Any, setup: Setup) -> None:
         super().__init__(options, setup)
         self.base = self.Base(options.base, setup)
-        self.decoder = setup.backbone.causal_lm(extra_tokens=self.base.lm.marker_rows)
+        # No deep copy: tensors without data, by which plans count, have none
+        self.decoder = replace(setup.backbone, checkpoint=None).causal_lm(extra_tokens=self.base.lm.marker_rows)
         copy_weights(self.base.lm.state_dict(), self.decoder)
 
     def warm_start(self, weights: Mapping[str, Tensor]) -> None:

@@ -64,8 +64,11 @@ class Case:
 
 
 def tested(method: str, adapted: bool = False) -> Method:
-    lora = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj")) if adapted else None
-    return add_adapters(make(method, get_method(method).tested_options), lora, seed=0)
+    options = get_method(method).tested_options
+    if not adapted:
+        return make(method, options)
+    lora = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj"))
+    return add_adapters(make(method, options, tie_word_embeddings=method != "coconut"), lora, seed=0)
 
 
 def cases() -> list[Case]:
@@ -83,7 +86,7 @@ def cases() -> list[Case]:
     grid += [Case(name, stage, None) for name in shared for stage in (0, sharded[name])]
     grid += [Case(name, stage, 2, "bfloat16") for name in FULL_GRID for stage in (0, 2, 3)]
     grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
-    grid += [Case("codi", stage, None, adapted=True) for stage in (0, 2, 3)]
+    grid += [Case("codi", stage, None, adapted=True) for stage in (0, 2, 3)] + [Case("coconut", 3, 2, adapted=True)]
     return grid + [Case(name, 3, 2, offload="weights") for name in FULL_GRID]
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from benchmarks.budgets import budget_of, curriculum
+from benchmarks.code import stage_modules
 from benchmarks.data import decode, load_tokenizer, open_corpus
 from benchmarks.evaluation.answering import method_for_answers
 from benchmarks.models import build_method
 from benchmarks.scoring import SCORERS, Asked, Score
-from benchmarks.scoring.by_test import stage_modules
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
@@ -95,9 +95,11 @@ def test_what_selects_by_accuracy_decides_the_weights(chosen: str) -> None:
         for most in (6, 64)
     )
     one, other = (study.runs["equation/coconut/s0"] for study in (short, long))
-    assert (one.digest("train") == other.digest("train")) == one.trains_as(other) == same
-    asking = {"benchmarks.training.asking", "benchmarks.evaluation.answering", "benchmarks.scoring.number"}
-    assert asking & stage_modules(one, "train") == (set() if same else asking)
+    assert (one.digest("train") == other.digest("train")) == same
+    trained_on = one.model_copy(update={"data": one.data.model_copy(update={"train": "rs_n2_k3"})})
+    asking = {"benchmarks.training.asking", "benchmarks.evaluation.answering", "benchmarks.scoring.sequences"}
+    assert asking & stage_modules(trained_on, "train") == (set() if same else asking)
+    assert "benchmarks.scoring.number" not in stage_modules(trained_on, "train"), "which its tests have"
 
 
 @pytest.mark.parametrize(("train_on", "alone"), [("embedded", True), ("rs_n2_k3", False)])

@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) of transformers that start from a checkpoint.
 
 Beside chosen linear layers two narrow matrices are trained, and the rows of the markers that a method adds to the token
-table: a model that has to tell markers apart from tokens could not learn it otherwise. All other weights of the
+table: a marker that starts as a copy of a token could not be told apart from it otherwise. All other weights of the
 transformer stay as they are; whatever a method has outside of it is trained whole. In the weights that a stage ends
 with, what was trained is part of the layers' weights: what answers, is timed and is exported is the plain method.
 Adapters are hooks, so that the transformer's weights keep their names, and plans can count them without data.
@@ -29,8 +29,8 @@ ADAPTER = ".adapter."  # in the names of the parameters of adapters
 class Adapter(nn.Module):
     """A forward hook that changes the output of a layer as another weight of the layer would: at first, not at all."""
 
-    def product(self) -> Tensor:
-        """Return what is added to the layer's weight, in its shape."""
+    def merged(self, weight: Tensor) -> Tensor:
+        """Return the weight with which the layer by itself gives the same output."""
         raise NotImplementedError
 
 
@@ -49,9 +49,9 @@ class LowRank(Adapter):
     def forward(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         return output + self.scale * self.up(self.down(inputs[0]))
 
-    def product(self) -> Tensor:
+    def merged(self, weight: Tensor) -> Tensor:
         added = self.scale * self.up.weight.detach() @ self.down.weight.detach()
-        return added.T if self.transposed else added
+        return weight + (added.T if self.transposed else added)
 
 
 class MarkerRows(Adapter):
@@ -64,13 +64,15 @@ class MarkerRows(Adapter):
 
     def forward(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if isinstance(layer, nn.Embedding):
-            places = inputs[0] - self.before
-            return output + F.embedding(places.clamp(min=0), self.rows) * (places >= 0)[..., None]
+            places, scale = inputs[0] - self.before, getattr(layer, "embed_scale", 1.0)  # Gemma 3 scales its rows
+            return output + scale * F.embedding(places.clamp(min=0), self.rows) * (places >= 0)[..., None]
         output[..., self.before :] += F.linear(inputs[0], self.rows)  # in place: a copy of all logits is large
         return output
 
-    def product(self) -> Tensor:
-        return F.pad(self.rows.detach(), (0, 0, self.before, 0))
+    def merged(self, weight: Tensor) -> Tensor:
+        own = weight.clone()
+        own[self.before :] += self.rows.detach()
+        return own
 
 
 def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:
@@ -130,11 +132,11 @@ def enable_gradients(method: Method, stage: Stage) -> dict[str, nn.Parameter]:
 def plain_weights(method: Method) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights of a method that is whole, as :func:`whole_weights` yields those of the method without
     adapters: what adapters add is part of the layers' weights."""
-    adapters = ((name, part) for name, part in method.named_modules() if isinstance(part, Adapter))
-    added = {f"{name.removesuffix('.adapter')}.weight": adapter for name, adapter in adapters}
+    found = ((name, part) for name, part in method.named_modules() if isinstance(part, Adapter))
+    adapters = {f"{name.removesuffix('.adapter')}.weight": adapter for name, adapter in found}
     for name, tensor in whole_weights(method):
         if ADAPTER not in name:
-            yield name, tensor + added[name].product() if name in added else tensor
+            yield name, adapters[name].merged(tensor) if name in adapters else tensor
 
 
 def plain_size(method: Method) -> int:

@@ -20,7 +20,7 @@ from benchmarks.data.store import require_known
 from benchmarks.engine.adapters import enable_gradients, plain_size
 from benchmarks.paper.numbers import require_reference
 from benchmarks.plan.counting import SMALL, Dimensions, passed_in_stage, sized_method, whole_method
-from benchmarks.plan.keeping import kept_bytes
+from benchmarks.plan.keeping import Kept, kept_bytes
 from benchmarks.plan.lengths import Lengths, lengths_of, total_length
 from benchmarks.plan.memory import BFLOAT16, FLOAT32, Memory
 from benchmarks.plan.run_plan import RunPlan
@@ -37,7 +37,7 @@ from methods.published import require_folder
 ROWS = 16  # rows of a batch that is counted
 SIZES = 100  # number of lengths that batches are assumed to have
 BATCHES = 10  # batches that are counted per phase
-ADAPTED = 0.07  # layers' worth of operations that adapters of one module in each layer add: 0.48 for seven, counted
+ADAPTED, FROZEN = 0.10, 0.14  # share of a layer's operations that an adapter adds, and that gradients not taken save
 MEMORY_ERROR = 0.2  # at most, relative to what training takes on a CPU; the tests check this
 
 
@@ -76,7 +76,8 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     ]
     copy = BFLOAT16 * parameters if run.engine.precision == "bfloat16" else 0
     if run.training.lora:  # autocast makes one copy of a weight that is trained, and one for each pass of the others
-        copy = max(_kept(run, stage, lengths, dimensions, passes[0][1], copies=True) for stage in _extremes(stages))
+        several = [_kept(run, stage, lengths, dimensions, passes[0][1]).copies for stage in _extremes(stages)]
+        copy = max(*several, min(copy, BFLOAT16 * trained))
     weights, gradients = FLOAT32 * parameters, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
     row = kept[0] / passes[0][0]
@@ -135,18 +136,19 @@ def _costs(
 ) -> tuple[float, float, float]:
     """Return the FLOPs of all stages, the ``layers`` of :class:`RunPlan`, and the largest number of feature values per
     example that a stage stores. Recomputing a layer's forward pass counts as a third of a layer, and adapters as
-    :data:`ADAPTED` for each kind of module that has one."""
+    :data:`ADAPTED` for each kind of module that has one, less :data:`FROZEN` (operations, counted and not timed)."""
     small = sized_method(run, count_tokens=lengths.count_tokens)
     by_length = lengths.by_length
     flops = layers = most = 0.0
-    again, adapted = run.engine.activation_checkpointing, len(run.training.lora.modules) if run.training.lora else 0
+    again, lora = run.engine.activation_checkpointing, run.training.lora
+    more = again / 3 + (ADAPTED * len(lora.modules) - FROZEN if lora else 0.0)
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
         starts = spread_over(max(1, len(by_length) - ROWS), count)
         steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
         enable_gradients(whole, stage)  # which of them decides on the backward pass
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
-        layers += stage.epochs * per_epoch * steps.depth * dimensions.layers * (1 + again / 3 + ADAPTED * adapted)
+        layers += stage.epochs * per_epoch * steps.depth * dimensions.layers * (1 + more)
         if stage.cached:
             flops += lengths.rows * features.flops(whole, dimensions, backward=False)
             most = max(most, size * dimensions.hidden / SMALL.hidden)
@@ -174,20 +176,13 @@ def _activations(
     """Return the bytes per row of a training pass over such examples: activations that are kept, and twice the widest
     output in float32. That output is the logits; the second copy is either their gradient, which exists while they
     still do, or their log-softmax."""
-    kept = _kept(run, stage, lengths, dimensions, examples)
+    kept = _kept(run, stage, lengths, dimensions, examples).activations
     passed, *_ = passed_in_stage(sized_method(run, count_tokens=lengths.count_tokens), stage, [examples])
     return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
 
 
-def _kept(
-    run: RunSpec,
-    stage: Stage,
-    lengths: Lengths,
-    dimensions: Dimensions,
-    examples: Sequence[Example],
-    copies: bool = False,
-) -> int:
-    return kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.count_tokens, copies)
+def _kept(run: RunSpec, stage: Stage, lengths: Lengths, dimensions: Dimensions, examples: Sequence[Example]) -> Kept:
+    return kept_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.count_tokens)
 
 
 def _extremes(stages: Sequence[Stage]) -> list[Stage]:

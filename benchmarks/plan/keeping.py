@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,18 @@ class AsksForNumbers(InputError):
     """A forward pass needs the value of a tensor to go on."""
 
 
+class Kept(NamedTuple):
+    """Bytes that a forward pass keeps for the backward pass, each tensor once: ``copies`` of weights in bfloat16, and
+    everything else but the weights themselves."""
+
+    activations: int
+    copies: int
+
+    def deepened(self, layer: Kept, count: int) -> Kept:
+        """Return what is kept with ``count`` more layers, each of which keeps what ``layer`` says."""
+        return Kept(self.activations + count * layer.activations, self.copies + count * layer.copies)
+
+
 def kept_bytes(
     run: RunSpec,
     stage: Stage,
@@ -39,16 +52,15 @@ def kept_bytes(
     dimensions: Dimensions,
     precision: str,
     count_tokens: TokenCounter = usual_length,
-    copies: bool = False,
-) -> int:
-    """Return the bytes that :func:`kept_by` counts at these dimensions.
+) -> Kept:
+    """Return what :func:`kept_by` counts at these dimensions.
 
     With activation checkpointing these are the inputs that layers keep, and everything that one layer of every stack
     keeps, since the backward pass recomputes one layer at a time.
     """
 
-    def counted(again: bool) -> tuple[int, int]:
-        """Return the bytes with one layer per stack, and of each further layer. Layers are alike, and counting many
+    def counted(again: bool) -> tuple[Kept, Kept]:
+        """Return what is kept with one layer per stack, and by each further layer. Layers are alike, and counting many
         takes seconds."""
         sizes = []
         for layers in (1, 2):
@@ -56,37 +68,36 @@ def kept_bytes(
                 method = sized_method(run, replace(dimensions, layers=layers), count_tokens)
             if again:
                 checkpoint_activations(method.train())
-            sizes.append(kept_by(method, stage, examples, precision, copies))
-        return sizes[0], sizes[1] - sizes[0]
+            sizes.append(kept_by(method, stage, examples, precision))
+        return sizes[0], sizes[1].deepened(sizes[0], -1)
 
     first, layer = counted(again=False)
     if not run.engine.activation_checkpointing:
-        return first + (dimensions.layers - 1) * layer
+        return first.deepened(layer, dimensions.layers - 1)
     first, inputs = counted(again=True)
-    return first + (dimensions.layers - 1) * inputs + layer
+    return first.deepened(inputs, dimensions.layers - 1).deepened(layer, 1)
 
 
-def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str, copies: bool = False) -> int:
-    """Return the bytes that a method's forward pass keeps for the backward pass, each tensor once, without weights and
-    their bfloat16 copies, or those of the ``copies`` alone. A method with fake tensors raises :class:`AsksForNumbers`
-    where it needs the value of a tensor."""
+def kept_by(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> Kept:
+    """Return what a method's forward pass keeps. A method with fake tensors raises :class:`AsksForNumbers` where it
+    needs the value of a tensor."""
     enable_gradients(method, stage)  # what others read is not kept for them
     weights = {StorageWeakRef(parameter.untyped_storage()) for parameter in method.parameters()}
     shapes = {tuple(parameter.shape) for parameter in method.parameters() if parameter.ndim == 2}
-    kept: dict[StorageWeakRef, torch.UntypedStorage] = {}
+    activations, copies = (dict[StorageWeakRef, torch.UntypedStorage]() for _ in range(2))
 
     def keep(tensor: Tensor) -> None:  # returns None for the graph to keep: no backward pass follows
         storage, shape = tensor.untyped_storage(), tuple(tensor.shape[-2:])  # for single rows, weights are expanded
-        copied = tensor.dtype == torch.bfloat16 and bool({shape, shape[::-1]} & shapes)
-        copied &= storage.nbytes() == tensor.itemsize * math.prod(shape)
+        copied = tensor.dtype == torch.bfloat16 and {shape, shape[::-1]} & shapes
+        copied = copied and storage.nbytes() == tensor.itemsize * math.prod(shape)
         place = StorageWeakRef(storage)
-        if place not in weights and copied == copies:
-            kept[place] = storage
+        if place not in weights:
+            (copies if copied else activations)[place] = storage
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing)
     with hooks, autocast(method.device, precision):
         _pass_forward(method, stage, examples)
-    return sum(storage.nbytes() for storage in kept.values())
+    return Kept(*(sum(storage.nbytes() for storage in kept.values()) for kept in (activations, copies)))
 
 
 def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> None:

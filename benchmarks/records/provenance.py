@@ -110,7 +110,7 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
     settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
     settings += by_adapters(spec.training.lora)
     if spec.training.select_by == "accuracy":
-        asked = min(spec.training.validation_questions, spec.data.validation)
+        asked = min(spec.training.validation_questions, record.held_out or spec.data.validation)
         settings += f", weights selected by accuracy on {asked} held-out questions"
     return f"{', '.join(parts)} in {settings}{start}"
 

@@ -45,6 +45,11 @@ class TrainRecord(Record):
         engine = (self.model_extra or {}).get("spec", {}).get("engine")
         return engine["gpus"] * engine["nodes"] if engine else None
 
+    @property
+    def held_out(self) -> int | None:
+        """The number of validation rows, or None if the record does not say."""
+        return (self.model_extra or {}).get("data", {}).get("counts", {}).get("validation")
+
 
 class TestScores(BaseModel):
     """Scores on one test set. Lists have one number per decoding seed."""

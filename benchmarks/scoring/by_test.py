@@ -7,10 +7,8 @@ from itertools import chain
 
 import pandas as pd
 
-from benchmarks.code import CODE
 from benchmarks.data import DataError, TestSet, get_dataset
 from benchmarks.scoring import MODULES, SCORERS, Asked, Score, Scorer
-from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from methods.nearest import suggestion
 from methods.sources import builds_on
@@ -41,21 +39,18 @@ def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
 
 
 def require_scorers(study: Study) -> None:
-    """Raise :class:`DataError` if answers to the test sets of a block could not be scored: before a run is trained."""
+    """Raise :class:`DataError` if answers to the test sets of a block, or to the held-out questions of a run, could not
+    be scored: before a run is trained."""
     for block in study.blocks:
         scorers_of(study.tests_of(block))
+    for run in study.runs.values():
+        if run.training.validation_questions:
+            scorer_of(run.data.train)
 
 
-def stage_modules(spec: RunSpec, stage: str) -> set[str]:
-    """Return the modules that decide what a stage of a run writes, besides its method's. Of scorers, those of the run's
-    own data are among them, with what they import of the suite."""
-    if stage == "train" and spec.training.select_by == "accuracy":
-        return {*CODE["train"], *CODE["select"], *_scoring_modules([spec.data.train])}
-    scores = stage in ("evaluate", "analyse")
-    return {*CODE[stage], *(_scoring_modules(spec.evaluation.tests) if scores else ())}
-
-
-def _scoring_modules(tests: Iterable[str]) -> set[str]:
+def scoring_modules(tests: Iterable[str]) -> set[str]:
+    """Return the modules of the scorers of test sets, and what they import of the suite: all that decides the scores,
+    besides what is the same for all test sets."""
     return {*chain.from_iterable(builds_on(MODULES[scorer.name]) for scorer in scorers_of(tests).values())}
 
 

@@ -121,10 +121,11 @@ class RunSpec(Strict):
         return STAGES if self.timing else STAGES[:-1]
 
     def trains_as(self, asked: RunSpec) -> bool:
-        """Return whether this run, possibly of another study, is trained like the ``asked`` run. Names may differ."""
+        """Return whether this run, possibly of another study, is trained like the ``asked`` run, if it :meth:`serves`
+        that. Names may differ."""
         named = {"id", "study", "row", "starts_from"}
         own, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
-        return own == theirs and _selecting(self.model_dump()) == _selecting(asked.model_dump())
+        return own == theirs
 
     def serves(self, asked: RunSpec) -> bool:
         """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""

@@ -11,7 +11,7 @@ from methods.base import added_field
 
 
 class LoraSpec(Strict):
-    """Low-rank adapters of the linear layers named: they are trained in the place of the checkpoint's weights."""
+    """Low-rank adapters of the linear layers named: they, and markers, are trained in the place of all weights."""
 
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0, allow_inf_nan=False, description="what adapters add is multiplied by alpha / rank")
@@ -52,7 +52,9 @@ class TrainingSpec(Strict):
         "`validation_questions`, where the stage's weights can answer, and of equal ones the loss",
     )
     lora: LoraSpec | None = added_field(
-        None, description="train adapters beside the weights of a checkpoint, which stay as they are; default: all"
+        None,
+        description="train adapters beside the weights of a checkpoint, which stay as they are but for the rows of "
+        "markers; default: train all",
     )
     log_every: int = Field(default=10, ge=1)
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")

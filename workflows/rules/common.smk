@@ -15,13 +15,13 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.utils import validate
 
-from benchmarks.code import CODE
+from benchmarks.code import CODE, stage_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paper.numbers import require_reference
-from benchmarks.scoring.by_test import require_scorers, stage_modules
+from benchmarks.scoring.by_test import require_scorers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.reasons import study_content
 from benchmarks.studies.rendered import Figure, Table
