@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -191,6 +192,16 @@ def test_what_cannot_be_scored_is_told_before_anything_is_trained(mine: Callable
             require_scorers(study)
     mine()
     require_scorers(study)  # numbers and texts go together
+
+
+@pytest.mark.parametrize("asked", [0, 8])
+def test_held_out_questions_need_a_scorer_too(asked: int, mine: Callable[..., None]) -> None:
+    blocks = [{"id": "words", "title": "Words", "data": {"train": "mine", "form": "text", "validation": 16}}]
+    rows, tests = [{"id": "cot", "method": "cot_sft"}], {"tests": ["embedded_in_domain"]}
+    study = small_study(rows, blocks=blocks, evaluation=tests, training={"validation_questions": asked})
+    mine(scorer="txt")
+    with pytest.raises(DataError, match="the card of 'mine' names no scorer") if asked else nullcontext():
+        require_scorers(study)
 
 
 def test_a_data_set_of_text_answers_goes_through_all_stages(mine: Callable[..., None], tmp_path: Path) -> None:
