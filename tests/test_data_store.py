@@ -27,6 +27,7 @@ from benchmarks.data.cards import File
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sets import gsm8k
 from benchmarks.data.tokenizers import texts, train_bpe
+from benchmarks.locks import FileLock, Locked
 from benchmarks.studies.specs import BackboneSpec
 from benchmarks.studies.study import Study
 from methods.errors import InputError
@@ -65,6 +66,18 @@ def test_examples_are_the_records(prepared: Path):
         assert example.question == words.encode(record.question)
         assert example.steps == [words.encode(step) for step in record.steps]
         assert example.answer == words.encode(record.answer)
+
+
+def test_what_a_killed_process_left_is_removed_and_a_live_one_is_named(tmp_path: Path) -> None:
+    study = make_study()
+    left = tmp_path / "tiny/data/.equation.partial/built/train"
+    left.mkdir(parents=True)
+    lock = FileLock(tmp_path / "tiny/data/.equation.lock", "the test")
+    with lock, pytest.raises(Locked, match=r"preparing .*tiny/data/equation is already being done by process \d+ on"):
+        prepare(study, study.blocks[0], tmp_path)
+    assert left.exists(), "it may be the live process's"
+    folder = prepare(study, study.blocks[0], tmp_path)
+    assert {path.name for path in folder.parent.iterdir()} == {"equation", ".equation.lock"}
 
 
 def test_a_question_that_is_there_again_is_the_first_one() -> None:
@@ -129,7 +142,7 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     done = json.loads((folder / "done.json").read_text())
     assert 0 < done["counts"]["train"] < 30
     assert done["counts"]["too_long"] > 0
-    assert [path.name for path in folder.parent.iterdir()] == ["equation"]
+    assert {path.name for path in folder.parent.iterdir()} == {"equation", ".equation.lock"}
 
 
 def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -204,7 +217,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(store, "_store_test", lambda *_: (_ for _ in ()).throw(DataError("stop")))
     with pytest.raises(DataError, match="stop"):
         prepare(study, study.blocks[0], tmp_path)
-    assert list((tmp_path / "tiny/data").iterdir()) == []
+    assert [path.name for path in (tmp_path / "tiny/data").iterdir()] == [".equation.lock"]
     with pytest.raises(DataError, match="marcos-bench data"):
         open_corpus(tmp_path / "tiny/data/equation", "train")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ from benchmarks.data.loading import get_dataset, load_rows, questions, shared, s
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
+from benchmarks.locks import FileLock
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
@@ -33,21 +35,31 @@ LAYOUT = "3"  # change it when data prepared by older versions must not be used 
 
 def prepare(study: Study, block: Block, results: Path) -> Path:
     """Read, split, tokenise and store the data of a block. Return their folder. Data that were already prepared from
-    the same inputs are kept."""
+    the same inputs are kept. Raise :class:`Locked` if another process prepares them."""
     target = data_folder(results, study.name, block.id)
     if is_prepared(study, block, results):
         return target
     if not sys.stderr.isatty():
         disable_progress_bars()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{block.id}.") as name:
-        built = Path(name) / "built"
-        _build(study, block, built)
+    with FileLock(target.with_name(f".{block.id}.lock"), f"preparing {target}"), _apart(target) as folder:
+        _build(study, block, folder / "built")
         if target.exists():
-            os.replace(target, Path(name) / "old")
-        os.replace(built, target)
+            os.replace(target, folder / "old")
+        os.replace(folder / "built", target)
     sync(target.parent)
     return target
+
+
+@contextmanager
+def _apart(target: Path) -> Iterator[Path]:
+    """Yield a folder beside the target that is removed at the end, as is what a killed process has left in it."""
+    folder = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_prepared(study: Study, block: Block, results: Path) -> bool:
