@@ -154,7 +154,8 @@ def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> li
 
 def encode_questions(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of questions, which come first in every sequence: they begin as the tokenizer begins a text."""
-    return [[*opening(tokenizer), *ids] for ids in encode_texts(tokenizer, texts)]
+    begin = opening(tokenizer)
+    return [begin + ids for ids in encode_texts(tokenizer, texts)]
 
 
 def opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
