@@ -31,6 +31,7 @@ from benchmarks.models import build_method, trained_method
 from benchmarks.plan.costs import ADAPTED, FROZEN, plan, plan_run
 from benchmarks.plan.lengths import lengths_of
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import EngineSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.studies.trained import LoraSpec
 from benchmarks.timing import measuring
@@ -226,6 +227,12 @@ def test_a_plan_counts_no_gradients_of_what_stays(trained: tuple[Study, Path]) -
     assert planned.memory.gradients < 0.2 * planned.memory.weights
     plain = spec.model_copy(update={"training": study.training})
     whole = plan_run(plain, lengths_of(study, study.blocks[0], results))
+    half = EngineSpec(precision="bfloat16")
+    adapted, all_trained = (
+        plan_run(one.model_copy(update={"engine": half}), lengths_of(study, study.blocks[0], results)).memory
+        for one in (spec, plain)
+    )
+    assert planned.memory.copy == 0 and adapted.copy > 2 * all_trained.copy, "a copy for each of Coconut's passes"
     assert planned.layers == pytest.approx(whole.layers * (1 + len(LORA.modules) * ADAPTED - FROZEN))
     assert planned.parameters == read_json(Paths(results, spec).record("train"))["parameters"]
 
