@@ -84,6 +84,16 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "vocab_size": 128256,
     },
+    "gpt2": {
+        "model_type": "gpt2",
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "max_position_embeddings": 1024,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+        "vocab_size": 50257,
+    },
 }
 
 SIZES = (
@@ -195,13 +205,25 @@ def require_configuration(name: str) -> None:
         raise InputError(f"no backbone is named {name!r}{near} (available: {', '.join(CONFIGURATIONS)})")
 
 
-def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None) -> PreTrainedConfig:
-    from huggingface_hub.errors import StrictDataclassError
+def fields_of(name: str) -> set[str]:
+    """Return the fields that the configuration of a backbone of :data:`CONFIGURATIONS` has. What GPT-2 has under names
+    of its own also has its usual names."""
     from transformers import AutoConfig
 
+    config = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"]))
+    own = {*config.to_dict(), *config.attribute_map}
+    return own | {"head_dim", "rope_theta"} if "rope_parameters" in own else own
+
+
+def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None) -> PreTrainedConfig:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING, AutoConfig
+
     require_configuration(name)
-    known = AutoConfig.for_model(str(CONFIGURATIONS[name]["model_type"])).to_dict().keys() | {"head_dim", "rope_theta"}
-    for field, value in (overrides or {}).items():
+    known = fields_of(name)
+    usual = {own: field for field, own in CONFIG_MAPPING[CONFIGURATIONS[name]["model_type"]].attribute_map.items()}
+    overrides = {usual.get(field, field): value for field, value in (overrides or {}).items()}
+    for field, value in overrides.items():
         if field not in known:  # transformers would keep it, without any effect
             near = suggestion(field, known)
             raise InputError(f"the configuration of backbone {name} has no field `{field}`{near}")
@@ -212,7 +234,7 @@ def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None)
                 f"`{field}` of backbone {name} is {value}: set it to 0. A run with dropout could not be resumed with "
                 "the same result"
             )
-    fields = CONFIGURATIONS[name] | dict(overrides or {})
+    fields = CONFIGURATIONS[name] | overrides
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
     if "rope_theta" in fields and "rope_parameters" in fields:  # transformers would take the second's
         fields["rope_parameters"] = fields["rope_parameters"] | {"rope_theta": fields.pop("rope_theta")}

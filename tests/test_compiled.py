@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from functools import partial
 
@@ -48,19 +49,19 @@ def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "again", "precision", "lora"),
+    ("name", "again", "precision", "lora", "backbone"),
     [
-        ("cot_sft", False, "float32", None),
-        ("marcos", False, "float32", None),
-        ("marcos", True, "float32", None),
-        ("marcos", True, "bfloat16", None),  # as in the paper's studies
-        ("codi", False, "float32", None),
-        ("codi", False, "float32", LORA),  # as in the study of checkpoints
-        ("cot_sft", True, "bfloat16", LORA),
+        ("cot_sft", False, "float32", None, "qwen2-tiny"),
+        ("marcos", False, "float32", None, "qwen2-tiny"),
+        ("marcos", True, "float32", None, "qwen2-tiny"),
+        ("marcos", True, "bfloat16", None, "qwen2-tiny"),  # as in the paper's studies
+        ("codi", False, "float32", None, "qwen2-tiny"),
+        ("codi", False, "float32", LORA, "qwen2-tiny"),  # as in the study of checkpoints
+        ("cot_sft", True, "bfloat16", LORA, "qwen2-tiny"),
     ],
 )
 def test_compiled_layers_give_the_same_gradient(
-    name: str, again: bool, precision: str, lora: LoraSpec | None, monkeypatch: pytest.MonkeyPatch
+    name: str, again: bool, precision: str, lora: LoraSpec | None, backbone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two input shapes share one program, and so do layers; CODI reads a cache. On a CPU, compilation generates no
     code."""
@@ -71,7 +72,8 @@ def test_compiled_layers_give_the_same_gradient(
     counters.clear()
     gradients, graphs = [], []
     for compiled in (False, True):
-        method = add_adapters(make(name, MARCOS if name == "marcos" else {}, num_hidden_layers=10), lora, 0).to(device)
+        method = make(name, MARCOS if name == "marcos" else {}, backbone, num_hidden_layers=10)
+        method = add_adapters(method, lora, 0).to(device)
         disturb(method)
         stage = method.stages(Budget(2.0, 4))[0]
         spec = EngineSpec.model_validate(
@@ -118,7 +120,7 @@ def test_more_thoughts_keep_no_more_copies_of_weights(monkeypatch: pytest.Monkey
 def compiled_parts(method: nn.Module) -> set[str]:
     """Return the names of the compiled modules within layers. The name of a layer itself is empty."""
     return {
-        name.partition("layers.")[2].partition(".")[2]
+        re.split(r"\b(?:layers|h)\.", name, maxsplit=1)[-1].partition(".")[2]
         for name, module in method.named_modules()
         if module._compiled_call_impl is not None
     }
@@ -128,18 +130,19 @@ LAYER, PARTS = {""}, {"mlp", "input_layernorm", "post_attention_layernorm"}  # t
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "backbone", "expected"),
     [
-        ("cot_sft", {"lm": PARTS}),
-        ("marcos", {"understanding": LAYER, "thinking": LAYER, "posterior": LAYER, "speaking": PARTS}),
+        ("cot_sft", "qwen2-tiny", {"lm": PARTS}),
+        ("cot_sft", "gpt2", {"lm": {"mlp", "ln_1", "ln_2"}}),
+        ("marcos", "qwen2-tiny", {"understanding": LAYER, "thinking": LAYER, "posterior": LAYER, "speaking": PARTS}),
     ],
 )
 def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
-    name: str, expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+    name: str, backbone: str, expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This also holds after an error and if layers are plain already. Attention that reads a cache is not compiled."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    engine, method = EngineSpec(compile=True), make(name, MARCOS if name == "marcos" else {}).eval()
+    engine, method = EngineSpec(compile=True), make(name, MARCOS if name == "marcos" else {}, backbone).eval()
     given = [question for question in questions() if question]
 
     def said() -> list[list[int]]:

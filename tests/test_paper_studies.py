@@ -1,4 +1,4 @@
-"""Each of the paper's studies end to end, with stand-ins of a few thousand parameters for its backbones and data."""
+"""Each study of the paper's size end to end, with stand-ins of a few thousand parameters for its backbones and data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from benchmarks.studies.study import Study, parse_study, shipped, study_path
 from benchmarks.tables.render import render
 from benchmarks.timing import stage as timing
 from benchmarks.training.stage import train
-from methods.backbone import load_backbone
+from methods.backbone import fields_of, load_backbone
 
-PAPER = [name for name in shipped() if name.startswith("paper_")]
+PAPER = [name for name in shipped() if name.startswith(("paper_", "authors_"))]
 STAND_INS = {  # by a study's training data: a corpus that is generated faster, and its test set
     **dict.fromkeys(("rs_n5_k3", "rp_n5_k3", "p24_k3"), ("rs_n2_k3", "rs_n2_k3")),
     **dict.fromkeys(("copy_k16", "copy_k32", "copy_k64"), ("copy_k4", "copy_k4")),
 }
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
+SIZES = {
+    **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8},
+}
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +41,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     """Save a checkpoint and tokenizer of each pretrained backbone's architecture, and return their folders."""
     records = load_records("embedded_in_domain", "equation", "test")
     made = {}
-    for name, size in (("qwen2.5-0.5b", 400), ("llama-3.2-1b", 420)):
+    for name, size in (("qwen2.5-0.5b", 400), ("llama-3.2-1b", 420), ("gpt2", 410)):
         folder = tmp_path_factory.mktemp(name)
         tokenizer = train_bpe(texts(records), size)
         tokenizer.save_pretrained(folder)
-        config = load_backbone(name, 0, overrides={**SIZES, "num_key_value_heads": 1, "vocab_size": size}).config
+        sizes = {field: SIZES[field] for field in SIZES.keys() & fields_of(name)}
+        config = load_backbone(name, 0, overrides={**sizes, "vocab_size": size}).config
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         made[name] = {"pretrained": str(folder)}
     return made
@@ -60,7 +64,7 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
                 place["tokenizer"] = checkpoints[backbone["name"]]
                 place["backbone"] = {"name": backbone["name"], **checkpoints[backbone["name"]]}
             else:
-                place["backbone"] = {**backbone, "overrides": {**SIZES, "num_key_value_heads": 1, "vocab_size": 0}}
+                place["backbone"] = {**backbone, "overrides": {**SIZES, "vocab_size": 0}}
     if "pretrained" not in content["backbone"]:
         content["tokenizer"] = {"trained": 400}
     if content["blocks"][0]["data"]["train"] in STAND_INS:  # one task stands for all, because they take many steps

@@ -29,6 +29,7 @@ from conftest import needs_linux
 from methods.base import Budget
 from methods.registry import available, get_method
 from small import PLANNED, small_study
+from tiny import GPT2
 
 FLOPS_ERROR = 0.1  # both sides count only a few batches
 SIZE = Dimensions(40, 56, 6, 4, 2, 12, 160)
@@ -37,8 +38,9 @@ EXAMPLES = [example(number, 20 + number, [9, 8, 7], 3) for number in range(8)]
 FORKS = multiprocessing.get_context("forkserver")
 
 
-def test_flops_are_those_that_are_counted_while_training(tmp_path: Path) -> None:
-    study = small_study(PLANNED, timing={"train_steps": 10})
+@pytest.mark.parametrize("backbone", [{"name": "qwen2-tiny"}, {"name": "gpt2", "overrides": GPT2}])
+def test_flops_are_those_that_are_counted_while_training(backbone: dict[str, Any], tmp_path: Path) -> None:
+    study = small_study(PLANNED, timing={"train_steps": 10}, backbone=backbone)
     prepare(study, study.blocks[0], tmp_path)
     shares = {}
     for made in plan(study, tmp_path):
@@ -72,10 +74,13 @@ def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
     return spec.model_copy(update={"training": spec.training.model_copy(update={"lora": lora})})
 
 
-@pytest.mark.parametrize("modules", [(), ("q_proj", "up_proj")])
+@pytest.mark.parametrize(
+    ("backbone", "modules"),
+    [("qwen2-tiny", ()), ("qwen2-tiny", ("q_proj", "up_proj")), ("gpt2", ()), ("gpt2", ("c_attn", "c_fc"))],
+)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_is_kept_needs_no_numbers_and_few_layers(precision: str, modules: tuple[str, ...]) -> None:
-    for plain in small_study(PLANNED).runs.values():
+def test_what_is_kept_needs_no_numbers_and_few_layers(precision: str, backbone: str, modules: tuple[str, ...]) -> None:
+    for plain in small_study(PLANNED, backbone={"name": backbone}).runs.values():
         spec = by_adapters(plain, *modules) if modules else plain
         method = sized_method(spec, SIZE)
         for stage in (stage for stage in method.stages(BUDGET) if not stage.cached):

@@ -371,6 +371,7 @@ def test_times_of_a_column_have_one_unit(tmp_path: Path) -> None:
 
 def test_the_papers_tables_are_complete() -> None:
     known = paper_tables()
+    elsewhere = known.pop("gpt2")
     assert set(known) == {"main_0.5b", "main_3b", "pretrained", "synthetic", "ablation", "one_shot", "long_range"}
     assert [len(block.printed) for block in known["main_0.5b"].blocks.values()] == [4, 8]
     hidden = [row for row in known["main_3b"].blocks["equation"].rows if row.commented_out]
@@ -385,3 +386,5 @@ def test_the_papers_tables_are_complete() -> None:
     assert max(map(len, known["main_0.5b"].tests.values())) < 15  # they are headings of columns
     with pytest.raises(ValueError, match="no table 'main'"):
         paper_table("main")
+    assert "LaTeX" not in elsewhere.place and all(row.note for row in elsewhere.printed("equation").values())
+    assert elsewhere.printed("equation")["codi"].tests.keys() == elsewhere.tests.keys()

@@ -34,13 +34,16 @@ def text(tokens: Sequence[int], **names: int) -> str:
     return "".join(special.get(int(token)) or chr(token) for token in tokens)
 
 
-def setup(**overrides: int) -> Setup:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, **overrides}
-    return Setup(load_backbone("qwen2-tiny", 128, overrides=sizes), Vocabulary(128, EOS, ids))
+GPT2 = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 0}
 
 
-def make(name: str, options: Mapping[str, Any] | None = None, **overrides: int) -> Method:
-    return build(name, options or {}, setup(**overrides), seed=0)
+def setup(backbone: str = "qwen2-tiny", **overrides: int) -> Setup:
+    sizes = GPT2 if backbone == "gpt2" else {"hidden_size": 32, "intermediate_size": 48}
+    return Setup(load_backbone(backbone, 128, overrides={**sizes, **overrides}), Vocabulary(128, EOS, ids))
+
+
+def make(name: str, options: Mapping[str, Any] | None = None, backbone: str = "qwen2-tiny", **overrides: int) -> Method:
+    return build(name, options or {}, setup(backbone, **overrides), seed=0)
 
 
 def disturb(method: Method) -> None:

@@ -42,6 +42,7 @@ PUBLISHED = {
         "Qwen/Qwen2.5-0.5B", "060db6499f32faf8b98477b0a26969ef7d8b9987", 151_665, TOKENIZER_VARIABLE, END
     ),
     "llama-3.2": Published("meta-llama/Llama-3.2-1B-Instruct", "9213176726f574b556790deb65791e0c5aa438b6", 128_256),
+    "gpt2": Published("openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e", 50_257),
 }
 
 

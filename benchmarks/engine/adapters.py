@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from benchmarks.engine.layers import linear_layers, widths
 from benchmarks.engine.weights import whole_weights
 from benchmarks.studies.trained import LoraSpec
 from methods.base import Method, Stage
@@ -39,8 +40,8 @@ class LowRank(Adapter):
 
     def __init__(self, layer: Any, lora: LoraSpec) -> None:
         super().__init__()
-        self.transposed = isinstance(layer, Conv1D)  # GPT-2's linear layers have weights (inputs, outputs)
-        outputs, inputs = layer.weight.T.shape if self.transposed else layer.weight.shape
+        inputs, outputs = widths(layer)
+        self.transposed = isinstance(layer, Conv1D)  # its weight is (inputs, outputs)
         self.down = nn.Linear(inputs, lora.rank, bias=False)
         self.up = nn.Linear(lora.rank, outputs, bias=False)
         nn.init.zeros_(self.up.weight)
@@ -109,8 +110,8 @@ def _adaptable(method: Method) -> list[PreTrainedModel]:
 
 def _layers(model: PreTrainedModel, lora: LoraSpec) -> list[Any]:
     head, found = model.get_output_embeddings(), {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear | Conv1D) and layer is not head:
+    for name, layer in linear_layers(model):
+        if layer is not head:
             found.setdefault(name.rpartition(".")[2], []).append(layer)
     if unknown := sorted(set(lora.modules) - found.keys()):
         raise InputError(

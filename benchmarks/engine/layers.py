@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
 
 from methods.base import Method
 from methods.errors import InputError
@@ -40,7 +42,7 @@ def compile_layers(method: Method, caches: bool) -> None:
     Layers differ only in their weights, so they share one program. If KV ``caches`` are read, each layer of a
     transformer with a head would need a program of its own, for its own index in the cache. Its attention is then left
     uncompiled, and the modules around it are compiled. A transformer without a head generates no tokens, so it reads no
-    cache. Raise InputError if this machine has no compiler, or if a transformer's layers have another name.
+    cache. Raise InputError if this machine has no compiler, or if a transformer's layers are not found.
     """
     _require_compiler(method.device)
     from torch._inductor import config as inductor  # takes a second
@@ -49,14 +51,14 @@ def compile_layers(method: Method, caches: bool) -> None:
     whole: list[nn.Module] = []
     parts: list[nn.Module] = []
     for trunk in trunks(method):
-        layers = cast("nn.ModuleList | None", getattr(trunk, "layers", None))
-        if layers is None:
+        layers = [layer for layer in trunk.modules() if isinstance(layer, GradientCheckpointingLayer)]
+        if not layers:
             raise InputError(
                 f"`compile` does not find the layers of a {trunk.config.model_type}: set `compile: false` in the "
                 "study's engine"
             )
         if caches and any(head.base_model is trunk for head in heads):
-            parts += [part for layer in layers for name, part in layer.named_children() if name != "self_attn"]
+            parts += [part for layer in layers for name, part in layer.named_children() if "attn" not in name]
         else:
             whole += layers
     # Otherwise each process starts up to 32 workers, and several runs share a machine
@@ -100,6 +102,17 @@ def plain_layers(method: Method) -> None:
     """Make all modules of a method run uncompiled, whether they were compiled or not."""
     for module in method.modules():
         vars(module).pop("_compiled_call_impl", None)
+
+
+def linear_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the linear layers in a module with their names. GPT-2's are of a class of their own."""
+    return ((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear | Conv1D))
+
+
+def widths(layer: Any) -> tuple[int, int]:
+    """Return the widths of a linear layer's input and output."""
+    outputs, inputs = layer.weight.T.shape if isinstance(layer, Conv1D) else layer.weight.shape
+    return inputs, outputs
 
 
 def trunks(method: Method) -> list[PreTrainedModel]:

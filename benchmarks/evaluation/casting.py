@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from benchmarks.engine.layers import compile_layers, plain_layers
+from benchmarks.engine.layers import compile_layers, linear_layers, plain_layers
 from benchmarks.studies.specs import EngineSpec
 from methods._static_cache import free_buffers
 from methods.base import Method
@@ -42,6 +42,6 @@ def prepare_for_answers(method: Method, engine: EngineSpec) -> None:
         compile_layers(method, caches=True)
 
 
-def _linears(method: Method, engine: EngineSpec) -> list[nn.Linear]:
+def _linears(method: Method, engine: EngineSpec) -> list[nn.Module]:
     """Return the linear layers that are cast: all if the engine computes in bfloat16, else none."""
-    return [module for module in method.modules() if type(module) is nn.Linear and engine.precision == "bfloat16"]
+    return [layer for _, layer in linear_layers(method)] if engine.precision == "bfloat16" else []

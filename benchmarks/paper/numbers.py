@@ -1,4 +1,4 @@
-"""The paper's own numbers (``numbers.yaml``), validated."""
+"""The paper's own numbers, and those that the authors of its baselines report (``numbers.yaml``), validated."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ class PaperScore(Strict):
 
 
 class PaperRow(Strict):
+    """A row of a table. ``source``: what prints it."""
+
     row: str
     title: str
+    source: str = "the paper"
     note: str | None = None
     commented_out: bool = False
     train_hours: Number | None = None
@@ -49,7 +52,7 @@ class PaperRow(Strict):
     @property
     def in_paper(self) -> str | None:
         """The row's note, worded for a table that also has rows that are not the paper's."""
-        return f"{self.title} in the paper: {self.note}" if self.note else None
+        return f"{self.title} in {self.source}: {self.note}" if self.note else None
 
 
 class PaperBlock(Strict):
@@ -63,17 +66,20 @@ class PaperBlock(Strict):
 
 
 class PaperTable(Strict):
-    """A table of the paper.
+    """A table of the paper, or one of numbers that stand in other places.
 
-    * ``label``: its label in the LaTeX source.
+    * ``source``: where it stands; ``label``: its label there, if it has one.
+    * ``spreads``: what is known of its ±.
     * ``unit``: the unit of its accuracies.
     * ``tests``: the titles of its test sets, by name.
     * ``about_tests``: details that these titles leave out.
     """
 
-    label: str
+    source: str = "the paper's LaTeX source"
+    label: str | None = None
     caption: str
     setting: str
+    spreads: str = "It does not say what its ± covers."
     unit: Literal["percent", "share"]
     tests: dict[str, str]
     about_tests: str = ""
@@ -81,8 +87,8 @@ class PaperTable(Strict):
 
     @property
     def place(self) -> str:
-        """The table's place in the paper, for a reader."""
-        return f"{self.caption.rstrip('.')} ({self.label} in the paper's LaTeX source)"
+        """What the table shows and where it stands, for a reader."""
+        return f"{self.caption.rstrip('.')} ({f'{self.label} in ' if self.label else ''}{self.source})"
 
     def printed(self, block: str) -> dict[str, PaperRow]:
         """Return the rows that the paper prints for a block, by id. Empty if the table does not have the block."""
@@ -100,7 +106,7 @@ class PaperTable(Strict):
         for block in self.blocks.values():
             for row in block.rows:
                 if unknown := row.tests.keys() - self.tests.keys():
-                    raise ValueError(f"row {row.row!r} of {self.label} names unknown tests {sorted(unknown)}")
+                    raise ValueError(f"row {row.row!r} of {self.place} names unknown tests {sorted(unknown)}")
         return self
 
 

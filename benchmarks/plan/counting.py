@@ -19,8 +19,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine.adapters import add_adapters
+from benchmarks.engine.layers import linear_layers, widths
 from benchmarks.studies.runs import RunSpec
-from methods.backbone import Backbone, load_backbone
+from methods.backbone import Backbone, fields_of, load_backbone
 from methods.base import Context, Example, Method, Setup, Stage, Vocabulary
 from methods.errors import InputError
 from methods.registry import build
@@ -28,7 +29,8 @@ from methods.registry import build
 # FLOPs of the backward pass per FLOP of the forward pass
 BACKWARD_LINEAR = 1.0  # gradients of inputs, and as many again of weights that are trained
 BACKWARD_ATTENTION = 2.5  # the fused kernels compute scores once more
-IN_STACK = re.compile(r"\blayers\.\d+\.")  # in the module names of a stack's layers
+IN_STACK = re.compile(r"\b(layers|h)\.\d+\.")  # in the module names of a stack's layers; GPT-2's are `h`
+FIRST = r"\1.0."
 TOKEN = 1  # any id: only lengths matter
 TokenCounter = Callable[[str], int]  # returns the number of tokens of a text
 
@@ -85,8 +87,8 @@ class Passed:
     def flops(self, module: nn.Module, dimensions: Dimensions, backward: bool, again: bool = False) -> float:
         """Return the FLOPs per example of ``module``, which may be on the meta device, and whose trained parameters
         require gradients. With ``again``, the backward pass recomputes the forward pass of the layers of stacks."""
-        linear = {name: 2.0 * self._rows(name) * layer.weight.numel() for name, layer in _linears(module)}
-        trained = sum(linear[name] for name, layer in _linears(module) if layer.weight.requires_grad)
+        linear = {name: 2.0 * self._rows(name) * layer.weight.numel() for name, layer in linear_layers(module)}
+        trained = sum(linear[name] for name, layer in linear_layers(module) if layer.weight.requires_grad)
         attention = 4.0 * self.pairs * dimensions.heads * dimensions.head * dimensions.layers
         total = sum(linear.values()) + attention
         if backward:
@@ -97,14 +99,10 @@ class Passed:
 
     def widest(self, module: nn.Module) -> float:
         """Return the largest number of values that one linear layer puts out, over all its calls."""
-        return max(self._rows(name) * layer.out_features for name, layer in _linears(module))
+        return max(self._rows(name) * widths(layer)[1] for name, layer in linear_layers(module))
 
     def _rows(self, name: str) -> int:
-        return self.rows[IN_STACK.sub("layers.0.", name)]
-
-
-def _linears(module: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    return ((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear))
+        return self.rows[IN_STACK.sub(FIRST, name)]
 
 
 class _Pairs(TorchFunctionMode):
@@ -127,12 +125,12 @@ def watching(method: Method, passed: Passed) -> Iterator[None]:
     """Add to ``passed`` what goes through a method with one layer per stack, inside the block."""
 
     def note(name: str) -> Any:
-        def hook(layer: nn.Linear, inputs: tuple[Tensor, ...]) -> None:
-            passed.rows[name] += inputs[0].numel() // layer.in_features
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            passed.rows[name] += inputs[0].numel() // inputs[0].shape[-1]
 
         return hook
 
-    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in _linears(method)]
+    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in linear_layers(method)]
     with _Pairs(passed):
         yield
     for hook in hooks:
@@ -151,8 +149,9 @@ def sized_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: Tok
 
 
 def _plain_method(run: RunSpec, dimensions: Dimensions, count_tokens: TokenCounter) -> Method:
-    overrides = {**run.backbone.overrides, **dimensions.fields()}
-    backbone = load_backbone(run.backbone.name, 0, overrides=overrides)
+    name, fields = run.backbone.name, dimensions.fields()
+    sizes = {field: fields[field] for field in fields_of(name) & fields.keys()}
+    backbone = load_backbone(name, 0, overrides={**run.backbone.overrides, **sizes})
     setup = Setup(backbone, stand_in(dimensions.vocabulary, count_tokens))
     return build(run.method, run.options, setup, seed=0)
 
@@ -171,7 +170,7 @@ def whole_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -
 def _require_alike(small: nn.Module, whole: nn.Module, run: RunSpec) -> None:
     """Raise InputError if the layers that are counted, of ``small``, are not those of the ``whole`` method: what goes
     through a checkpoint of another architecture than the configuration's would count in part, or not at all."""
-    counted, real = ({IN_STACK.sub("layers.0.", name) for name, _ in _linears(module)} for module in (small, whole))
+    counted, real = ({IN_STACK.sub(FIRST, name) for name, _ in linear_layers(module)} for module in (small, whole))
     if counted != real:
         raise InputError(
             f"a plan counts the layers of the configuration {run.backbone.name}, and {run.backbone.pretrained} has "
