@@ -32,12 +32,13 @@ def build_method(spec: RunSpec, data: Path) -> Method:
     ``data``: the folder with its prepared data. Raise InputError if they are longer than a checkpoint can read."""
     if spec.backbone.pretrained:
         _require_room(spec, data)
-    return build(spec.method, spec.options, _setup(spec, data), spec.seed).train()  # pretrained parts load in eval mode
+    setup = _setup(spec, data, spec.training.dropout)
+    return build(spec.method, spec.options, setup, spec.seed).train()  # pretrained parts load in eval mode
 
 
-def _setup(spec: RunSpec, data: Path) -> Setup:
+def _setup(spec: RunSpec, data: Path, dropout: float = 0.0) -> Setup:
     words = vocabulary(load_tokenizer(data))
-    return Setup(load_backbone(vocab_size=words.size, **spec.backbone.model_dump()), words)
+    return Setup(load_backbone(vocab_size=words.size, dropout=dropout, **spec.backbone.model_dump()), words)
 
 
 def _require_room(spec: RunSpec, data: Path) -> None:

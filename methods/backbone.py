@@ -188,14 +188,16 @@ def load_backbone(
     pretrained: str | None = None,
     revision: str | None = None,
     overrides: Mapping[str, Any] | None = None,
+    dropout: float = 0.0,
 ) -> Backbone:
-    """Return the backbone that a study names. A pretrained checkpoint comes with its own configuration. No backbone has
-    dropout: a run with it could not be resumed with the same result. Raise InputError if there is no such checkpoint,
-    or if it or ``overrides`` cannot be used."""
+    """Return the backbone that a study names, with one rate of dropout wherever its architecture has some. A pretrained
+    checkpoint comes with its own configuration otherwise. Raise InputError if there is no such checkpoint, or if it or
+    ``overrides`` cannot be used."""
     config = (
         published_config(pretrained, revision, vocab_size) if pretrained else _configured(name, vocab_size, overrides)
     )
-    return Backbone(config, pretrained, revision, cleared=tuple(_clear_dropout(config)))
+    had = _set_dropout(config, dropout)
+    return Backbone(config, pretrained, revision, cleared=() if dropout else tuple(had))
 
 
 def require_configuration(name: str) -> None:
@@ -231,8 +233,8 @@ def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None)
             raise InputError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
         if _is_dropout(field) and value:
             raise InputError(
-                f"`{field}` of backbone {name} is {value}: set it to 0. A run with dropout could not be resumed with "
-                "the same result"
+                f"`{field}` of backbone {name} is {value}: set it to 0, and give `training` a `dropout` instead, which "
+                "sets all rates of a backbone"
             )
     fields = CONFIGURATIONS[name] | overrides
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
@@ -249,13 +251,13 @@ def _is_dropout(field: str) -> bool:
     return re.search(r"dropout|pdrop|layerdrop", field) is not None
 
 
-def _clear_dropout(config: PreTrainedConfig) -> list[str]:
-    """Set all dropout of a configuration to 0, and return the names of the fields that had some. What dropout draws
-    depends on everything that was drawn before, so a run with it could not be resumed with the same result."""
-    fields = [name for name, value in config.to_dict().items() if _is_dropout(name) and value]
+def _set_dropout(config: PreTrainedConfig, rate: float) -> list[str]:
+    """Set all dropout of a configuration to one rate, and return the names of the fields that had some. Layers are
+    never left out."""
+    fields = {name: value for name, value in config.to_dict().items() if _is_dropout(name)}
     for name in fields:
-        setattr(config, name, 0.0)
-    return fields
+        setattr(config, name, 0.0 if "layerdrop" in name else rate)
+    return [name for name, value in fields.items() if value]
 
 
 def label_loss(

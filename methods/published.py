@@ -87,7 +87,7 @@ def _require_usable(config: PreTrainedConfig, place: str) -> None:
 def say_what_is_cleared(checkpoint: str, fields: tuple[str, ...]) -> None:
     if fields:
         log.warning(
-            "%s has dropout (%s): it is 0 here, as a run with dropout could not be resumed with the same result",
+            "%s has dropout (%s): it is 0 here, unless the row's `training` has a `dropout`",
             checkpoint,
             ", ".join(fields),
         )

@@ -49,12 +49,14 @@ class Case:
     precision: Precision = "float32"
     offload: Offload = "none"
     adapted: bool = False  # whether adapters are trained beside the transformers' weights
+    dropout: float = 0.0
 
     @property
     def name(self) -> str:
         parts = [self.method, f"zero{self.zero_stage}", "accumulated" if self.micro else ""]
         parts += ["" if self.precision == "float32" else self.precision]
         parts += ["" if self.offload == "none" else f"{self.offload}_offloaded", "adapted" if self.adapted else ""]
+        parts += ["dropout" if self.dropout else ""]
         return "-".join(filter(None, parts))
 
     @property
@@ -63,10 +65,10 @@ class Case:
         return EngineSpec(kind="deepspeed", gpus=2, precision=self.precision, offload=self.offload, **settings)
 
 
-def tested(method: str, adapted: bool = False) -> Method:
+def tested(method: str, adapted: bool = False, dropout: float = 0.0) -> Method:
     options = get_method(method).tested_options
     if not adapted:
-        return make(method, options)
+        return make(method, options, dropout=dropout)
     lora = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj"))
     return add_adapters(make(method, options, tie_word_embeddings=method != "coconut"), lora, seed=0)
 
@@ -87,6 +89,7 @@ def cases() -> list[Case]:
     grid += [Case(name, stage, 2, "bfloat16") for name in FULL_GRID for stage in (0, 2, 3)]
     grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
     grid += [Case("codi", stage, None, adapted=True) for stage in (0, 2, 3)] + [Case("coconut", 3, 2, adapted=True)]
+    grid += [Case("cot_sft", 2, 2, dropout=0.1), Case("marcos", 3, 2, dropout=0.1)]
     return grid + [Case(name, 3, 2, offload="weights") for name in FULL_GRID]
 
 
@@ -109,22 +112,26 @@ class Problems:
         return len(self.all)
 
 
-def numbers(method: str, spec: EngineSpec, ranks: Ranks, folder: Path, adapted: bool = False) -> dict[str, Tensor]:
+def numbers(
+    method: str, spec: EngineSpec, ranks: Ranks, folder: Path, adapted: bool = False, dropout: float = 0.0
+) -> dict[str, Tensor]:
     """Return the numbers of some steps in the first and in the last stage.
 
     They are the loss terms and gradient norms, the validation terms, and each stage's final weights and optimizer
     states.
     """
-    made = tested(method, adapted)
+    made, training = tested(method, adapted, dropout), TRAINING.model_copy(update={"dropout": dropout})
     stages = made.stages(BUDGET)
     found: dict[str, Tensor] = {}
     for stage in [stages[0], *stages[1:][-1:]]:
-        for name, value in _run(made, stage, spec, ranks, folder).items():
+        for name, value in _run(made, stage, training, spec, ranks, folder).items():
             found[f"{stage.name}: {name}"] = value
     return found
 
 
-def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
+def _run(
+    method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, ranks: Ranks, folder: Path
+) -> dict[str, Tensor]:
     problems: Any = Problems()
     data = steps.StageData(method, problems, stage, 0, None)
     if stage.cached:
@@ -132,12 +139,12 @@ def _run(method: Method, stage: Stage, spec: EngineSpec, ranks: Ranks, folder: P
         store.fill(method, spec.precision, problems, np.arange(len(problems)), data.context(0, 0), 4)
         data = steps.StageData(method, problems, stage, 0, store)
     found: dict[str, Tensor] = {}
-    engine = build_engine(method, stage, TRAINING, spec, PlaceInPhase(1, 8), ranks)
+    engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
         if step == len(BATCHES) - 1:  # on a new engine, as after loading a checkpoint
             states, updates = dict(_copies("", engine.optimizer_states())), engine.updates
             engine.close()
-            engine = build_engine(method, stage, TRAINING, spec, PlaceInPhase(1, 8), ranks)
+            engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
             engine.load_optimizer_states(states, updates)
         sums = steps.optimizer_step(steps.Steps(engine, data, [(indices, data.context(0, step))]), step)
         method.after_step(sums.statistics)
@@ -195,7 +202,7 @@ def main(folder: Path, chosen: Sequence[Case]) -> None:
     with join(300) as ranks:
         gc.freeze()  # as in `benchmarks/rank.py`
         for case in chosen:
-            found = numbers(case.method, case.engine, ranks, folder, case.adapted)
+            found = numbers(case.method, case.engine, ranks, folder, case.adapted, case.dropout)
             if ranks.first:
                 save_file(found, folder / f"{case.name}.partial")
                 (folder / f"{case.name}.partial").rename(folder / f"{case.name}.safetensors")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.engine import Ranks
 from benchmarks.studies.study import Study, parse_study
+from benchmarks.training import loop, steps
 from methods.registry import get_method
 
 MARCOS = dict(get_method("marcos").tested_options)
@@ -51,6 +56,27 @@ def fresh(prepared: Path, folder: Path) -> Path:
     (folder / "small").mkdir(parents=True)
     (folder / "small" / "data").symlink_to(prepared / "small" / "data")
     return folder
+
+
+class Stopped(RuntimeError):
+    """Stops a process in the middle of its work."""
+
+
+@contextmanager
+def stopped_after(count: int) -> Iterator[None]:
+    """Stop the training in this block in the step after so many, and expect that it is."""
+    taken = 0
+
+    def stops(*arguments: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken > count:
+            raise Stopped
+        return steps.optimizer_step(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(loop, "optimizer_step", stops)
+        yield
 
 
 class OneOf(Ranks):

@@ -19,7 +19,7 @@ CONTROLS = ("none", "no_cot", "no_curriculum", "no_thoughts", "pause", "explicit
 
 
 def coconut(options: dict[str, Any] | None = None, **overrides: int) -> Coconut:
-    method = make("coconut", options, "qwen2-tiny", **overrides)
+    method = make("coconut", options, "qwen2-tiny", 0.0, **overrides)
     assert isinstance(method, Coconut)
     return method
 

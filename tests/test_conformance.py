@@ -21,7 +21,6 @@ from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
-from benchmarks.training import loop, steps
 from benchmarks.training.stage import train
 from conforming import BUDGET, EOS, backbone_calls, collated, contexts, examples, make, questions, say
 from conftest import bibtex_fields
@@ -29,7 +28,7 @@ from methods.base import Method
 from methods.cot_sft import CoTSFT
 from methods.generation import Decoding, Latents, Tokens
 from methods.registry import available, build, get_method
-from small import small_study
+from small import small_study, stopped_after
 from tiny import setup
 from unknown import step_without_numbers
 
@@ -301,10 +300,6 @@ def test_generate_takes_questions_alone() -> None:
 # ---- training
 
 
-class Stopped(RuntimeError):
-    """Stops a process in the middle of its work."""
-
-
 def study_of(name: str) -> Study:
     """Return a study of one method. What it starts from is trained too, and has no row of its own."""
     return small_study(
@@ -329,23 +324,13 @@ def train_after(run: str, study: Study, folder: Path) -> dict[str, Any]:
     return train(study.runs[run], folder)
 
 
-def test_resume_is_bit_exact(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_is_bit_exact(name: str, folder: Path) -> None:
     """The run is stopped in the middle of its steps, with a checkpoint after every one, and started again."""
     study = study_of(name)
     spec = study.runs[f"equation/tested_{name}/s0"]
     undisturbed = train_after(spec.id, study, folder)
     shutil.rmtree(Paths(folder, spec).run)
-    taken = 0
-
-    def stops(*arguments: Any) -> Any:
-        nonlocal taken
-        taken += 1
-        if taken > undisturbed["steps"] // 2:
-            raise Stopped
-        return steps.optimizer_step(*arguments)
-
-    with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(loop, "optimizer_step", stops)
+    with stopped_after(undisturbed["steps"] // 2):
         train(spec, folder)
     resumed = train(spec, folder)
     assert (resumed["steps"], resumed["tokens"]) == (undisturbed["steps"], undisturbed["tokens"])

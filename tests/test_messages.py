@@ -228,7 +228,10 @@ def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[st
             "the configuration of backbone qwen2-tiny has no field `hiden_size`; did you mean `hidden_size`?",
         ),
         ("num_layers: 2", "has no field `num_layers`"),
-        ("attention_dropout: 0.1", "`attention_dropout` of backbone qwen2-tiny is 0.1: set it to 0"),
+        (
+            "attention_dropout: 0.1",
+            "`attention_dropout` of backbone qwen2-tiny is 0.1: set it to 0, and give `training` a",
+        ),
         ("initializer_range: 1", "`overrides` of backbone qwen2-tiny: Validation error for field 'initializer_range'"),
     ],
 )

@@ -105,7 +105,10 @@ def test_dropout_of_a_checkpoint_is_cleared_and_told_once(tmp_path: Path, caplog
         models = backbone.causal_lm().train(), backbone.trunk().train()
     assert all(module.p == 0 for model in models for module in model.modules() if isinstance(module, torch.nn.Dropout))
     (said,) = [message for message in caplog.messages if "dropout" in message]
-    assert "gpt2 has dropout (resid_pdrop, embd_pdrop, attn_pdrop, summary_first_dropout): it is 0 here" in said
+    assert "gpt2 has dropout (resid_pdrop, embd_pdrop, attn_pdrop, summary_first_dropout): it is 0 here, unless" in said
+    caplog.clear()
+    load_backbone("qwen2-tiny", 400, pretrained=str(tmp_path / "gpt2"), dropout=0.2).causal_lm()
+    assert not [message for message in caplog.messages if "dropout" in message]
 
 
 @pytest.mark.parametrize(

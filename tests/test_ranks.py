@@ -61,10 +61,15 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @functools.cache
 def alone(
-    method: str, micro: int | None, folder: Path, precision: Precision = "float32", adapted: bool = False
+    method: str,
+    micro: int | None,
+    folder: Path,
+    precision: Precision = "float32",
+    adapted: bool = False,
+    dropout: float = 0.0,
 ) -> dict[str, Tensor]:
     """Return the numbers of a single process."""
-    return numbers(method, EngineSpec(micro_batch=micro, precision=precision), Ranks(), folder, adapted)
+    return numbers(method, EngineSpec(micro_batch=micro, precision=precision), Ranks(), folder, adapted, dropout)
 
 
 def of_precision(precision: Precision) -> Any:
@@ -74,9 +79,10 @@ def of_precision(precision: Precision) -> Any:
 
 @of_precision("float32")
 def test_two_ranks_train_as_one_process(case: Case, group: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    # A term that is a statistic of a part is equal only if the parts are equal, or if batches are not cut
-    micro = case.micro if get_method(case.method).batch_terms else None
-    expected = alone(case.method, micro, tmp_path_factory.getbasetemp(), adapted=case.adapted)
+    # What is a statistic of a part, or drawn for it, is equal only if the parts are equal, or if batches are not cut
+    micro = case.micro if get_method(case.method).batch_terms or case.dropout else None
+    folder = tmp_path_factory.getbasetemp()
+    expected = alone(case.method, micro, folder, adapted=case.adapted, dropout=case.dropout)
     found = load_file(group / f"{case.name}.safetensors")
     assert found.keys() == expected.keys()
     for name, value in expected.items():

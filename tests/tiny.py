@@ -37,13 +37,20 @@ def text(tokens: Sequence[int], **names: int) -> str:
 GPT2 = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 0}
 
 
-def setup(backbone: str = "qwen2-tiny", **overrides: int) -> Setup:
+def setup(backbone: str = "qwen2-tiny", dropout: float = 0.0, **overrides: int) -> Setup:
     sizes = GPT2 if backbone == "gpt2" else {"hidden_size": 32, "intermediate_size": 48}
-    return Setup(load_backbone(backbone, 128, overrides={**sizes, **overrides}), Vocabulary(128, EOS, ids))
+    made = load_backbone(backbone, 128, overrides={**sizes, **overrides}, dropout=dropout)
+    return Setup(made, Vocabulary(128, EOS, ids))
 
 
-def make(name: str, options: Mapping[str, Any] | None = None, backbone: str = "qwen2-tiny", **overrides: int) -> Method:
-    return build(name, options or {}, setup(backbone, **overrides), seed=0)
+def make(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    backbone: str = "qwen2-tiny",
+    dropout: float = 0.0,
+    **overrides: int,
+) -> Method:
+    return build(name, options or {}, setup(backbone, dropout, **overrides), seed=0)
 
 
 def disturb(method: Method) -> None:

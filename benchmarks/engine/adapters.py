@@ -45,10 +45,10 @@ class LowRank(Adapter):
         self.down = nn.Linear(inputs, lora.rank, bias=False)
         self.up = nn.Linear(lora.rank, outputs, bias=False)
         nn.init.zeros_(self.up.weight)
-        self.scale = lora.alpha / lora.rank
+        self.scale, self.dropout = lora.alpha / lora.rank, lora.dropout
 
     def forward(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return output + self.scale * self.up(self.down(inputs[0]))
+        return output + self.scale * self.up(self.down(F.dropout(inputs[0], self.dropout, self.training)))
 
     def merged(self, weight: Tensor) -> Tensor:
         added = self.scale * self.up.weight.detach() @ self.down.weight.detach()

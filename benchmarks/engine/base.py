@@ -19,6 +19,7 @@ from benchmarks.studies.micro_batches import cuts, parts_of
 from benchmarks.studies.specs import EngineSpec
 from benchmarks.studies.trained import TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
+from methods.draws import key
 from methods.errors import InputError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides its number of updates
@@ -48,7 +49,7 @@ class Engine(ABC):
                 f"{method.name}: stage {stage.name!r} trains nothing; no parameter starts with {stage.trainable}"
             )
         if spec.activation_checkpointing:
-            checkpoint_activations(method)
+            checkpoint_activations(method, training.draws)
         if spec.compile:
             compile_layers(method, method.caches_in_training)
         # The rate is 0 until the first step, because DeepSpeed may start with an empty update
@@ -82,9 +83,13 @@ class Engine(ABC):
         floor = training.final_learning_rate_share
         return self.rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
 
-    def forward(self, batch: Batch, context: Context, counts: bool = True) -> Output:
-        """Return the method's loss sums of one micro-batch. If batches are only split into one share per rank, the
-        method can compute statistics of the whole batch: ``context.over_ranks`` sums over all shares that count."""
+    def forward(self, batch: Batch, context: Context, counts: bool = True, place: int = 0) -> Output:
+        """Return the method's loss sums of one micro-batch, which is the rank's ``place``-th in this step. If batches
+        are only split into one share per rank, the method can compute statistics of the whole batch:
+        ``context.over_ranks`` sums over all shares that count."""
+        if self.training.draws and self.method.training:  # the same for these rows on whichever rank, and when resumed
+            part = self.ranks.rank + place * self.ranks.world
+            torch.manual_seed(key(context.seed, "dropout", context.step, part))
         if self.ranks.world > 1 and not cuts(self.spec):
             context = replace(context, over_ranks=partial(self.ranks.total, counts=counts))
         return self.output(batch, context)

@@ -21,9 +21,10 @@ Call = Callable[[Tensor], Tensor]
 PROGRAMS = 64  # at most, over all modules that are compiled in this process
 
 
-def checkpoint_activations(method: Method) -> None:
+def checkpoint_activations(method: Method, draws: bool = False) -> None:
     """Enable activation checkpointing: every transformer of a method keeps only the inputs of its layers and recomputes
-    the rest in the backward pass. Raise InputError if the method reads a KV cache while it trains."""
+    the rest in the backward pass, with the same ``draws`` if its layers draw random numbers. Raise InputError if the
+    method reads a KV cache while it trains."""
     if method.caches_in_training:
         raise InputError(
             f"{method.name} reads a cache while it trains, and layers that run again would add to it "
@@ -32,8 +33,7 @@ def checkpoint_activations(method: Method) -> None:
     for trunk in trunks(method):
         # The second name is the one in the oldest supported transformers, and is deprecated in the newest
         enable = getattr(trunk, "activation_checkpointing_enable", None) or trunk.gradient_checkpointing_enable
-        # Nothing in a layer draws random numbers, so no generator state has to be saved and restored
-        enable({"use_reentrant": False, "preserve_rng_state": False})
+        enable({"use_reentrant": False, "preserve_rng_state": draws})
 
 
 def compile_layers(method: Method, caches: bool) -> None:

@@ -16,6 +16,7 @@ class LoraSpec(Strict):
     rank: int = Field(ge=1)
     alpha: float = Field(gt=0, allow_inf_nan=False, description="what adapters add is multiplied by alpha / rank")
     modules: tuple[str, ...] = Field(min_length=1, description="linear layers of each block, such as q_proj and v_proj")
+    dropout: float = added_field(0.0, ge=0, lt=1, description="of what adapters read, in training")
 
     @field_validator("modules")
     @classmethod
@@ -51,6 +52,9 @@ class TrainingSpec(Strict):
         description="what selects the weights of stages that select some; accuracy: that of the "
         "`validation_questions`, where the stage's weights can answer, and of equal ones the loss",
     )
+    dropout: float = added_field(
+        0.0, ge=0, lt=1, description="in training, wherever the transformers' architecture has some"
+    )
     lora: LoraSpec | None = added_field(
         None,
         description="train adapters beside the weights of a checkpoint, which stay as they are but for the rows of "
@@ -63,6 +67,11 @@ class TrainingSpec(Strict):
         description="keep the weights that each stage of a curriculum ends with, and evaluate how they answer by the "
         "default decoding (`table_stages`)",
     )
+
+    @property
+    def draws(self) -> bool:
+        """Whether a training pass draws random numbers of the global generator: those of dropout."""
+        return bool(self.dropout or (self.lora and self.lora.dropout))
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainingSpec:

@@ -33,9 +33,11 @@ class FeatureStore:
     def fill(
         self, method: Method, precision: str, corpus: Corpus, rows: np.ndarray, context: Context, batch_size: int
     ) -> None:
-        """Compute the features of some rows of the corpus in one pass, sorted by length. Row i of the store is
-        ``rows[i]``."""
+        """Compute the features of some rows of the corpus in one pass, sorted by length, without dropout. Row i of the
+        store is ``rows[i]``."""
         self.remove()
+        trains = method.training
+        method.eval()
         self.ranks.wait("features begin")
         self.folder.mkdir(parents=True, exist_ok=True)
         order = np.argsort(corpus.lengths[rows], kind="stable")
@@ -53,6 +55,7 @@ class FeatureStore:
                 progress.advance()
         for _ in range(len(starts), math.ceil(len(all_starts) / self.ranks.local_world)):
             self.ranks.beat("features done")  # a rank with one batch fewer must not look as if it lagged behind
+        method.train(trains)
         self.ranks.wait("features of all ranks")
 
     def _column(self, name: str, length: int, rows: Tensor) -> Tensor:

@@ -132,11 +132,11 @@ def optimizer_step(steps: Steps, number: int) -> Sums:
     for batch, counts in step.batches:
         sums.expect(batch, counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
-    for place, (batch, counts) in enumerate(step.batches, 1):
-        output = engine.forward(batch, step.context, counts)
+    for place, (batch, counts) in enumerate(step.batches):
+        output = engine.forward(batch, step.context, counts, place)
         _require_sums(engine.method.name, output, sums, step.context.stage)
         losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
-        engine.backward(torch.stack(losses).sum() * counts, last=place == len(step.batches))
+        engine.backward(torch.stack(losses).sum() * counts, last=place + 1 == len(step.batches))
         sums.add(output, counts)
     sums.waiting["norms", "grad_norm"] = engine.step(number).double()
     steps.prepare()
