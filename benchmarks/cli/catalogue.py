@@ -77,6 +77,23 @@ def datasets(
 
 
 @app.command()
+def fetch(
+    study: StudyArgument,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder that the files are written to; default: $MARCOS_BENCH_DATA.")
+    ] = None,
+) -> None:
+    """Download the published files that a study needs and that are not pinned on the hub."""
+    from benchmarks.data import fetching
+
+    fetched = fetching.fetch(load_study(study), folder)
+    for path in fetched:
+        typer.echo(path)
+    count = f"{len(fetched)} file{'s' * (len(fetched) > 1)} fetched"
+    typer.echo(count if fetched else "all that it needs is there", err=True)
+
+
+@app.command()
 def cite(study: StudyArgument) -> None:
     """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
     from benchmarks.bibliography import citations

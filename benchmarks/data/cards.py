@@ -8,14 +8,16 @@ from methods.base import ANSWER_MARKER
 
 
 class File(Strict):
-    """A file as published. ``sha256`` is None if nobody has published one; the file is then used as it is."""
+    """A file as published. ``sha256`` is None if nobody has published one; the file is then used as it is. ``url``:
+    where `marcos-bench fetch` finds it, if it is needed in a folder."""
 
     path: str
     sha256: str | None
+    url: str | None = None
 
     @classmethod
-    def of(cls, path: str, sha256: str | None) -> File:
-        return cls(path=path, sha256=sha256)
+    def of(cls, path: str, sha256: str | None, url: str | None = None) -> File:
+        return cls(path=path, sha256=sha256, url=url)
 
 
 class Hub(Strict):

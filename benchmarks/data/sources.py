@@ -139,12 +139,13 @@ class DataSet:
 
     def _fix(self, split: str, folder: Path | None) -> str:
         """Return instructions for placing a split's files where they are read from."""
-        files = [
-            f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in self.card.files.get(split, ())
-        ]
+        files = self.card.files.get(split, ())
         if not files:
             return f"give its card `files`, to be read from the folder that {DATA_VARIABLE} names"
-        wanted = f"{', '.join(files)}, from {self.card.source}"
+        named = [f"{file.path}{f' (sha256 {file.sha256})' if file.sha256 else ''}" for file in files]
+        wanted = f"{', '.join(named)}, from {self.card.source}"
+        if all(file.url for file in files):
+            wanted += " (`marcos-bench fetch STUDY` downloads what a study needs)"
         if folder is None:
             return f"set {DATA_VARIABLE} to a folder with {wanted}"
         return f"put what is missing into {folder}, which {DATA_VARIABLE} names: {wanted}"

@@ -58,7 +58,14 @@ GSM8K_AUG = Card(
         "test": "b11ccc7dfc9bb6e96e49efb8f7f968942f1bb3d0bf3a5095f75edbdc5e91af34",
     },
     files={
-        "train": (File.of("gsm8k_aug/train.txt", "0a3909a9e7d8d2f7ad6b8c7b5608aa744988d835f9bf874d4cf06ca77df6bf8c"),),
+        "train": (
+            File.of(
+                "gsm8k_aug/train.txt",
+                "0a3909a9e7d8d2f7ad6b8c7b5608aa744988d835f9bf874d4cf06ca77df6bf8c",
+                "https://media.githubusercontent.com/media/da03/Internalize_CoT_Step_by_Step/"
+                "e06a32ee5e4cd117171daeb4755d2a97ece62761/data/gsm8k/train.txt",  # in Git LFS
+            ),
+        ),
         "validation": (
             File.of("gsm8k_aug/valid.txt", "04f9bddfe8ac4846571b1e2b612b289c95770b5012fdb34cc36a597b041afb87"),
         ),

@@ -11,6 +11,8 @@ from benchmarks.data.sources import DataSet, Fields, csv_rows, json_array
 PATEL = """@inproceedings{patel2021svamp, title={Are {NLP} Models really able to Solve Simple Math Word Problems?},
  author={Patel, Arkil and Bhattamishra, Satwik and Goyal, Navin}, booktitle={NAACL}, year={2021}}"""
 
+MAWPS = "https://raw.githubusercontent.com/arkilpatel/SVAMP/main/data/mawps-asdiv-a_svamp"
+
 SVAMP = Card(
     name="svamp",
     title="SVAMP",
@@ -45,9 +47,12 @@ SVAMP_4138 = Card(
             File.of(
                 "svamp/mawps-asdiv-a_svamp.train.csv",
                 "c761cdc6390a67a285c6c346a2931f61bc8f47430eceaeb123cc3d0263efa821",
+                f"{MAWPS}/train.csv",
             ),
             File.of(
-                "svamp/mawps-asdiv-a_svamp.dev.csv", "978425fa0820a147a20d3cb305a571d77b8ba0d1ccec4a96dd1470bf0079c338"
+                "svamp/mawps-asdiv-a_svamp.dev.csv",
+                "978425fa0820a147a20d3cb305a571d77b8ba0d1ccec4a96dd1470bf0079c338",
+                f"{MAWPS}/dev.csv",
             ),
         )
     },

@@ -1,0 +1,95 @@
+"""Downloads the files of data sets that no pinned copy on the hub has.
+
+A file has an address; or it is written from the rows that the hub has today, if none of its revisions is pinned.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from http.client import HTTPException
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+from datasets import Dataset, concatenate_datasets, load_dataset
+
+from benchmarks.data.cards import File
+from benchmarks.data.loading import get_dataset
+from benchmarks.data.records import DataError
+from benchmarks.data.sources import DATA_VARIABLE, DataSet, json_lines
+from benchmarks.files import sha256
+from benchmarks.studies.study import Study
+
+log = logging.getLogger(__name__)
+
+
+def fetch(study: Study, folder: Path | None) -> list[Path]:
+    """Download what a study needs and nothing else gives into ``folder`` (default: the one that :data:`DATA_VARIABLE`
+    names), and return the new files. Files that are there already are left as they are. Raise :class:`DataError`, when
+    all others are there, for files that nothing is known to give, or whose download failed."""
+    place = folder or (Path(named) if (named := os.environ.get(DATA_VARIABLE)) else None)
+    wanted = list(_wanted(study))
+    if wanted and place is None:
+        raise DataError(f"name a folder for the files with --folder, and set {DATA_VARIABLE} to it afterwards")
+    fetched, failures = [], []
+    for dataset, split, file in wanted:
+        path = Path(place or ".") / file.path
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if why := _download(file, path) if file.url else _write_rows(dataset, split, path):
+            card = dataset.card
+            failures.append(f"{file.path} of {card.name}: {why}; put it there by hand, from {card.source}")
+        else:
+            fetched.append(path)
+    if failures:
+        raise DataError(f"{place} lacks files that {study.name} needs: " + "; ".join(failures))
+    return fetched
+
+
+def _wanted(study: Study) -> Iterator[tuple[DataSet, str, File]]:
+    """Yield each file that a study's blocks train or test on, if no pinned copy on the hub has its rows."""
+    used = chain.from_iterable(
+        [(block.data.train, "train"), *((name, "test") for name in study.tests_of(block))] for block in study.blocks
+    )
+    for name, split in dict.fromkeys(used):
+        dataset = get_dataset(name)
+        if isinstance(dataset, DataSet) and not (dataset.card.hub and dataset.card.hub.revision):
+            yield from ((dataset, split, file) for file in dataset.card.files.get(split, ()))
+
+
+def _download(file: File, path: Path) -> str:
+    """Download a file to a path, whole and verified or not at all. Return why it cannot be, or an empty text."""
+    from torch.hub import download_url_to_file  # takes a second
+
+    assert file.url
+    try:
+        download_url_to_file(file.url, str(path), hash_prefix=file.sha256)
+    except (OSError, RuntimeError, HTTPException) as error:
+        return f"{file.url} does not give it ({error})"
+    return ""
+
+
+def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
+    """Write the rows that the hub has of a split to a path, as JSON lines, whole or not at all. Return why that cannot
+    be, or an empty text."""
+    hub, files = dataset.card.hub, dataset.card.files[split]
+    if hub is None or len(files) != 1 or files[0].sha256 or dataset.parse is not json_lines:
+        return "no address of it is known"
+    part = path.with_name(f".{path.name}.partial")
+    try:
+        parts = [load_dataset(hub.name, hub.config, split=name) for name in hub.splits[split]]
+        concatenate_datasets(cast(list[Dataset], parts)).to_json(part)
+        log.warning(
+            "%s: the rows that %s has on the hub today (sha256 %s). No revision of it is pinned, so they may be others "
+            "tomorrow: keep the file",
+            *(path, hub.name, sha256(part)),
+        )
+        part.replace(path)
+    except Exception as error:  # the hub's errors have no common base class
+        return f"{hub.name} on the hub does not give its rows ({error})"
+    finally:
+        part.unlink(missing_ok=True)
+    return ""

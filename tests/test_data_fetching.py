@@ -1,0 +1,148 @@
+"""Files that studies need are downloaded from where their cards say, whole and verified."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from datasets import Dataset
+from typer.testing import CliRunner
+
+from benchmarks.cli import app
+from benchmarks.data import fetching, sources
+from benchmarks.data.cards import File
+from benchmarks.data.records import DataError
+from benchmarks.data.sets import DATASETS, gsm8k
+from benchmarks.data.sources import DATA_VARIABLE, DataSet
+from benchmarks.studies.study import Study
+from small import small_study
+
+CONTENT = b"How many?||<<1+1=2>> #### 2\n"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Serve the files of a folder, and give its address and the folder."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}", folder
+        running.shutdown()
+
+
+def study_on(
+    monkeypatch: pytest.MonkeyPatch,
+    *files: File,
+    train: str = "gsm8k_aug",
+    form: str = "equation",
+    test: str = "embedded_in_domain",
+) -> Study:
+    """Return a study that trains on GSM8K-Aug, whose training split consists of these files."""
+    card = gsm8k.GSM8K_AUG.model_copy(update={"files": {"train": files}})
+    monkeypatch.setattr(fetching, "get_dataset", {**DATASETS, "gsm8k_aug": DataSet(card, *READ)}.__getitem__)
+    blocks = [{"id": "equation", "title": "E", "data": {"train": train, "form": form}}]
+    evaluation = {"tests": [test], "max_new_tokens": 24}
+    return small_study([{"id": "cot_sft", "method": "cot_sft"}], blocks=blocks, evaluation=evaluation)
+
+
+READ = (gsm8k.aug_lines, gsm8k.gsm8k_aug)
+
+
+def test_a_file_is_fetched_once(server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, served = server
+    (served / "train.txt").write_bytes(CONTENT)
+    file = File.of("gsm8k_aug/train.txt", hashlib.sha256(CONTENT).hexdigest(), f"{address}/train.txt")
+    study = study_on(monkeypatch, file)
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
+    path = tmp_path / "data/gsm8k_aug/train.txt"
+    assert fetching.fetch(study, None) == [path] and path.read_bytes() == CONTENT
+    (served / "train.txt").unlink()
+    assert fetching.fetch(study, None) == []
+    with pytest.raises(DataError, match="404"):
+        fetching.fetch(study, tmp_path / "another")
+
+
+def test_another_file_than_the_published_one_is_not_kept(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are fetched all the same, and the error names what is left to do."""
+    address, served = server
+    for name in ("good.txt", "bad.txt"):
+        (served / name).write_bytes(CONTENT)
+    study = study_on(
+        monkeypatch,
+        File.of("bad.txt", hashlib.sha256(b"").hexdigest(), f"{address}/bad.txt"),
+        File.of("good.txt", hashlib.sha256(CONTENT).hexdigest(), f"{address}/good.txt"),
+        File.of("by_hand.txt", None),
+    )
+    with pytest.raises(DataError) as refused:
+        fetching.fetch(study, tmp_path / "data")
+    said = str(refused.value)
+    assert re.search(r"data lacks files that small needs: bad\.txt of gsm8k_aug: http.*bad\.txt .*; put it there", said)
+    assert (
+        f"by_hand.txt of gsm8k_aug: no address of it is known; put it there by hand, from {gsm8k.GSM8K_AUG.source}"
+        in said
+    )
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["good.txt"]
+
+
+def test_rows_without_a_pinned_revision_are_written_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {"question": "How many\u2028?", "cot": "It is 2.", "answer": "2"},
+        {"question": "x", "cot": "", "answer": "1"},
+    ]
+    monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split: Dataset.from_list(rows))
+    study = study_on(monkeypatch, train="gsm8k_aug_text", form="text")
+    (path,) = fetching.fetch(study, tmp_path)
+    assert path == tmp_path / "gsm8k_aug/train_text.jsonl"
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    found = DATASETS["gsm8k_aug_text"].rows("train")
+    assert [(row.question, row.solution, row.answer) for row in found] == [tuple(row.values()) for row in rows]
+    assert f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" in caplog.text
+    path.unlink()
+    monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split: 1 / 0)
+    with pytest.raises(DataError, match=r"gsm8k_aug_text: zen-E/GSM8k-Aug-NL on the hub does not give its rows \(div"):
+        fetching.fetch(study, tmp_path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_what_the_hub_has_or_is_generated_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    assert fetching.fetch(study_on(monkeypatch, train="gsm8k", test="multiarith"), None) == []
+    with pytest.raises(DataError, match=f"name a folder for the files with --folder, and set {DATA_VARIABLE} to it"):
+        fetching.fetch(study_on(monkeypatch, File.of("train.txt", None)), None)
+
+
+def test_the_command_prints_what_is_new(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, served = server
+    (served / "train.txt").write_bytes(CONTENT)
+    study = study_on(monkeypatch, File.of("train.txt", None, f"{address}/train.txt"))
+    monkeypatch.setattr("benchmarks.cli.catalogue.load_study", lambda name: study)
+    for printed, said in ((f"{tmp_path}/train.txt\n", "1 file fetched"), ("", "all that it needs is there")):
+        done = CliRunner().invoke(app, ["fetch", "small", "--folder", str(tmp_path)])
+        assert done.exit_code == 0 and done.stdout == printed and said in done.stderr
+
+
+@pytest.mark.parametrize("name", ["gsm8k_aug", "svamp_paper4138"])
+def test_what_can_be_fetched_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files without a checksum could change under their address, and have none."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(sources, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
+    dataset = DATASETS[name]
+    assert isinstance(dataset, DataSet)
+    split = "train" if name == "gsm8k_aug" else "test"
+    assert all(file.url and file.url.startswith("https://") and file.sha256 for file in dataset.card.files[split])
+    with pytest.raises(DataError, match=r"\(`marcos-bench fetch STUDY` downloads what a study needs\)"):
+        dataset.rows(split)
