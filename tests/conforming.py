@@ -14,6 +14,10 @@ from methods.generation import Decoding
 from methods.registry import build, get_method
 
 EOS, WORDS = 1, 60
+BACKBONES: dict[str, dict[str, int]] = {
+    "qwen2-tiny": {"hidden_size": 32, "intermediate_size": 64},
+    "gpt2": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 0},
+}
 BUDGET = Budget(epochs=8.0, steps_per_epoch=4, chain_lengths=(9,) * 12)
 
 
@@ -21,13 +25,21 @@ def encode(text: str) -> list[int]:
     return [2 + (ord(letter) * 7 + i) % 20 for i, letter in enumerate(text)]
 
 
-def setup() -> Setup:
-    backbone = load_backbone("qwen2-tiny", WORDS, overrides={"hidden_size": 32, "intermediate_size": 64})
-    return Setup(backbone, Vocabulary(WORDS, EOS, encode))
+def setup(backbone: str = "qwen2-tiny") -> Setup:
+    return Setup(load_backbone(backbone, WORDS, overrides=BACKBONES[backbone]), Vocabulary(WORDS, EOS, encode))
 
 
-def make(name: str) -> Method:
-    return build(name, get_method(name).tested_options, setup(), seed=0)
+def make(name: str, backbone: str = "qwen2-tiny") -> Method:
+    return build(name, get_method(name).tested_options, setup(backbone), seed=0)
+
+
+def perturbed(method: Method) -> Method:
+    """Return a method with other weights, for answers: markers with equal weights would tie, and ties are arbitrary."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
+    return method.eval()
 
 
 def examples(count: int = 12) -> list[Example]:

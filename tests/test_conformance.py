@@ -22,7 +22,19 @@ from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 from benchmarks.training.stage import train
-from conforming import BUDGET, EOS, backbone_calls, collated, contexts, examples, make, questions, say
+from conforming import (
+    BACKBONES,
+    BUDGET,
+    EOS,
+    backbone_calls,
+    collated,
+    contexts,
+    examples,
+    make,
+    perturbed,
+    questions,
+    say,
+)
 from conftest import bibtex_fields
 from methods.base import Method
 from methods.cot_sft import CoTSFT
@@ -40,12 +52,14 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def method(name: str) -> Method:
-    """Return a method with perturbed weights: markers with equal initial weights would tie, and ties are arbitrary."""
-    made, generator = make(name), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
-    return made.eval()
+    return perturbed(make(name))
+
+
+@pytest.fixture(params=BACKBONES)
+def placed(name: str, request: pytest.FixtureRequest) -> Method:
+    """Return a method on a backbone with rotary positions, and on one with a table of them: rotary ones hide it if all
+    positions of a row are off by the same number."""
+    return perturbed(make(name, request.param))
 
 
 def test_describes_itself(name: str) -> None:
@@ -135,10 +149,10 @@ def test_what_goes_to_a_gpu_is_pinned_whole(method: Method, monkeypatch: pytest.
         assert len(pinned) >= len(batch.tensors) and all(tensor.is_contiguous() for tensor in pinned)
 
 
-def test_batch_size_changes_no_answer(method: Method) -> None:
+def test_batch_size_changes_no_answer(placed: Method) -> None:
     for decoding in ({}, {"tokens": "sample", "latents": "sample", "seed": 3}):
-        together = say(method, questions(), **decoding)
-        alone = [say(method, [question], **decoding)[0] for question in questions()]
+        together = say(placed, questions(), **decoding)
+        alone = [say(placed, [question], **decoding)[0] for question in questions()]
         assert together == alone
 
 
@@ -151,18 +165,18 @@ def test_every_stage_of_a_curriculum_can_be_asked(method: Method) -> None:
         assert together == [say(method, [question], stage=stage)[0] for question in questions()]
 
 
-def test_answers_need_no_cache(method: Method) -> None:
+def test_answers_need_no_cache(placed: Method) -> None:
     """Without a cache and one question at a time, everything is read again for every token, as published codes do."""
-    alone = [say(method, [question], cache="none")[0] for question in questions()]
-    assert say(method, questions()) == alone
+    alone = [say(placed, [question], cache="none")[0] for question in questions()]
+    assert say(placed, questions()) == alone
 
 
-def test_fixed_buffers_change_no_answer(method: Method) -> None:
+def test_fixed_buffers_change_no_answer(placed: Method) -> None:
     """These are the buffers on which graphs are captured on a GPU. Batches of different sizes share them in turn."""
     for decoding in ({}, {"tokens": "sample", "latents": "sample", "seed": 3}):
-        grown = say(method, questions(), **decoding)
-        assert say(method, questions()[:3], cache="static", **decoding) == grown[:3]
-        assert say(method, questions(), cache="static", **decoding) == grown
+        grown = say(placed, questions(), **decoding)
+        assert say(placed, questions()[:3], cache="static", **decoding) == grown[:3]
+        assert say(placed, questions(), cache="static", **decoding) == grown
 
 
 def test_lengths_can_be_forced(method: Method) -> None:
@@ -249,16 +263,16 @@ def test_activations_computed_again_change_no_gradient(method: Method) -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def test_padding_and_batch_mates_change_no_loss(method: Method) -> None:
+def test_padding_and_batch_mates_change_no_loss(placed: Method) -> None:
     """A batch's loss sums are the sums of its rows' losses alone."""
-    for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
+    for context in contexts(placed)[:: max(1, len(contexts(placed)) // 3)]:
         if context.stage.cached:
             continue
         with torch.no_grad():
-            together = method(method.collate(examples(), context), context).losses
-            alone = [method(method.collate([example], context), context).losses for example in examples()]
+            together = placed(placed.collate(examples(), context), context).losses
+            alone = [placed(placed.collate([example], context), context).losses for example in examples()]
         for term, value in together.items():
-            if term in method.batch_terms:
+            if term in placed.batch_terms:
                 continue
             parts = torch.stack([row[term] for row in alone]).sum()
             why = f"{term!r} is no sum over rows: return a sum, not a mean; mask padding; or see `batch_terms`"
