@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.records import results
+from benchmarks.records.statistics import correctness, paired_test
 from benchmarks.tracking import comparison
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.comparison import Comparison, compare, render
 from benchmarks.tracking.store import EXPERIMENT, session
-from fabricate import fabricate, study
+from fabricate import fabricate, fabricate_run, study
 from methods.errors import InputError
 
 
@@ -133,10 +137,74 @@ def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: 
 
 
 def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([{"alpha": None}, {"beta": None}])
+    found = iter([{"alpha": pd.DataFrame()}, {"beta": pd.DataFrame()}])
     monkeypatch.setattr(comparison, "_predictions", lambda *_: next(found))
     with pytest.raises(InputError, match=r"^the runs share no test set: name two"):
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return results of the study and of another one with three seeds, which has its first training of MarCos from the
+    first."""
+    one, several = study(), study(name="seeds", seeds=[0, 1, 2])
+    made = SimpleNamespace(
+        trainings=several.trainings,
+        runs=several.runs,
+        sources=several.sources | {"text/marcos/s0": one.runs["text/marcos/s0"]},
+    )
+    path = tmp_path_factory.mktemp("seeds")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setattr(comparison, "load_study", {"seeds": made, "fake": one}.__getitem__)
+        for each in (one, several):
+            fabricate(each, path)
+            if each is several:  # a run that nobody asks for
+                fabricate_run(each.runs["text/marcos/s0"], path / "seeds", (0.1, 0.1))
+            results.collect(each, path)
+            tracking.track(each, path)
+        yield path
+
+
+def test_all_trainings_of_rows(seeds: Path) -> None:
+    found = compare("seeds:text/marcos", "seeds:text/cot", seeds, None, "default")
+    metrics, tests = found.metrics.set_index("metric"), found.tests.set_index("test")
+    assert tests["kind"].tolist() == ["trainings"] * 2
+    frames = []
+    for row in ("marcos", "cot"):
+        first = "fake" if row == "marcos" else "seeds"
+        places = [seeds / study / f"runs/text/{row}/s{i}" for i, study in enumerate((first, "seeds", "seeds"))]
+        read = [pd.read_parquet(place / "predictions/default.parquet") for place in places]
+        frames.append(pd.concat([frame.assign(training_seed=i) for i, frame in enumerate(read)]))
+    for test in ("alpha", "beta"):
+        own = paired_test(*(correctness(frame[frame["test"] == test]) for frame in frames))
+        assert tests.loc[test, "p"] == own.p_value and tests.loc[test, "a - b"] == own.difference
+        means = [frame[frame["test"] == test]["correct"].mean() for frame in frames]
+        assert metrics.loc[f"accuracy/{test}", ["a", "b"]].tolist() == pytest.approx(means)
+    alpha = found.questions[found.questions["test"] == "alpha"].set_index("id")
+    first = frames[0][(frames[0]["training_seed"] == 0) & (frames[0]["seed"] == 0)].set_index("id")
+    assert (alpha["text_a"] == first["text"].reindex(alpha.index)).all() and alpha.index.is_unique
+    assert "seeds:text/marcos (3 trainings: " in render(found) and "Untested" not in render(found)
+
+
+def test_where_trainings_are_too_few_it_says_why(seeds: Path) -> None:
+    shown = render(compare("seeds:text/marcos", "fake:text/cot/s0", seeds, None, "default"))
+    assert "Untested: that takes one training of each, or 3 or more" in shown and "nan" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "text/marcos",
+            r"'text/marcos' is a row: say STUDY:text/marcos, or name one of its runs, such as text/mar.*/s0",
+        ),
+        ("fake:text/nobody", "study fake has no row 'text/nobody'; it has text/cot, .*, equation/oracle"),
+    ],
+)
+def test_rows_that_there_are_none_of(name: str, message: str, seeds: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        compare(name, "fake:text/cot/s0", seeds, None, "default")
 
 
 def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ from benchmarks.studies.study import StudyError, load_study, shipped
 from methods.errors import InputError
 
 app = typer.Typer()
-NAMED = "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; or an MLflow run id."
+NAMED = (
+    "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; an MLflow run id; or "
+    "STUDY:BLOCK/ROW for all trainings of a row."
+)
 
 
 @app.command()
@@ -25,7 +28,7 @@ def compare(
     test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
     decoding: Annotated[str, typer.Option(help="Decoding whose answers are compared.")] = "default",
 ) -> None:
-    """Compare two tracked runs: differences of metrics, a paired test, and the questions on which they differ."""
+    """Compare two tracked runs, or all trainings of two rows: metrics, a paired test, and where they differ."""
     from benchmarks.tracking import comparison
 
     typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))

@@ -1,4 +1,7 @@
-"""Compare two tracked runs: their metrics, a paired test per test set, and the questions on which they differ."""
+"""Compare two tracked runs, or all trainings of two rows.
+
+A comparison has metrics, a paired test for each test set, and the questions on which the two differ.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.records.statistics import accuracy, correctness, family
+from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
+from benchmarks.studies.study import load_study
 from benchmarks.tracking.importer import KINDS
 from benchmarks.tracking.store import Outage, advice, find_experiment, find_runs, require_store, session
 from methods.errors import InputError
@@ -24,17 +29,18 @@ if TYPE_CHECKING:
 
 SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are shares of 1, shown as percentages
 NO_RUN = "it has no run at all: `marcos-bench track STUDY` brings those of a study"
+FIRST = ["training_seed", "seed"]  # columns of predictions: the lowest of both are those of the texts that are shown
 QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, correctness of a and b, texts of a and b
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of the runs ``a`` and ``b``.
+    """A comparison of the runs ``a`` and ``b``, or of all trainings of two rows.
 
-    * ``metrics``: metric, a, b, difference.
+    * ``metrics``: metric, a, b (means over trainings), difference.
     * ``tests``: a paired test for each test set.
-    * ``questions``: those that one run answers right more often than the other, with both texts (of the first decoding
-      seed).
+    * ``questions``: those that one answers right more often than the other, with both texts (of the first training and
+      decoding seed).
     """
 
     a: str
@@ -48,16 +54,16 @@ class Comparison:
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
     """Compare two runs on one test set, or on all that both have if ``test`` is None.
 
-    Each run is given as an MLflow run id, a run name (such as equation/marcos/s0) or STUDY:RUN. Raise
-    :class:`InputError` if the runs cannot be found or compared.
+    Each run is given as an MLflow run id, a run name (such as equation/marcos/s0) or STUDY:RUN; STUDY:BLOCK/ROW stands
+    for all trainings of a row. Raise :class:`InputError` if the runs cannot be found or compared.
     """
     try:
         require_store(results)
         with session(results) as client:
             if (experiment := find_experiment(client)) is None:
                 raise InputError(f"MLflow has no run {a!r}; {NO_RUN}")
-            runs = [_find(client, experiment, name) for name in (a, b)]
-            found = [_predictions(client, run, decoding) for run in runs]
+            runs = [_trainings(client, experiment, name) for name in (a, b)]
+            found = [_answers(client, own, decoding) for own in runs]
     except Outage as outage:
         cause = str(outage).partition("\n")[0]
         raise InputError(f"MLflow cannot be asked ({cause}): {advice(results)}") from outage
@@ -67,8 +73,8 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
         raise InputError(_not_shared(test, shared))
     pairs = {name: (found[0][name], found[1][name]) for name in chosen}
     return Comparison(
-        a=_label(runs[0]),
-        b=_label(runs[1]),
+        a=_label(a, runs[0]),
+        b=_label(b, runs[1]),
         decoding=decoding,
         metrics=_metric_differences(*runs),
         tests=_paired_tests(pairs),
@@ -88,6 +94,8 @@ def render(comparison: Comparison, limit: int = 10) -> str:
     parts = [f"a: {comparison.a}\nb: {comparison.b}\ndecoding: {comparison.decoding}"]
     parts += ["Metrics", _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]
     parts += ["Paired tests over the same questions (p_holm: corrected for the number of test sets)"]
+    if "untested" in set(comparison.tests["kind"]):
+        parts[-1] += f". Untested: that takes one training of each, or {FEWEST_TRAININGS} or more"
     tests = comparison.tests.assign(**{name: 100 * comparison.tests[name] for name in ("a", "b", "a - b")})
     tests = tests.rename(columns={"a": "a (%)", "b": "b (%)", "a - b": "a - b (points)"})
     parts += [_table(tests, ("", "", ".2f", ".2f", "+.2f", ".4g", ".4g", ""))]
@@ -116,8 +124,26 @@ def _table(frame: pd.DataFrame, formats: Sequence[str], wraps: list[int | None] 
     return tabulate(frame, headers="keys", showindex=False, floatfmt=formats, maxcolwidths=wraps)
 
 
-def _label(run: Run) -> str:
-    return f"{run.data.tags.get('study')}:{run.info.run_name} ({run.info.run_id})"
+def _label(name: str, runs: Sequence[Run]) -> str:
+    if len(runs) > 1:
+        return f"{name} ({len(runs)} trainings: {', '.join(run.info.run_id for run in runs)})"
+    return f"{runs[0].data.tags.get('study')}:{runs[0].info.run_name} ({runs[0].info.run_id})"
+
+
+def _trainings(client: MlflowClient, experiment: str, name: str) -> list[Run]:
+    """Return the run with an id or a name; for STUDY:BLOCK/ROW, those of all trainings of a row, in the order of their
+    seeds. Some of these may be runs of another study."""
+    study, _, place = name.rpartition(":")
+    if place.count("/") != 1:
+        return [_find(client, experiment, name)]
+    if not study:
+        raise InputError(f"{name!r} is a row: say STUDY:{name}, or name one of its runs, such as {name}/s0")
+    loaded = load_study(study)
+    if not (own := loaded.trainings(*place.split("/"))):
+        known = dict.fromkeys(f"{run.block}/{run.row}" for run in loaded.runs.values())
+        raise InputError(f"study {study} has no row {place!r}; it has {', '.join(known)}")
+    sources = [loaded.sources[run.id] for run in own]
+    return [_find(client, experiment, f"{source.study}:{source.id}") for source in sources]
 
 
 def _find(client: MlflowClient, experiment: str, name: str) -> Run:
@@ -162,6 +188,14 @@ def _by_id(client: MlflowClient, id: str) -> Run:
         raise InputError(f"MLflow has no run {id!r}: {error}") from error
 
 
+def _answers(client: MlflowClient, runs: Sequence[Run], decoding: str) -> dict[str, pd.DataFrame]:
+    """Return the predictions of runs that differ in the training seed alone, by test set that all of them have."""
+    found = [_predictions(client, run, decoding) for run in runs]
+    tests = [test for test in found[0] if all(test in own for own in found)]
+    told_apart = {test: [own[test].assign(training_seed=number) for number, own in enumerate(found)] for test in tests}
+    return {test: pd.concat(frames) for test, frames in told_apart.items()}
+
+
 def _predictions(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.DataFrame]:
     """Download a run's predictions, by test set."""
     known = [Path(file.path).stem for file in client.list_artifacts(run.info.run_id, "predictions")]
@@ -172,11 +206,15 @@ def _predictions(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.
         return {str(test): frame for test, frame in pd.read_parquet(path).groupby("test", sort=False)}
 
 
-def _metric_differences(a: Run, b: Run) -> pd.DataFrame:
-    """Return the results that both runs have, without the metrics that were logged during training."""
-    names = [name for name in a.data.metrics if name in b.data.metrics and name.split("/")[0] not in KINDS.values()]
-    values = [(name, a.data.metrics[name], b.data.metrics[name]) for name in sorted(names)]
-    return pd.DataFrame([(name, x, y, x - y) for name, x, y in values], columns=["metric", "a", "b", "a - b"])
+def _metric_differences(a: Sequence[Run], b: Sequence[Run]) -> pd.DataFrame:
+    """Return the results that all runs have, as means over trainings, without the metrics logged during training."""
+    metrics = [[run.data.metrics for run in runs] for runs in (a, b)]
+    names = set.intersection(*(set(own) for runs in metrics for own in runs))
+    lines = []
+    for name in sorted(name for name in names if name.split("/")[0] not in KINDS.values()):
+        x, y = (fmean(own[name] for own in runs) for runs in metrics)
+        lines.append((name, x, y, x - y))
+    return pd.DataFrame(lines, columns=["metric", "a", "b", "a - b"])
 
 
 def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
@@ -190,8 +228,9 @@ def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.Dat
 
 def _differing(test: str, a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Return the questions whose correctness differs, largest difference first."""
-    shown = [frame.loc[frame["seed"] == frame["seed"].min()].set_index("id") for frame in (a, b)]
-    both = pd.DataFrame({"correct_a": correctness(a, "id")[0], "correct_b": correctness(b, "id")[0]}).dropna()
+    shown = [frame.loc[(frame[FIRST] == frame[FIRST].min()).all(axis="columns")].set_index("id") for frame in (a, b)]
+    right = [correctness(frame, "id").mean(axis=1) for frame in (a, b)]
+    both = pd.DataFrame(dict(zip(("correct_a", "correct_b"), right, strict=True))).dropna()
     both["apart"] = (both["correct_a"] - both["correct_b"]).abs()
     both = both.loc[both["apart"] > 0].sort_values(by=["apart"], ascending=False, kind="stable")
     texts = {"gold": shown[0]["gold"], "text_a": shown[0]["text"], "text_b": shown[1]["text"]}
