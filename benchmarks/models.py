@@ -79,7 +79,8 @@ def trained_method(spec: RunSpec, results: Path, stage: int | None = None, decod
         )
     if weights.metadata[DIGEST] != trained_weights(paths, stage):
         raise BrokenRecord(f"{path} is not what {paths.record('train')} recorded: train this run again")
-    return _filled(spec.answering(decoding), _setup(spec, paths.data), weights)
+    setup = _setup(spec, paths.data, spec.training.dropout)  # for training steps, which may be timed
+    return _filled(spec.answering(decoding), setup, weights)
 
 
 def trained_weights(paths: Paths, stage: int | None = None) -> str:

@@ -224,19 +224,18 @@ def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None)
     require_configuration(name)
     known = fields_of(name)
     usual = {own: field for field, own in CONFIG_MAPPING[CONFIGURATIONS[name]["model_type"]].attribute_map.items()}
-    overrides = {usual.get(field, field): value for field, value in (overrides or {}).items()}
-    for field, value in overrides.items():
+    for field, value in (overrides or {}).items():
         if field not in known:  # transformers would keep it, without any effect
             near = suggestion(field, known)
             raise InputError(f"the configuration of backbone {name} has no field `{field}`{near}")
-        if field in SIZES and not (isinstance(value, int) and value > 0):
+        if usual.get(field, field) in SIZES and not (isinstance(value, int) and value > 0):
             raise InputError(f"`{field}` of backbone {name} is {value!r}: it must be a positive whole number")
         if _is_dropout(field) and value:
             raise InputError(
                 f"`{field}` of backbone {name} is {value}: set it to 0, and give `training` a `dropout` instead, which "
                 "sets all rates of a backbone"
             )
-    fields = CONFIGURATIONS[name] | overrides
+    fields = CONFIGURATIONS[name] | {usual.get(field, field): value for field, value in (overrides or {}).items()}
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
     if "rope_theta" in fields and "rope_parameters" in fields:  # transformers would take the second's
         fields["rope_parameters"] = fields["rope_parameters"] | {"rope_theta": fields.pop("rope_theta")}

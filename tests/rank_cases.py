@@ -41,22 +41,26 @@ Offload = Literal["none", "optimizer", "weights"]
 
 @dataclass(frozen=True)
 class Case:
-    """A method on an engine with two ranks and ``micro`` examples per pass (None: each rank's whole share)."""
+    """A method on an engine with two ranks and ``micro`` examples per pass (None: each rank's whole share).
+
+    ``adapted``: adapters are trained beside the transformers' weights; ``bare``: weight decay leaves out biases.
+    """
 
     method: str
     zero_stage: Literal[0, 1, 2, 3]
     micro: int | None
     precision: Precision = "float32"
     offload: Offload = "none"
-    adapted: bool = False  # whether adapters are trained beside the transformers' weights
+    adapted: bool = False
     dropout: float = 0.0
+    bare: bool = False
 
     @property
     def name(self) -> str:
         parts = [self.method, f"zero{self.zero_stage}", "accumulated" if self.micro else ""]
         parts += ["" if self.precision == "float32" else self.precision]
         parts += ["" if self.offload == "none" else f"{self.offload}_offloaded", "adapted" if self.adapted else ""]
-        parts += ["dropout" if self.dropout else ""]
+        parts += ["dropout" if self.dropout else "", "bare" if self.bare else ""]
         return "-".join(filter(None, parts))
 
     @property
@@ -64,13 +68,17 @@ class Case:
         settings = {"zero_stage": self.zero_stage, "micro_batch": self.micro}
         return EngineSpec(kind="deepspeed", gpus=2, precision=self.precision, offload=self.offload, **settings)
 
+    @property
+    def training(self) -> TrainingSpec:
+        decays = "matrices" if self.bare else "all"
+        return TRAINING.model_copy(update={"dropout": self.dropout, "decays": decays, "weight_decay": 0.1})
 
-def tested(method: str, adapted: bool = False, dropout: float = 0.0) -> Method:
-    options = get_method(method).tested_options
-    if not adapted:
-        return make(method, options, dropout=dropout)
-    lora = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj"))
-    return add_adapters(make(method, options, tie_word_embeddings=method != "coconut"), lora, seed=0)
+    def made(self) -> Method:
+        options = get_method(self.method).tested_options
+        if not self.adapted:
+            return make(self.method, options, dropout=self.dropout)
+        lora = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj"))
+        return add_adapters(make(self.method, options, tie_word_embeddings=self.method != "coconut"), lora, seed=0)
 
 
 def cases() -> list[Case]:
@@ -81,7 +89,7 @@ def cases() -> list[Case]:
     """
     grid = [Case(name, stage, micro) for name in FULL_GRID for stage in (0, 1, 2, 3) for micro in (None, 2)]
     others = [name for name in available() if name not in FULL_GRID]
-    sharded: dict[str, Literal[2, 3]] = {name: 3 if tested(name).even_passes else 2 for name in others}
+    sharded: dict[str, Literal[2, 3]] = {name: 3 if Case(name, 0, 2).made().even_passes else 2 for name in others}
     grid += [Case(name, stage, 2) for name in others for stage in (0, sharded[name])]
     # Their loss terms are statistics over both ranks
     shared = [name for name in others if get_method(name).batch_terms]
@@ -90,6 +98,7 @@ def cases() -> list[Case]:
     grid += [Case("cot_sft", stage, 2, offload="optimizer") for stage in (2, 3)]
     grid += [Case("codi", stage, None, adapted=True) for stage in (0, 2, 3)] + [Case("coconut", 3, 2, adapted=True)]
     grid += [Case("cot_sft", 2, 2, dropout=0.1), Case("marcos", 3, 2, dropout=0.1)]
+    grid += [Case("codi", stage, None, bare=True) for stage in (0, 2, 3)]
     return grid + [Case(name, 3, 2, offload="weights") for name in FULL_GRID]
 
 
@@ -112,19 +121,17 @@ class Problems:
         return len(self.all)
 
 
-def numbers(
-    method: str, spec: EngineSpec, ranks: Ranks, folder: Path, adapted: bool = False, dropout: float = 0.0
-) -> dict[str, Tensor]:
-    """Return the numbers of some steps in the first and in the last stage.
+def numbers(case: Case, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
+    """Return the numbers of some steps in the first and in the last stage, on an engine of the case or on another.
 
     They are the loss terms and gradient norms, the validation terms, and each stage's final weights and optimizer
     states.
     """
-    made, training = tested(method, adapted, dropout), TRAINING.model_copy(update={"dropout": dropout})
+    made = case.made()
     stages = made.stages(BUDGET)
     found: dict[str, Tensor] = {}
     for stage in [stages[0], *stages[1:][-1:]]:
-        for name, value in _run(made, stage, training, spec, ranks, folder).items():
+        for name, value in _run(made, stage, case.training, spec, ranks, folder).items():
             found[f"{stage.name}: {name}"] = value
     return found
 
@@ -202,7 +209,7 @@ def main(folder: Path, chosen: Sequence[Case]) -> None:
     with join(300) as ranks:
         gc.freeze()  # as in `benchmarks/rank.py`
         for case in chosen:
-            found = numbers(case.method, case.engine, ranks, folder, case.adapted, case.dropout)
+            found = numbers(case, case.engine, ranks, folder)
             if ranks.first:
                 save_file(found, folder / f"{case.name}.partial")
                 (folder / f"{case.name}.partial").rename(folder / f"{case.name}.safetensors")

@@ -29,6 +29,7 @@ from small import MARCOS
 from tiny import context, disturb, examples, make, questions
 
 LORA = LoraSpec(rank=4, alpha=8, modules=("q_proj", "o_proj", "down_proj"))
+LORA_OF_GPT2 = LoraSpec(rank=4, alpha=8, modules=("c_attn", "c_proj", "c_fc"))
 TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
 BUILT_IN = torch._C._nn.linear  # type: ignore[attr-defined]  # what `F.linear` is
 
@@ -58,6 +59,8 @@ def test_activations_computed_again_give_the_same_gradient(name: str) -> None:
         ("codi", False, "float32", None, "qwen2-tiny"),
         ("codi", False, "float32", LORA, "qwen2-tiny"),  # as in the study of checkpoints
         ("cot_sft", True, "bfloat16", LORA, "qwen2-tiny"),
+        ("cot_sft", False, "float32", None, "gpt2"),
+        ("codi", False, "bfloat16", LORA_OF_GPT2, "gpt2"),  # as its authors train
     ],
 )
 def test_compiled_layers_give_the_same_gradient(

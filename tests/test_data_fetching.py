@@ -20,6 +20,7 @@ from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
 from benchmarks.data.sets import DATASETS, gsm8k
 from benchmarks.data.sources import DATA_VARIABLE, DataSet
+from benchmarks.data.store import NO_SETTING
 from benchmarks.studies.study import Study
 from small import small_study
 
@@ -91,7 +92,26 @@ def test_another_file_than_the_published_one_is_not_kept(
         f"by_hand.txt of gsm8k_aug: no address of it is known; put it there by hand, from {gsm8k.GSM8K_AUG.source}"
         in said
     )
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["good.txt"]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["good.txt"]  # and nothing half-written
+
+
+def test_what_could_not_be_verified_has_no_address() -> None:
+    with pytest.raises(
+        ValueError, match=r"train\.txt: what `url` gives could not be verified: give the file's `sha256`"
+    ):
+        File.of("train.txt", None, "https://example.org/train.txt")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=rf"{tmp_path}/file/gsm8k_aug cannot be made \(.*\): name another --folder"):
+        fetching.fetch(study_on(monkeypatch, File.of("gsm8k_aug/train.txt", None)), tmp_path / "file")
+
+
+def test_an_address_is_no_setting_of_data() -> None:
+    """Data that were prepared before it moved are still those that a study asks for."""
+    (file,) = gsm8k.GSM8K_AUG.files["train"]
+    assert file.url and "githubusercontent" not in str(gsm8k.GSM8K_AUG.model_dump(mode="json", exclude=NO_SETTING))
 
 
 def test_rows_without_a_pinned_revision_are_written_to_a_file(
@@ -128,7 +148,8 @@ def test_the_command_prints_what_is_new(
 ) -> None:
     address, served = server
     (served / "train.txt").write_bytes(CONTENT)
-    study = study_on(monkeypatch, File.of("train.txt", None, f"{address}/train.txt"))
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    study = study_on(monkeypatch, File.of("train.txt", digest, f"{address}/train.txt"))
     monkeypatch.setattr("benchmarks.cli.catalogue.load_study", lambda name: study)
     for printed, said in ((f"{tmp_path}/train.txt\n", "1 file fetched"), ("", "all that it needs is there")):
         done = CliRunner().invoke(app, ["fetch", "small", "--folder", str(tmp_path)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,13 @@ from benchmarks.data import open_corpus, prepare
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine
 from benchmarks.engine.adapters import LowRank, add_adapters
 from benchmarks.files import read_json
-from benchmarks.models import CONFIG, build_method
+from benchmarks.models import CONFIG, build_method, trained_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import EngineSpec
 from benchmarks.studies.study import Study
 from benchmarks.studies.trained import LoraSpec, TrainingSpec
-from benchmarks.training import steps
+from benchmarks.training import loop, steps
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.stage import train
 from methods.base import Budget
@@ -31,6 +32,7 @@ from small import MARCOS, small_study, stopped_after
 from tiny import GPT2, context, examples, make
 
 TRAINING = TrainingSpec(epochs=1, dropout=0.3)
+LORA = LoraSpec(rank=2, alpha=4, modules=("c_attn",), dropout=0.2)
 BACKBONES = {"qwen2-tiny": {"num_hidden_layers": 2}, "gpt2": GPT2}
 
 
@@ -105,6 +107,66 @@ def test_each_micro_batch_draws_its_own_and_layers_that_run_again_draw_the_same(
     for other in (other_step, other_place):
         assert all(not torch.equal(other[name], gradient) for name, gradient in plain.items())
     torch.testing.assert_close(gradients(True, (0, 0))[0], plain)
+
+
+def test_a_run_trains_with_dropout_and_is_validated_without(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after each of several validations, which answer questions too."""
+    spec = run_with("cot_sft", 0.1)
+    more = {"validations": 3, "validation_questions": 4}
+    spec = spec.model_copy(update={"training": spec.training.model_copy(update=more)})
+    modes: dict[str, list[bool]] = {"train": [], "validate": [], "ask": []}
+
+    def noting(kind: str, method_of: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            modes[kind].append(method_of(arguments[0]).training)
+            return original(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(loop, "optimizer_step", noting("train", lambda left: left.engine.method, loop.optimizer_step))
+    monkeypatch.setattr(loop, "validation_sums", noting("validate", lambda engine: engine.method, loop.validation_sums))
+    monkeypatch.setattr(loop, "held_out_accuracy", noting("ask", lambda method: method, loop.held_out_accuracy))
+    train(spec, folder)
+    shutil.rmtree(Paths(folder, spec).run)
+    assert modes == {"train": [True] * 6, "validate": [False] * 3, "ask": [False] * 3}
+
+
+def test_steps_are_timed_with_the_dropout_of_the_training(folder: Path) -> None:
+    spec = run_with("cot_sft", 0.1)
+    train(spec, folder)
+    method = trained_method(spec, folder)
+    assert {part.p for part in method.modules() if isinstance(part, nn.Dropout)} == {0.1} and not method.training
+    shutil.rmtree(Paths(folder, spec).run)
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        ({"micro_batch": 4}, True),
+        ({"micro_tokens": 512}, True),
+        ({"compile": True}, True),
+        ({"activation_checkpointing": True}, False),
+        ({"micro_batch": 16}, True),
+        ({"micro_batch": 4, "kind": "deepspeed", "gpus": 2}, True),
+    ],
+)
+def test_how_batches_are_cut_is_a_setting_of_a_run_with_dropout(change: dict[str, Any], counts: bool) -> None:
+    """Without dropout it changes nothing, and the digest stays as it was."""
+    assert run_with("cot_sft", 0.0, **change).digest("train") == run_with("cot_sft", 0.0).digest("train")
+    one, other = run_with("cot_sft", 0.1, **change), run_with("cot_sft", 0.1)
+    assert (one.digest("train") != other.digest("train")) == counts
+    by_adapters = [
+        run.model_copy(update={"training": run.training.model_copy(update={"dropout": 0.0, "lora": LORA})})
+        for run in (one, other)
+    ]
+    assert (by_adapters[0].digest("train") != by_adapters[1].digest("train")) == counts
+
+
+def test_ranks_draw_for_their_own_shares_where_batches_are_not_cut() -> None:
+    one, two = (
+        run_with("cot_sft", 0.1, micro_batch=None, kind="deepspeed", gpus=ranks).digest("train") for ranks in (1, 2)
+    )
+    assert one != two and one == run_with("cot_sft", 0.1, micro_batch=None).digest("train")
 
 
 def test_features_and_validation_losses_have_no_dropout(folder: Path) -> None:

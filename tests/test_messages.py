@@ -22,6 +22,7 @@ from benchmarks.studies.reasons import StudyLoader, checked
 from benchmarks.studies.specs import EngineSpec
 from benchmarks.studies.study import Study, load_study, shipped, study_path
 from benchmarks.studies.trained import TrainingSpec
+from methods.backbone import load_backbone
 from methods.errors import InputError
 from methods.registry import get_method
 
@@ -240,3 +241,13 @@ def test_fields_of_no_model_are_refused(field: str, message: str, tmp_path: Path
     (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}}}}}\n")
     done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
     assert done.exit_code == 2 and message in " ".join(done.output.split()), done.output
+
+
+def test_fields_of_gpt2_have_usual_names_and_its_own() -> None:
+    """Two names of one field would have it twice, and the first would win."""
+    for name in ("n_embd", "hidden_size"):
+        assert load_backbone("gpt2", 100, overrides={name: 24, "n_head": 2}).config.hidden_size == 24
+        with pytest.raises(InputError, match=f"`{name}` of backbone gpt2 is -1: it must be a positive"):
+            load_backbone("gpt2", 100, overrides={name: -1})
+    with pytest.raises(InputError, match="of backbone gpt2 has no field `rope_theta`"):
+        load_backbone("gpt2", 100, overrides={"rope_theta": 1.0})

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +61,9 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @functools.cache
-def alone(
-    method: str,
-    micro: int | None,
-    folder: Path,
-    precision: Precision = "float32",
-    adapted: bool = False,
-    dropout: float = 0.0,
-) -> dict[str, Tensor]:
+def alone(case: Case, folder: Path) -> dict[str, Tensor]:
     """Return the numbers of a single process."""
-    return numbers(method, EngineSpec(micro_batch=micro, precision=precision), Ranks(), folder, adapted, dropout)
+    return numbers(case, EngineSpec(micro_batch=case.micro, precision=case.precision), Ranks(), folder)
 
 
 def of_precision(precision: Precision) -> Any:
@@ -81,8 +75,7 @@ def of_precision(precision: Precision) -> Any:
 def test_two_ranks_train_as_one_process(case: Case, group: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     # What is a statistic of a part, or drawn for it, is equal only if the parts are equal, or if batches are not cut
     micro = case.micro if get_method(case.method).batch_terms or case.dropout else None
-    folder = tmp_path_factory.getbasetemp()
-    expected = alone(case.method, micro, folder, adapted=case.adapted, dropout=case.dropout)
+    expected = alone(replace(case, zero_stage=0, micro=micro, offload="none"), tmp_path_factory.getbasetemp())
     found = load_file(group / f"{case.name}.safetensors")
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -104,7 +97,8 @@ def test_two_ranks_train_as_one_process_in_bfloat16(
     float32, and nearer to one in bfloat16.
     """
     folder, found = tmp_path_factory.getbasetemp(), load_file(group / f"{case.name}.safetensors")
-    expected, other = alone(case.method, case.micro, folder, "bfloat16"), alone(case.method, None, folder)
+    one = replace(case, zero_stage=0)
+    expected, other = alone(one, folder), alone(replace(one, micro=None, precision="float32"), folder)
     assert found.keys() == expected.keys()
     first = next(iter(expected)).partition(":")[0]
     for name, value in expected.items():

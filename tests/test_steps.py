@@ -22,7 +22,7 @@ from benchmarks.training.steps import StageData, Steps, Sums, batches_of, optimi
 from methods.base import Budget, Context, Output
 from methods.errors import InputError
 from small import OneOf, small_study
-from tiny import make
+from tiny import context, examples, make
 
 LOSS = torch.zeros((), requires_grad=True)
 
@@ -138,10 +138,10 @@ def test_steps_go_on_from_any_place_of_any_epoch(stage: tuple[Engine, StageData]
     per_epoch = -(-len(data.corpus) // 100)
     whole = list(batches_of(data, training, per_epoch, range(2 * per_epoch)))
     assert sorted(np.concatenate([rows for rows, _ in whole[:per_epoch]])) == list(range(len(data.corpus)))
-    assert [(context.epoch, context.step) for _, context in whole] == [(i // per_epoch, i) for i in range(len(whole))]
+    assert [(at.epoch, at.step) for _, at in whole] == [(i // per_epoch, i) for i in range(len(whole))]
     rest = list(batches_of(data, training, per_epoch, range(per_epoch - 1, 2 * per_epoch)))
-    for (rows, context), (wanted, place) in zip(rest, whole[per_epoch - 1 :], strict=True):
-        assert np.array_equal(rows, wanted) and context == place
+    for (rows, at), (wanted, place) in zip(rest, whole[per_epoch - 1 :], strict=True):
+        assert np.array_equal(rows, wanted) and at == place
 
 
 @pytest.mark.parametrize(("ranks", "tokens"), [(1, 900), (4, 900), (4, 256), (3, 700)])
@@ -187,3 +187,23 @@ def test_ranks_validate_one_batch_at_a_time_where_statistics_are_over_all(
     together = [set.union(*ranks) for ranks in zip(*passes, strict=True)]
     assert set.union(*together) == set(batch_of.values())
     assert any(len(batches) > 1 for batches in together) is mixed
+
+
+def test_weight_decay_may_leave_out_what_is_no_matrix() -> None:
+    """One step of each: what decays is where it would be if all decayed, and the rest where it would be if nothing did.
+    CODI's projection has biases, and a norm whose gain sets the size of its latents."""
+    ends = []
+    for decays, weight_decay in (("all", 0.0), ("all", 0.5), ("matrices", 0.5)):
+        method = make("codi")
+        stage = method.stages(Budget(2.0, 4))[0]
+        content = {"epochs": 1, "learning_rate": 0.1, "weight_decay": weight_decay, "decays": decays}
+        training = TrainingSpec.model_validate(content)
+        engine = build_engine(method, stage, training, EngineSpec(), PlaceInPhase(0, 1), Ranks())
+        output = engine.forward(method.collate(examples(), context()), context())
+        engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
+        engine.step(0)
+        ends.append({name: weight.detach().clone() for name, weight in engine.trainable.items()})
+    nothing, everything, matrices = ends
+    for name, weight in matrices.items():
+        assert torch.equal(weight, (nothing if weight.ndim < 2 else everything)[name]), name
+    assert not torch.equal(nothing["project.3.weight"], everything["project.3.weight"])

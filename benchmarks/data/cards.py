@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import model_validator
+
 from benchmarks.data.records import is_number
 from benchmarks.studies.specs import Strict
 from methods.base import ANSWER_MARKER
@@ -14,6 +16,12 @@ class File(Strict):
     path: str
     sha256: str | None
     url: str | None = None
+
+    @model_validator(mode="after")
+    def _is_verified(self) -> File:
+        if self.url and not self.sha256:
+            raise ValueError(f"{self.path}: what `url` gives could not be verified: give the file's `sha256`")
+        return self
 
     @classmethod
     def of(cls, path: str, sha256: str | None, url: str | None = None) -> File:

@@ -19,7 +19,7 @@ from benchmarks.data.cards import File
 from benchmarks.data.loading import get_dataset
 from benchmarks.data.records import DataError
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, json_lines
-from benchmarks.files import sha256
+from benchmarks.files import replacing, sha256
 from benchmarks.studies.study import Study
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,10 @@ def fetch(study: Study, folder: Path | None) -> list[Path]:
         path = Path(place or ".") / file.path
         if path.exists():
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{path.parent} cannot be made ({error.strerror}): name another --folder") from error
         if why := _download(file, path) if file.url else _write_rows(dataset, split, path):
             card = dataset.card
             failures.append(f"{file.path} of {card.name}: {why}; put it there by hand, from {card.source}")
@@ -66,7 +69,8 @@ def _download(file: File, path: Path) -> str:
 
     assert file.url
     try:
-        download_url_to_file(file.url, str(path), hash_prefix=file.sha256)
+        with replacing(path) as part:
+            download_url_to_file(file.url, str(part), hash_prefix=file.sha256)
     except (OSError, RuntimeError, HTTPException) as error:
         return f"{file.url} does not give it ({error})"
     return ""
@@ -78,18 +82,15 @@ def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
     hub, files = dataset.card.hub, dataset.card.files[split]
     if hub is None or len(files) != 1 or files[0].sha256 or dataset.parse is not json_lines:
         return "no address of it is known"
-    part = path.with_name(f".{path.name}.partial")
     try:
         parts = [load_dataset(hub.name, hub.config, split=name) for name in hub.splits[split]]
-        concatenate_datasets(cast(list[Dataset], parts)).to_json(part)
-        log.warning(
-            "%s: the rows that %s has on the hub today (sha256 %s). No revision of it is pinned, so they may be others "
-            "tomorrow: keep the file",
-            *(path, hub.name, sha256(part)),
-        )
-        part.replace(path)
     except Exception as error:  # the hub's errors have no common base class
         return f"{hub.name} on the hub does not give its rows ({error})"
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part:
+        concatenate_datasets(cast(list[Dataset], parts)).to_json(part)
+    log.warning(
+        "%s: the rows that %s has on the hub today (sha256 %s). No revision of it is pinned, so they may be others "
+        "tomorrow: keep the file",
+        *(path, hub.name, sha256(path)),
+    )
     return ""

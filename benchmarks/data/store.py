@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LAYOUT = "3"  # change it when data prepared by older versions must not be used any more
+NO_SETTING = {"files": {"__all__": {"__all__": {"url"}}}}  # of a card: where a file is fetched from changes no data
 
 
 def prepare(study: Study, block: Block, results: Path) -> Path:
@@ -119,7 +120,7 @@ def _key(study: Study, block: Block) -> str:
         "data": block.data.model_dump(mode="json"),
         "tokenizer": study.tokenizer_of(block).model_dump(mode="json"),
         "tests": study.tests_of(block),
-        "cards": [get_dataset(name).card.model_dump(mode="json") for name in names],
+        "cards": [get_dataset(name).card.model_dump(mode="json", exclude=NO_SETTING) for name in names],
     }
     return json_digest(inputs)
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,9 +54,16 @@ class Engine(ABC):
         if spec.compile:
             compile_layers(method, method.caches_in_training)
         # The rate is 0 until the first step, because DeepSpeed may start with an empty update
-        self.optimizer = torch.optim.AdamW(
-            self.trainable.values(), lr=0.0, betas=training.betas, weight_decay=training.weight_decay, fused=True
-        )
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=0.0, betas=training.betas, fused=True)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Return the trainable parameters, those that decay and those that do not apart."""
+        bare = [self.training.decays == "matrices" and weight.ndim < 2 for weight in self.trainable.values()]
+        groups = []
+        for decay, left_out in ((self.training.weight_decay, False), (0.0, True)):
+            own = [weight for weight, is_bare in zip(self.trainable.values(), bare, strict=True) if is_bare is left_out]
+            groups += [{"params": own, "weight_decay": decay}] if own else []
+        return groups
 
     def cut(self, indices: np.ndarray, longest: int) -> list[np.ndarray]:
         """Split a global batch, whose longest example has ``longest`` tokens, into micro-batches. If the settings have

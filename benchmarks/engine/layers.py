@@ -18,6 +18,7 @@ from methods.base import Method
 from methods.errors import InputError
 
 Call = Callable[[Tensor], Tensor]
+ATTENTION = {"self_attn", "attn", "self_attention", "attention"}  # its name in a layer, which depends on the model
 PROGRAMS = 64  # at most, over all modules that are compiled in this process
 
 
@@ -58,7 +59,7 @@ def compile_layers(method: Method, caches: bool) -> None:
                 "study's engine"
             )
         if caches and any(head.base_model is trunk for head in heads):
-            parts += [part for layer in layers for name, part in layer.named_children() if "attn" not in name]
+            parts += [part for layer in layers for name, part in layer.named_children() if name not in ATTENTION]
         else:
             whole += layers
     # Otherwise each process starts up to 32 workers, and several runs share a machine

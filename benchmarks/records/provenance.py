@@ -109,6 +109,7 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
     start = f" after {row_of(spec.starts_from)}" if spec.starts_from else ""
     settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
     settings += by_adapters(spec.training.lora)
+    settings += f", dropout {spec.training.dropout:g}" if spec.training.dropout else ""
     if spec.training.select_by == "accuracy":
         asked = min(spec.training.validation_questions, record.held_out or spec.data.validation)
         settings += f", weights selected by accuracy on {asked} held-out questions"
@@ -117,7 +118,10 @@ def _budget(spec: RunSpec, record: TrainRecord) -> str:
 
 def by_adapters(lora: LoraSpec | None) -> str:
     """Say that adapters were trained, if they were."""
-    return f", LoRA of rank {lora.rank} (alpha {lora.alpha:g}, {', '.join(lora.modules)})" if lora else ""
+    if not lora:
+        return ""
+    dropout = f", dropout {lora.dropout:g}" if lora.dropout else ""
+    return f", LoRA of rank {lora.rank} (alpha {lora.alpha:g}, {', '.join(lora.modules)}{dropout})"
 
 
 def _models(study: Study) -> Iterator[str]:

@@ -162,7 +162,7 @@ def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
     else:
-        kept["engine"] = {"precision": run["engine"]["precision"], **_micro_batch(run)}
+        kept["engine"] = {"precision": run["engine"]["precision"], **_passes(run)}
     return json_digest(kept)[:16]
 
 
@@ -172,17 +172,20 @@ def _selecting(run: Mapping[str, Any]) -> dict[str, int]:
     return {"max_new_tokens": run["evaluation"]["max_new_tokens"]} if by_accuracy else {}
 
 
-def _micro_batch(run: Mapping[str, Any]) -> dict[str, int]:
-    """Return the settings that decide which examples share a micro-batch. They count only if batches are cut and a loss
-    term is a statistic of a micro-batch; otherwise the result is empty."""
-    engine, batch = run["engine"], run["training"]["batch_size"]
-    if not (engine.get("micro_batch") or engine.get("micro_tokens")):
-        return {}
-    if run["method"] not in available() or not get_method(run["method"]).batch_terms:
+def _passes(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide which examples share a pass. They count only if batches are cut and a loss term
+    is a statistic of a pass, or if dropout is drawn for each pass, which compiled layers do in their own way."""
+    engine, training = run["engine"], run["training"]
+    draws = bool(training.get("dropout") or (training.get("lora") or {}).get("dropout"))
+    if not draws and (run["method"] not in available() or not get_method(run["method"]).batch_terms):
         return {}
     ranks = engine.get("gpus", 1) * engine.get("nodes", 1)
+    apart = {"ranks": ranks} if ranks > 1 else {}
+    compiled = {"compile": True} if draws and engine.get("compile") else {}
+    if not (engine.get("micro_batch") or engine.get("micro_tokens")):
+        return compiled | (apart if draws else {})
     tokens = {"micro_tokens": engine["micro_tokens"]} if engine.get("micro_tokens") else {}
     if not engine.get("micro_batch"):  # the number of parts is then a multiple of the number of ranks
-        return tokens | ({"ranks": ranks} if ranks > 1 else {})
-    rows = rows_per_pass(batch, ranks, engine["micro_batch"])
-    return {"micro_batch": rows, **tokens} if rows < batch else tokens
+        return compiled | tokens | apart
+    rows = rows_per_pass(training["batch_size"], ranks, engine["micro_batch"])
+    return compiled | ({"micro_batch": rows, **tokens} if rows < training["batch_size"] else tokens)

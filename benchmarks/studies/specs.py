@@ -57,7 +57,7 @@ class TokenizerSpec(Strict):
         description="size of a byte-level BPE trained on the training split, or `words`: one token per word of it",
     )
     pretrained: str | None = Field(
-        default=None, description="a published tokenizer: qwen2.5 or llama-3.2, or a folder or hub id"
+        default=None, description="a published tokenizer: qwen2.5, llama-3.2 or gpt2, or a folder or hub id"
     )
     revision: str | None = added_field(None, description="pinned revision of a tokenizer that a hub id names")
 
@@ -140,8 +140,8 @@ class EvaluationSpec(Strict):
 
 class EngineSpec(Strict):
     """What computes the steps of a run. Only ``precision`` affects the results (and, for a method that has
-    ``batch_terms``, ``micro_batch``, or ``micro_tokens`` and the number of GPUs), so a run that was started on one
-    number of GPUs may be resumed on another."""
+    ``batch_terms`` or a run with dropout, ``micro_batch``, or ``micro_tokens`` and the number of GPUs; with dropout,
+    ``compile`` too), so a run that was started on one number of GPUs may be resumed on another."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"

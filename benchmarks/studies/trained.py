@@ -39,6 +39,9 @@ class TrainingSpec(Strict):
     )
     warmup_steps: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.01, ge=0)
+    decays: Literal["all", "matrices"] = added_field(
+        "all", description="the parameters that weight decay shrinks; matrices: no biases and no gains of norms"
+    )
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     validations: int = Field(default=5, ge=1, description="of each stage that selects its weights; others have one")
