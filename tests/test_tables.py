@@ -340,6 +340,15 @@ def test_a_study_in_the_papers_setting_has_the_papers_numbers_beside(tmp_path: P
     assert "For reference" not in text
 
 
+def test_numbers_that_others_report_say_whose_they_are(tmp_path: Path) -> None:
+    text = rendered(study(paper="gpt2", rows=[{"id": "codi", "method": "codi"}], evaluation=PAPER_TESTS), tmp_path)[
+        "md"
+    ]
+    assert "43.70" in cells(text, "paper<sup>1</sup>", "Training data: equation")
+    assert "CODI in its authors' paper: arXiv 2502.21074; MultiArith on the 180 questions" in text
+    assert "report, each in its place), GPT-2" in text and "LaTeX" not in text and "its ± covers" not in text
+
+
 def test_a_study_on_real_tests_has_the_papers_numbers_apart(tmp_path: Path) -> None:
     text = rendered(study(evaluation=PAPER_TESTS), tmp_path)["md"]
     main, reference = text.split("## For reference")

@@ -205,8 +205,8 @@ class MainTable(Maker):
             yield """Against the control (last table): Δ is the row minus the control of its block, in percentage
             points; p: paired test over the same questions, Holm's correction for all rows of the block and test set."""
         if self.paper:
-            yield f"""Lines 'paper': {self.paper.place}, {self.paper.setting}. {self.paper.spreads} Their test sets:
-            {self.paper.about_tests}"""
+            about = f" Their test sets: {self.paper.about_tests}" if self.paper.about_tests else ""
+            yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}. {self.paper.spreads}{about}"
         else:
             yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper/numbers.yaml."
         if self._has_reference:
