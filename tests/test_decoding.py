@@ -160,7 +160,8 @@ def test_a_mask_that_attention_would_ignore_is_refused(lm) -> None:
 
 
 def test_rotations_are_those_that_are_asked_for() -> None:
-    for name in CONFIGURATIONS:
+    rotary = [name for name in CONFIGURATIONS if name != "gpt2"]  # which has a table of positions
+    for name in rotary:
         config = load_backbone(name, 40, overrides={"rope_theta": 5000.0}).config
         assert config.rope_parameters["rope_theta"] == 5000.0
 
