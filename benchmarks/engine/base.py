@@ -58,12 +58,16 @@ class Engine(ABC):
 
     def _groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters, those that decay and those that do not apart."""
-        bare = [self.training.decays == "matrices" and weight.ndim < 2 for weight in self.trainable.values()]
-        groups = []
-        for decay, left_out in ((self.training.weight_decay, False), (0.0, True)):
-            own = [weight for weight, is_bare in zip(self.trainable.values(), bare, strict=True) if is_bare is left_out]
-            groups += [{"params": own, "weight_decay": decay}] if own else []
-        return groups
+
+        def decays(weight: Tensor) -> bool:
+            return self.training.decays == "all" or weight.ndim > 1
+
+        weights = self.trainable.values()
+        groups = [
+            {"params": [weight for weight in weights if decays(weight)], "weight_decay": self.training.weight_decay},
+            {"params": [weight for weight in weights if not decays(weight)], "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
 
     def cut(self, indices: np.ndarray, longest: int) -> list[np.ndarray]:
         """Split a global batch, whose longest example has ``longest`` tokens, into micro-batches. If the settings have
