@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -18,7 +17,7 @@ from benchmarks.tracking import comparison
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.comparison import Comparison, compare, render
 from benchmarks.tracking.store import EXPERIMENT, session
-from fabricate import fabricate, fabricate_run, study
+from fabricate import fabricate, study
 from methods.errors import InputError
 
 
@@ -71,7 +70,7 @@ def test_rendering_is_limited_and_counts(compared: Comparison) -> None:
     text = render(compared, limit=3)
     assert text.count("by cot") <= 6 and "3 of them" in text
     count = len(compared.questions.loc[compared.questions["test"] == "alpha"])
-    assert f"alpha: the runs differ on {count} questions" in text
+    assert f"alpha: the two differ on {count} questions" in text
     assert "fake:equation/marcos/s0" in text and "p_holm" in text and "accuracy/beta" in text
 
 
@@ -85,8 +84,8 @@ def test_runs_by_id_and_one_test(folder: Path) -> None:
 def test_one_test_set_on_the_command_line(folder: Path) -> None:
     arguments = ["compare", "text/cot/s0", "text/oracle/s0", "--results", str(folder), "--test"]
     shown = CliRunner().invoke(app, [*arguments, "beta"])
-    assert shown.exit_code == 0 and "beta: the runs differ on" in shown.output
-    assert "alpha: the runs differ on" not in shown.output
+    assert shown.exit_code == 0 and "beta: the two differ on" in shown.output
+    assert "alpha: the two differ on" not in shown.output
     assert CliRunner().invoke(app, [*arguments, "gamma"]).exit_code == 2
 
 
@@ -100,8 +99,8 @@ def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:
     result = compare("text/marcos/s0", "text/marcos/s0", folder, None, "default")
     assert result.questions.empty and result.tests["p"].tolist() == [1.0, 1.0]
     text = render(result)
-    assert "the runs differ on" not in text
-    assert "alpha: both runs answer the same questions right" in text
+    assert "the two differ on" not in text
+    assert "alpha: both answer the same questions right" in text
 
 
 def test_numbers_are_shown_in_the_units_of_the_tables(compared: Comparison) -> None:
@@ -145,24 +144,24 @@ def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch:
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return results of the study and of another one with three seeds, which has its first training of MarCos from the
-    first."""
-    one, several = study(), study(name="seeds", seeds=[0, 1, 2])
-    made = SimpleNamespace(
-        trainings=several.trainings,
-        runs=several.runs,
-        sources=several.sources | {"text/marcos/s0": one.runs["text/marcos/s0"]},
-    )
-    path = tmp_path_factory.mktemp("seeds")
+    """Return results of a study with three seeds, and of one whose last seed was trained in another way. Each takes its
+    first training of MarCos from the study of one seed, which is not tracked itself."""
+    path, one = tmp_path_factory.mktemp("seeds"), study()
+    several = {name: study(name=name, seeds=[0, 1, 2]) for name in ("seeds", "edited")}
+    shared = one.runs["text/marcos/s0"]
+    fabricate(one, path)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(comparison, "load_study", {"seeds": made, "fake": one}.__getitem__)
-        for each in (one, several):
-            fabricate(each, path)
-            if each is several:  # a run that nobody asks for
-                fabricate_run(each.runs["text/marcos/s0"], path / "seeds", (0.1, 0.1))
-            results.collect(each, path)
-            tracking.track(each, path)
+        patch.setattr(comparison, "load_study", (several | {"fake": one}).__getitem__)
+        for name, made in several.items():
+            patch.setitem(made.__dict__, "sources", made.runs | {shared.id: shared})
+            fabricate(made, path)
+            if name == "edited":
+                run = made.runs["text/marcos/s2"]
+                training = run.training.model_copy(update={"learning_rate": 1e-2})
+                patch.setitem(made.runs, run.id, run.model_copy(update={"training": training}))
+            results.collect(made, path)
+            tracking.track(made, path)
         yield path
 
 
@@ -177,19 +176,31 @@ def test_all_trainings_of_rows(seeds: Path) -> None:
         read = [pd.read_parquet(place / "predictions/default.parquet") for place in places]
         frames.append(pd.concat([frame.assign(training_seed=i) for i, frame in enumerate(read)]))
     for test in ("alpha", "beta"):
-        own = paired_test(*(correctness(frame[frame["test"] == test]) for frame in frames))
+        sides = [correctness(frame[frame["test"] == test]) for frame in frames]
+        own = paired_test(*sides)
         assert tests.loc[test, "p"] == own.p_value and tests.loc[test, "a - b"] == own.difference
-        means = [frame[frame["test"] == test]["correct"].mean() for frame in frames]
+        means = [side.to_numpy().mean() for side in sides]
         assert metrics.loc[f"accuracy/{test}", ["a", "b"]].tolist() == pytest.approx(means)
+        shown = [", ".join(f"{100 * share:.2f}" for share in side.mean()) for side in sides]
+        assert found.trainings.set_index("test").loc[test].tolist() == shown
+    assert not any(name.startswith("accuracy_std") for name in metrics.index)
     alpha = found.questions[found.questions["test"] == "alpha"].set_index("id")
     first = frames[0][(frames[0]["training_seed"] == 0) & (frames[0]["seed"] == 0)].set_index("id")
     assert (alpha["text_a"] == first["text"].reindex(alpha.index)).all() and alpha.index.is_unique
-    assert "seeds:text/marcos (3 trainings: " in render(found) and "Untested" not in render(found)
+    text = render(found)
+    assert "seeds:text/marcos (3 trainings: " in text and "Untested" not in text
+    assert "Metrics (means over trainings)" in text and "texts of the first training and decoding seed" in text
+
+
+def test_trainings_that_differ_in_more_than_the_seed_are_not_pooled(seeds: Path) -> None:
+    message = r"^edited:text/marcos: the tracked text/marcos/s0 and text/marcos/s2 are no trainings of one row: they "
+    with pytest.raises(InputError, match=message + r"differ in training\.learning_rate\. Train what is old again"):
+        compare("edited:text/marcos", "edited:text/cot", seeds, None, "default")
 
 
 def test_where_trainings_are_too_few_it_says_why(seeds: Path) -> None:
-    shown = render(compare("seeds:text/marcos", "fake:text/cot/s0", seeds, None, "default"))
-    assert "Untested: that takes one training of each, or 3 or more" in shown and "nan" in shown
+    shown = render(compare("seeds:text/marcos", "seeds:text/cot/s0", seeds, None, "default"))
+    assert "Untested: a test takes one training of each, or at least 3 of each" in shown and "nan" in shown
 
 
 @pytest.mark.parametrize(
@@ -204,7 +215,7 @@ def test_where_trainings_are_too_few_it_says_why(seeds: Path) -> None:
 )
 def test_rows_that_there_are_none_of(name: str, message: str, seeds: Path) -> None:
     with pytest.raises(InputError, match=message):
-        compare(name, "fake:text/cot/s0", seeds, None, "default")
+        compare(name, "seeds:text/cot/s0", seeds, None, "default")
 
 
 def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:

@@ -167,6 +167,16 @@ def test_ranks_draw_for_their_own_shares_where_batches_are_not_cut() -> None:
         run_with("cot_sft", 0.1, micro_batch=None, kind="deepspeed", gpus=ranks).digest("train") for ranks in (1, 2)
     )
     assert one != two and one == run_with("cot_sft", 0.1, micro_batch=None).digest("train")
+    one, two = (
+        run_with("cot_sft", 0.1, micro_batch=None, micro_tokens=512, kind="deepspeed", gpus=ranks).digest("train")
+        for ranks in (1, 2)
+    )
+    assert one != two
+
+
+def test_compiled_layers_draw_in_their_own_way_where_batches_are_not_cut() -> None:
+    compiled, plain = (run_with("cot_sft", 0.1, micro_batch=None, compile=how).digest("train") for how in (True, False))
+    assert compiled != plain
 
 
 def test_features_and_validation_losses_have_no_dropout(folder: Path) -> None:

@@ -84,10 +84,11 @@ def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
         return "no address of it is known"
     try:
         parts = [load_dataset(hub.name, hub.config, split=name) for name in hub.splits[split]]
+        rows = concatenate_datasets(cast(list[Dataset], parts))
     except Exception as error:  # the hub's errors have no common base class
         return f"{hub.name} on the hub does not give its rows ({error})"
     with replacing(path) as part:
-        concatenate_datasets(cast(list[Dataset], parts)).to_json(part)
+        rows.to_json(part)
     log.warning(
         "%s: the rows that %s has on the hub today (sha256 %s). No revision of it is pinned, so they may be others "
         "tomorrow: keep the file",

@@ -139,9 +139,10 @@ class EvaluationSpec(Strict):
 
 
 class EngineSpec(Strict):
-    """What computes the steps of a run. Only ``precision`` affects the results (and, for a method that has
-    ``batch_terms`` or a run with dropout, ``micro_batch``, or ``micro_tokens`` and the number of GPUs; with dropout,
-    ``compile`` too), so a run that was started on one number of GPUs may be resumed on another."""
+    """What computes the steps of a run. Only ``precision`` affects the results, so a run that was started on one number
+    of GPUs may be resumed on another. There are two exceptions. For a method that has ``batch_terms``, ``micro_batch``
+    counts, or ``micro_tokens`` and the number of GPUs. With dropout these count too, the number of GPUs unless
+    ``micro_batch`` is set, and ``compile``."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"

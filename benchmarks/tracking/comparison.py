@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are shares of 1, shown as percentages
 NO_RUN = "it has no run at all: `marcos-bench track STUDY` brings those of a study"
+SHARED = ("method.", "options.", "backbone.", "tokenizer.", "data.", "training.", "engine.precision.")  # parameters
 FIRST = ["training_seed", "seed"]  # columns of predictions: the lowest of both are those of the texts that are shown
 QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, correctness of a and b, texts of a and b
 
@@ -38,6 +39,7 @@ class Comparison:
     """A comparison of the runs ``a`` and ``b``, or of all trainings of two rows.
 
     * ``metrics``: metric, a, b (means over trainings), difference.
+    * ``trainings``: the accuracy of each training of ``a`` and ``b`` on each test set, if there are several.
     * ``tests``: a paired test for each test set.
     * ``questions``: those that one answers right more often than the other, with both texts (of the first training and
       decoding seed).
@@ -47,6 +49,7 @@ class Comparison:
     b: str
     decoding: str
     metrics: pd.DataFrame
+    trainings: pd.DataFrame
     tests: pd.DataFrame
     questions: pd.DataFrame
 
@@ -77,6 +80,7 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
         b=_label(b, runs[1]),
         decoding=decoding,
         metrics=_metric_differences(*runs),
+        trainings=_each_training(pairs),
         tests=_paired_tests(pairs),
         questions=pd.concat([_differing(name, *pair) for name, pair in pairs.items()], ignore_index=True),
     )
@@ -92,20 +96,25 @@ def _not_shared(test: str | None, shared: Sequence[str]) -> str:
 def render(comparison: Comparison, limit: int = 10) -> str:
     """Render a comparison as plain text, with the number of differing questions per test set and ``limit`` of them."""
     parts = [f"a: {comparison.a}\nb: {comparison.b}\ndecoding: {comparison.decoding}"]
-    parts += ["Metrics", _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]
+    several = not comparison.trainings.empty
+    heading = "Metrics (means over trainings)" if several else "Metrics"
+    parts += [heading, _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]
+    if several:
+        parts += ["Accuracy (%) of each training", _table(comparison.trainings, ("", "", ""))]
     parts += ["Paired tests over the same questions (p_holm: corrected for the number of test sets)"]
     if "untested" in set(comparison.tests["kind"]):
-        parts[-1] += f". Untested: that takes one training of each, or {FEWEST_TRAININGS} or more"
+        parts[-1] += f". Untested: a test takes one training of each, or at least {FEWEST_TRAININGS} of each"
     tests = comparison.tests.assign(**{name: 100 * comparison.tests[name] for name in ("a", "b", "a - b")})
     tests = tests.rename(columns={"a": "a (%)", "b": "b (%)", "a - b": "a - b (points)"})
     parts += [_table(tests, ("", "", ".2f", ".2f", "+.2f", ".4g", ".4g", ""))]
     for test in tests["test"]:
         found = comparison.questions.loc[comparison.questions["test"] == test]
         if found.empty:
-            parts.append(f"{test}: both runs answer the same questions right, equally often")
+            parts.append(f"{test}: both answer the same questions right, equally often")
             continue
+        texts = "; texts of the first training and decoding seed" if several else ""
         shown = min(limit, len(found))
-        parts.append(f"{test}: the runs differ on {len(found)} questions; {shown} of them, the clearest first")
+        parts.append(f"{test}: the two differ on {len(found)} questions; {shown} of them, the clearest first{texts}")
         parts.append(_table(found.drop(columns="test").head(limit), ("", "", ".2f", ".2f", "", ""), QUESTION_WIDTHS))
     return "\n\n".join(parts)
 
@@ -132,7 +141,7 @@ def _label(name: str, runs: Sequence[Run]) -> str:
 
 def _trainings(client: MlflowClient, experiment: str, name: str) -> list[Run]:
     """Return the run with an id or a name; for STUDY:BLOCK/ROW, those of all trainings of a row, in the order of their
-    seeds. Some of these may be runs of another study."""
+    seeds. Raise :class:`InputError` if these differ in more than the seed."""
     study, _, place = name.rpartition(":")
     if place.count("/") != 1:
         return [_find(client, experiment, name)]
@@ -142,8 +151,20 @@ def _trainings(client: MlflowClient, experiment: str, name: str) -> list[Run]:
     if not (own := loaded.trainings(*place.split("/"))):
         known = dict.fromkeys(f"{run.block}/{run.row}" for run in loaded.runs.values())
         raise InputError(f"study {study} has no row {place!r}; it has {', '.join(known)}")
-    sources = [loaded.sources[run.id] for run in own]
-    return [_find(client, experiment, f"{source.study}:{source.id}") for source in sources]
+    runs = [_find(client, experiment, f"{run.study}:{run.id}") for run in own]
+    for run in runs[1:]:
+        if apart := sorted(dict(_settings(runs[0]) ^ _settings(run))):
+            both = f"{runs[0].info.run_name} and {run.info.run_name}"
+            raise InputError(
+                f"{name}: the tracked {both} are no trainings of one row: they differ in {', '.join(apart)}. Train what "
+                f"is old again, and `marcos-bench track {study}`"
+            )
+    return runs
+
+
+def _settings(run: Run) -> set[tuple[str, str]]:
+    """Return the settings that trainings of one row share: what is trained, on what, and how."""
+    return {(name, value) for name, value in run.data.params.items() if f"{name}.".startswith(SHARED)}
 
 
 def _find(client: MlflowClient, experiment: str, name: str) -> Run:
@@ -207,14 +228,26 @@ def _predictions(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.
 
 
 def _metric_differences(a: Sequence[Run], b: Sequence[Run]) -> pd.DataFrame:
-    """Return the results that all runs have, as means over trainings, without the metrics logged during training."""
+    """Return the results that all runs have, as means over trainings, without the metrics logged during training. With
+    several trainings, deviations within each of them are left out."""
     metrics = [[run.data.metrics for run in runs] for runs in (a, b)]
     names = set.intersection(*(set(own) for runs in metrics for own in runs))
+    within = "accuracy_std" if max(map(len, metrics)) > 1 else None
     lines = []
-    for name in sorted(name for name in names if name.split("/")[0] not in KINDS.values()):
+    for name in sorted(name for name in names if name.split("/")[0] not in {*KINDS.values(), within}):
         x, y = (fmean(own[name] for own in runs) for runs in metrics)
         lines.append((name, x, y, x - y))
     return pd.DataFrame(lines, columns=["metric", "a", "b", "a - b"])
+
+
+def _each_training(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
+    """Return the accuracies of the trainings of both sides, as text, by test set; nothing if there is one of each."""
+    lines = []
+    for name, pair in pairs.items():
+        shares = [correctness(frame).mean() for frame in pair]
+        lines.append((name, *(", ".join(f"{100 * share:.2f}" for share in own) for own in shares)))
+    several = any(frame["training_seed"].nunique() > 1 for pair in pairs.values() for frame in pair)
+    return pd.DataFrame(lines if several else [], columns=["test", "a", "b"])
 
 
 def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
