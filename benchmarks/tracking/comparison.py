@@ -156,8 +156,8 @@ def _trainings(client: MlflowClient, experiment: str, name: str) -> list[Run]:
         if apart := sorted(dict(_settings(runs[0]) ^ _settings(run))):
             both = f"{runs[0].info.run_name} and {run.info.run_name}"
             raise InputError(
-                f"{name}: the tracked {both} are no trainings of one row: they differ in {', '.join(apart)}. Train what "
-                f"is old again, and `marcos-bench track {study}`"
+                f"{name}: the tracked {both} are no trainings of one row: they differ in {', '.join(apart)}. Train "
+                f"what is old again, and `marcos-bench track {study}`"
             )
     return runs
 
