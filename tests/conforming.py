@@ -12,11 +12,12 @@ from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Method, Setup, Vocabulary
 from methods.generation import Decoding
 from methods.registry import build, get_method
+from tiny import GPT2
 
 EOS, WORDS = 1, 60
 BACKBONES: dict[str, dict[str, int]] = {
     "qwen2-tiny": {"hidden_size": 32, "intermediate_size": 64},
-    "gpt2": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 0},
+    "gpt2": GPT2,
 }
 BUDGET = Budget(epochs=8.0, steps_per_epoch=4, chain_lengths=(9,) * 12)
 

@@ -15,12 +15,11 @@ from datasets import Dataset
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.data import fetching, sources
+from benchmarks.data import fetching, sources, store
 from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
 from benchmarks.data.sets import DATASETS, gsm8k
 from benchmarks.data.sources import DATA_VARIABLE, DataSet
-from benchmarks.data.store import NO_SETTING
 from benchmarks.studies.study import Study
 from small import small_study
 
@@ -108,10 +107,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
         fetching.fetch(study_on(monkeypatch, File.of("gsm8k_aug/train.txt", None)), tmp_path / "file")
 
 
-def test_an_address_is_no_setting_of_data() -> None:
-    """Data that were prepared before it moved are still those that a study asks for."""
-    (file,) = gsm8k.GSM8K_AUG.files["train"]
-    assert file.url and "githubusercontent" not in str(gsm8k.GSM8K_AUG.model_dump(mode="json", exclude=NO_SETTING))
+def test_an_address_is_no_setting_of_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that were prepared before it moved are still those that a study asks for; another file is another one."""
+    keys = []
+    for digest, url in (("0" * 64, None), ("0" * 64, "https://example.org"), ("1" * 64, None)):
+        study = study_on(monkeypatch, File.of("train.txt", digest, url))
+        monkeypatch.setattr(store, "get_dataset", fetching.get_dataset)
+        keys.append(store._key(study, study.blocks[0]))
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_rows_without_a_pinned_revision_are_written_to_a_file(

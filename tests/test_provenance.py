@@ -30,15 +30,15 @@ def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
 
 
 def test_the_foot_says_that_adapters_were_trained_and_what_selected_weights(tmp_path: Path) -> None:
-    lora = {"rank": 8, "alpha": 16, "modules": ["q_proj", "v_proj"]}
-    training = {"lora": lora, "validation_questions": 50, "select_by": "accuracy"}
+    lora = {"rank": 8, "alpha": 16, "modules": ["q_proj", "v_proj"], "dropout": 0.1}
+    training = {"lora": lora, "dropout": 0.2, "validation_questions": 50, "select_by": "accuracy"}
     rows = [{"id": "cot", "method": "cot_sft", "training": training}]
     made = study(rows=rows, backbone={"pretrained": "some/model"})
     fabricate(made, tmp_path)
     results.collect(made, tmp_path)
     assert provenance(load_collected(made, tmp_path))["Training, text"] == (
-        "2.5 epochs in batches of 256, learning rate 0.0001, LoRA of rank 8 (alpha 16, q_proj, v_proj), "
-        "weights selected by accuracy on 50 held-out questions"
+        "2.5 epochs in batches of 256, learning rate 0.0001, LoRA of rank 8 (alpha 16, q_proj, v_proj, "
+        "dropout 0.1), dropout 0.2, weights selected by accuracy on 50 held-out questions"
     )
 
 

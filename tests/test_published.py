@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from benchmarks.training.stage import train
 from methods.backbone import Backbone, causal_mask, load_backbone
 from methods.base import Setup, Vocabulary
 from methods.errors import InputError
+from methods.generation import Decoding
 from methods.registry import build
 from small import MARCOS, small_study
 
@@ -41,7 +43,7 @@ USED = ("qwen2", "qwen3", "llama", "mistral", "olmo2", "phi3", "gemma3_text", "g
 
 def saved(folder: Path, kind: str, spread: float = 1.0, **fields: Any) -> str:
     """Save a random checkpoint of a kind, with its weights ``spread`` apart, and return its folder."""
-    if kind == "gpt2":  # it would keep fields that it does not know
+    if kind in ("gpt2", "gpt_neox"):  # it would keep fields that it does not know
         own = {name: size for name, size in SIZES.items() if name not in ("intermediate_size", "num_key_value_heads")}
     else:
         own = {**SIZES, "head_dim": 8}
@@ -202,6 +204,19 @@ def test_layers_that_a_plan_would_not_count_are_refused(kind: str, tmp_path: Pat
         InputError, match=rf"a plan counts the layers of the configuration qwen2-tiny, and .*{kind} has"
     ):
         plan(study_of(saved(tmp_path, kind)), tmp_path)
+
+
+def test_attention_that_reads_a_cache_is_not_compiled_under_any_name(
+    tmp_path: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, it could not be called: GPT-NeoX calls it `attention`."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    backbone = load_backbone("qwen2-tiny", vocabulary.size, pretrained=saved(tmp_path, "gpt_neox"))
+    method = build("cot_sft", {}, Setup(backbone, vocabulary), seed=0).eval()
+    with torch.no_grad():
+        plain = method.generate([[5, 6, 7]], Decoding(max_new_tokens=4)).answer
+        compile_layers(method, caches=True)
+        assert torch.equal(method.generate([[5, 6, 7]], Decoding(max_new_tokens=4)).answer, plain)
 
 
 def test_layers_that_cannot_be_compiled_are_named(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from benchmarks.data.cards import File
 from benchmarks.data.loading import get_dataset
 from benchmarks.data.records import DataError
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, json_lines
+from benchmarks.data.store import used_by
 from benchmarks.files import replacing, sha256
 from benchmarks.studies.study import Study
 
@@ -54,10 +55,7 @@ def fetch(study: Study, folder: Path | None) -> list[Path]:
 
 def _wanted(study: Study) -> Iterator[tuple[DataSet, str, File]]:
     """Yield each file that a study's blocks train or test on, if no pinned copy on the hub has its rows."""
-    used = chain.from_iterable(
-        [(block.data.train, "train"), *((name, "test") for name in study.tests_of(block))] for block in study.blocks
-    )
-    for name, split in dict.fromkeys(used):
+    for name, split in dict.fromkeys(chain.from_iterable(used_by(study, block) for block in study.blocks)):
         dataset = get_dataset(name)
         if isinstance(dataset, DataSet) and not (dataset.card.hub and dataset.card.hub.revision):
             yield from ((dataset, split, file) for file in dataset.card.files.get(split, ()))

@@ -88,14 +88,19 @@ def _prepared(study: Study, block: Block, results: Path) -> dict[str, Any] | Non
 def unpinned_files(study: Study, block: Block) -> dict[str, str]:
     """Return the SHA-256 of each file that a block is read from and whose card has no checksum of it, as far as the
     files are at hand: prepared data do not need them any more."""
-    used = [(block.data.train, "train"), *((name, "test") for name in study.tests_of(block))]
+    used = used_by(study, block)
     return dict(chain.from_iterable(get_dataset(name).unpinned(split).items() for name, split in used))
+
+
+def used_by(study: Study, block: Block) -> list[tuple[str, str]]:
+    """Return the data sets that a block is read from, each with its split."""
+    return [(block.data.train, "train"), *((name, "test") for name in study.tests_of(block))]
 
 
 def require_known(study: Study) -> None:
     """Raise :class:`InputError` if the study names a data set or a backbone that does not exist."""
     for block in study.blocks:
-        for name in (block.data.train, *study.tests_of(block)):
+        for name, _ in used_by(study, block):
             get_dataset(name)
     for run in study.runs.values():
         if not run.backbone.pretrained:
@@ -114,13 +119,14 @@ def require_prepared(study: Study, block: Block, results: Path) -> None:
 
 def _key(study: Study, block: Block) -> str:
     """Return a digest of everything that decides what :func:`prepare` writes."""
-    names = [block.data.train, *study.tests_of(block)]
     inputs = {
         "layout": LAYOUT,
         "data": block.data.model_dump(mode="json"),
         "tokenizer": study.tokenizer_of(block).model_dump(mode="json"),
         "tests": study.tests_of(block),
-        "cards": [get_dataset(name).card.model_dump(mode="json", exclude=NO_SETTING) for name in names],
+        "cards": [
+            get_dataset(name).card.model_dump(mode="json", exclude=NO_SETTING) for name, _ in used_by(study, block)
+        ],
     }
     return json_digest(inputs)
 
@@ -128,8 +134,7 @@ def _key(study: Study, block: Block) -> str:
 def _build(study: Study, block: Block, folder: Path) -> None:
     """Write all data of a block into ``folder``, ``done.json`` last."""
     data = block.data
-    rows = {f"{data.train}/train": load_rows(data.train, data.form, "train")}
-    rows |= {f"{name}/test": load_rows(name, data.form, "test") for name in study.tests_of(block)}
+    rows = {f"{name}/{split}": load_rows(name, data.form, split) for name, split in used_by(study, block)}
     usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
     train, validation = split_validation(usable, data.validation)
     if data.limit and data.limit > len(train):
