@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from benchmarks.data import Corpus
 from benchmarks.studies.trained import TrainingSpec
@@ -13,8 +14,8 @@ from methods.errors import InputError
 
 def curriculum(method: Method, budget: Budget) -> list[Stage]:
     """Return the stages of a method. Raise InputError if they spend more than the budget, which would make comparisons
-    unfair, or the last one does not say by which losses weights are selected. Stages that train on cached features, in
-    which the frozen model runs once, do not count."""
+    unfair, one keeps an optimizer that does not have all that it trains, or the last one does not say by which losses
+    weights are selected. Stages that train on cached features, in which the frozen model runs once, do not count."""
     stages = method.stages(budget)
     own = ", ".join(f"{stage.name}: {stage.epochs:g}" for stage in stages)
     if not stages or any(stage.epochs <= 0 for stage in stages):
@@ -24,6 +25,13 @@ def curriculum(method: Method, budget: Budget) -> list[Stage]:
             f"{method.name}: `stages` spends more than its budget of {budget.epochs:g} epochs ({own}): make them "
             "shares of it"
         )
+    names = [name for name, _ in method.named_parameters()]
+    for before, after in pairwise(stages):
+        if after.keep_optimizer and any(after.trains(name) and not before.trains(name) for name in names):
+            raise InputError(
+                f"{method.name}: stage {after.name!r} keeps the optimizer of {before.name!r}, which trains less: leave "
+                "out `keep_optimizer`, or train the same"
+            )
     if not stages[-1].select_on:
         raise InputError(
             f"{method.name}: its last stage, {stages[-1].name!r}, names no loss in `select_on`: by these the weights "

@@ -207,6 +207,8 @@ def test_effects_are_against_what_is_said_unsteered() -> None:
     first, second = effects(frame).to_dict("records")
     assert first == {"setting": "", "n": 2, "tokens": 15.0, "longer": 0.0, "marked": 1.0, "correct": 0.5}
     assert second["longer"] == 2.0 and second["marked"] == 0
+    silent = effects(frame.assign(tokens=[0, 0, 45])).to_dict("records")
+    assert np.isnan(silent[1]["longer"]), "a model that says nothing has no length to compare with"
 
 
 def test_effects_of_the_clique_are_by_the_value_that_it_is_set_to() -> None:

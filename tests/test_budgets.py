@@ -24,6 +24,10 @@ SELECTED = ("cross_entropy",)
             "returns a: 4, b: -2: every stage needs some",
         ),
         ([], "returns none: every stage needs"),
+        (
+            [Stage("a", 1.0, trainable=("lm.lm_head",)), Stage("b", 1.0, keep_optimizer=True, select_on=SELECTED)],
+            "stage 'b' keeps the optimizer of 'a', which trains less: leave out `keep_optimizer`",
+        ),
         ([Stage("a", 2.0)], "its last stage, 'a', names no loss in `select_on`"),
     ],
 )

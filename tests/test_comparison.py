@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -72,6 +73,12 @@ def test_rendering_is_limited_and_counts(compared: Comparison) -> None:
     count = len(compared.questions.loc[compared.questions["test"] == "alpha"])
     assert f"alpha: the two differ on {count} questions" in text
     assert "fake:equation/marcos/s0" in text and "p_holm" in text and "accuracy/beta" in text
+
+
+def test_what_models_said_is_shown_as_it_is(compared: Comparison) -> None:
+    questions = compared.questions.iloc[:2].assign(test="alpha", gold=["72", "2.50"], text_a=["1e3", "2.50"])
+    text = render(replace(compared, questions=questions), limit=2)
+    assert all(f" {said} " in text for said in ("72", "2.50", "1e3")) and "1000" not in text
 
 
 def test_runs_by_id_and_one_test(folder: Path) -> None:

@@ -94,6 +94,16 @@ def test_another_file_than_the_published_one_is_not_kept(
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["good.txt"]  # and nothing half-written
 
 
+def test_a_file_that_is_damaged_since_is_named(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, _ = server
+    study = study_on(monkeypatch, File.of("train.txt", hashlib.sha256(CONTENT).hexdigest(), f"{address}/train.txt"))
+    (tmp_path / "train.txt").write_bytes(CONTENT[:5])
+    with pytest.raises(DataError, match=r"train\.txt is not the published file: remove it, and fetch again"):
+        fetching.fetch(study, tmp_path)
+
+
 def test_what_could_not_be_verified_has_no_address() -> None:
     with pytest.raises(
         ValueError, match=r"train\.txt: what `url` gives could not be verified: give the file's `sha256`"

@@ -72,6 +72,14 @@ def test_a_row_that_is_trained_otherwise_is_no_point(tmp_path: Path) -> None:
     assert data["row"].unique().tolist() == ["deep_0", "spelt_out", "marcos"]
 
 
+def test_points_are_at_the_values_that_were_trained(tmp_path: Path) -> None:
+    """A block's options come before a row's, so that these rows differ in one number there and in two elsewhere."""
+    blocks = [*ONE, ONE[0] | {"id": "text", "options": {"marcos": {"deep": 6}}}]
+    data = drawing(made(blocks=blocks, rows=[ROWS[0], row("both", deep=8, tau=2)]), tmp_path).data()
+    assert set(data["block"]) == {"text"} and set(data["option"]) == {"tau"}
+    assert data.groupby("row")["value"].unique().to_dict() == {"marcos": [1], "both": [2]}
+
+
 @pytest.mark.parametrize("blocks", [ONE, [*ONE, {"id": "text", "title": "Text", "data": {"train": "corpus"}}]])
 def test_six_panels_of_two_rows(tmp_path: Path, blocks: list[dict[str, Any]]) -> None:
     """There is one row per block. With a single block, one row has the first test set and the other the rest."""

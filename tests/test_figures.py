@@ -245,6 +245,7 @@ def test_lines_break_at_blanks_where_there_are_any() -> None:
         "11",
     ]
     assert lines[1] == [(0, "pears", False), (5, " are ", True)] and lines[2] == [(0, "left", True), (4, "?", False)]
+    assert wrapped([("a\tb", False), (" c", True)]) == [[(0, "a b", False), (3, " c", True)]], "a tab is one character"
 
 
 def test_cases_are_shown_where_a_dimension_is_active() -> None:

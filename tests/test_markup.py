@@ -17,7 +17,7 @@ def test_special_characters_are_escaped() -> None:
 def test_a_note_stands_once_under_the_first_table_that_refers_to_it() -> None:
     first, second, third = (
         Grid(f"table {number}", (Column("n"),), (("", (Line(Cell("row", mark=title), (Cell("1", mark=mark),)),)),))
-        for number, title, mark in ((1, "2", ""), (2, "2", "1"), (3, "", "1"))
+        for number, title, mark in ((1, "2", ""), (2, "2", "= 1"), (3, "", "1"))
     )
     text = markdown(Document("T", (first, second, third), legend=("a legend",), notes=("one", "two")))
     assert text.count("> one  ") == text.count("> two  ") == 1

@@ -46,6 +46,7 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         ("summation", Asked("1 2", "", 1), "0 1\n#### 0 + 1 = 1", False, False, (None,)),  # nor is -1
         ("summation", Asked("1 2", "", 1), "1 2\n#### 1 + 2 = 3", True, True, ("0",)),
         ("summation", RS, "", False, False, (None, None)),
+        ("summation", RS, RS_STEPS + f"#### {'9' * 5_000} + 16 = 30", False, False, ("5", "2")),  # no number for Python
         ("pairing", RP, RP_STEP + "#### 11 + 12 = 23", True, True, ("0,5 1,7 3,9 4,2 6,8",)),
         ("pairing", RP, RP_STEP + "#### 11 + 12 = -1", False, False, ("0,5 1,7 3,9 4,2 6,8",)),
         ("pairing", RP, RP_STEP.replace("-5", "5") + "#### 11 + 12 = 23", False, False, (None,)),  # |a - b|
@@ -77,6 +78,7 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
             (None, "1-0", ...),
         ),  # not natural
         ("parallel24", P24, "9 - 9 = 0\n9 / 0 = 0\n#### " + P24.answer, False, False, (None, None, ...)),
+        ("parallel24", P24, f"9 - 6 = {'3' * 5_000}\n" + "#### " + P24.answer, False, False, (None, ..., ...)),
         ("copy", COPY, COPY_STEPS + "#### 5 6 7 8 9", True, True, ("2",)),
         ("copy", COPY, COPY_STEPS + "1 2 3 4 5", True, False, ("1",)),
         ("copy", COPY, COPY_STEPS + "#### 0 1 2 3 4", False, False, (None,)),  # the question

@@ -30,6 +30,7 @@ MINIMAL: dict[str, Any] = {
     "training": {"epochs": 1},
     "evaluation": {"tests": ["embedded_in_domain"]},
 }
+TWO_BLOCKS = [{**MINIMAL["blocks"][0], "id": id} for id in ("equation", "other")]
 
 
 def test_the_default_studies_are_shipped() -> None:
@@ -188,17 +189,38 @@ def test_a_row_starts_from_the_one_that_it_names() -> None:
 
 
 def test_a_row_starts_from_the_one_of_its_block() -> None:
-    blocks = [{**MINIMAL["blocks"][0], "id": id} for id in ("equation", "other")]
     rows: list[dict[str, Any]] = [
         {"id": "cot", "method": "cot_sft", "blocks": ["equation"]},
         {"id": "longer", "method": "cot_sft", "blocks": ["other"], "training": {"epochs": 9}},
         {"id": "coconut", "method": "coconut"},
     ]
-    runs = parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml").runs
+    runs = parse_study({**MINIMAL, "blocks": TWO_BLOCKS, "rows": rows}, "place.yaml").runs
     assert [runs[f"{block}/coconut/s0"].starts_from for block in ("equation", "other")] == [
         "equation/cot/s0",
         "other/longer/s0",
     ]
+
+
+def test_rows_that_start_from_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"id": "a", "method": "cot_sft"}, {"id": "b", "method": "cot_sft"}]
+    monkeypatch.setattr(get_method("cot_sft"), "starts_from", lambda options: "cot_sft")
+    with pytest.raises(StudyError, match=r"a -> b -> a: rows start from each other's weights in a circle"):
+        parse_study({**MINIMAL, "rows": [rows[0] | {"starts_from": "b"}, rows[1] | {"starts_from": "a"}]}, "place.yaml")
+    with pytest.raises(StudyError, match=r"a -> a: rows start"):
+        parse_study({**MINIMAL, "rows": rows[:1]}, "place.yaml")
+
+
+def test_options_of_a_block_must_not_replace_those_that_tell_rows_apart() -> None:
+    rows = [{"id": f"tau_{tau}", "method": "marcos", "options": {"tau": tau}} for tau in (1, 2)]
+    study = {**MINIMAL, "rows": rows, "blocks": TWO_BLOCKS}
+    assert parse_study(study, "place.yaml")
+    study["blocks"] = [TWO_BLOCKS[0], TWO_BLOCKS[1] | {"options": {"marcos": {"tau": 4}}}]
+    with pytest.raises(
+        StudyError, match=r"'other': its `options` of marcos replace what tells row 'tau_2' from 'tau_1'"
+    ):
+        parse_study(study, "place.yaml")
+    rows[1]["training"] = {"epochs": 9}
+    assert parse_study(study, "place.yaml")
 
 
 def test_options_that_are_the_default_ones_make_no_other_start() -> None:
@@ -302,6 +324,11 @@ def test_schema_is_up_to_date() -> None:
             "needs answers: give a number of `validation_questions`",
         ),
         ({"training": {"epochs": float("inf")}}, "training.epochs: must be a finite number"),
+        ({"training": {"epochs": 1, "weight_decay": float("nan")}}, "weight_decay: must be a finite number"),
+        ({"training": {"epochs": 1, "betas": [0.9, 1.5]}}, "training.betas, entry 2: must be less than 1, not 1.5"),
+        ({"seeds": [2**64]}, "seeds"),
+        ({"beside": ["quick", "minimal"]}, "stand beside itself"),
+        (_row(blocks=["other"]) | {"blocks": TWO_BLOCKS}, "no row is in block 'equation': name it in the `blocks`"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),
         (_row(training={"learning_rate": "1e-3"}), "learning_rate: write 1e-3 without quotes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,16 +56,12 @@ def effects(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per setting, that without interventions first: the mean length and its relative change, and the
     shares of marked and correct answers."""
     lines = []
-    plain = frame.loc[frame["setting"] == ""]
+    usual = float(frame.loc[frame["setting"] == "", "tokens"].mean())
     for name in dict.fromkeys(["", *frame["setting"]]):
         group = frame.loc[frame["setting"] == name]
         tokens = float(group["tokens"].mean())
-        line = {
-            "setting": name,
-            "n": len(group),
-            "tokens": tokens,
-            "longer": tokens / float(plain["tokens"].mean()) - 1,
-        }
+        longer = tokens / usual - 1 if usual else math.nan  # a model may say nothing
+        line = {"setting": name, "n": len(group), "tokens": tokens, "longer": longer}
         lines.append(line | {share: float(group[share].mean()) for share in ("marked", "correct")})
     return pd.DataFrame(lines)
 

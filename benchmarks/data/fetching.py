@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def fetch(study: Study, folder: Path | None) -> list[Path]:
     """Download what a study needs and nothing else gives into ``folder`` (default: the one that :data:`DATA_VARIABLE`
     names), and return the new files. Files that are there already are left as they are. Raise :class:`DataError`, when
-    all others are there, for files that nothing is known to give, or whose download failed."""
+    all others are there, for files that nothing is known to give, whose download failed, or that are damaged."""
     place = folder or (Path(named) if (named := os.environ.get(DATA_VARIABLE)) else None)
     wanted = list(_wanted(study))
     if wanted and place is None:
@@ -38,6 +38,8 @@ def fetch(study: Study, folder: Path | None) -> list[Path]:
     for dataset, split, file in wanted:
         path = Path(place or ".") / file.path
         if path.exists():
+            if file.sha256 and sha256(path) != file.sha256:
+                failures.append(f"{path} is not the published file: remove it, and fetch again")
             continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

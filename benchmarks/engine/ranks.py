@@ -46,10 +46,6 @@ class Ranks:
         waits for it."""
         return own
 
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is set on any rank."""
-        return flag
-
     def from_first(self, value: T) -> T:
         """Return the first rank's value on every rank. It must be a small, plain Python value."""
         return value
@@ -95,9 +91,6 @@ class ProcessGroup(Ranks):
         total = own.clone() if counts else torch.zeros_like(own)
         self._group.all_reduce(total)
         return total
-
-    def any(self, flag: bool) -> bool:
-        return self.sum({"flag": float(flag)})["flag"] > 0
 
     def from_first(self, value: T) -> T:
         self.beat("news from rank 0")

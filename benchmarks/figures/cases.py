@@ -109,7 +109,8 @@ def wrapped(parts: list[tuple[str, bool]], width: int = COLUMN) -> list[list[Pie
     lines: list[list[Piece]] = []
     start = 0
     for paragraph in "".join(text for text, _ in parts).split("\n"):
-        shape = textwrap.TextWrapper(width, drop_whitespace=False, break_on_hyphens=False)
+        # Each character has its mark, so a tab must stay one character
+        shape = textwrap.TextWrapper(width, expand_tabs=False, drop_whitespace=False, break_on_hyphens=False)
         for line in shape.wrap(paragraph) or [""]:
             lines.append(_pieces(line, marks[start : start + len(line)]))
             start += len(line)

@@ -36,12 +36,10 @@ class SweepsFigure(Drawing):
 
         ``dead`` says whether R was dead at the end of a training.
         """
-        points = list(self._points())
         lines = [
             {"option": option, "value": value, "default": row is self.default, "dead": dead(line) > 0}
             | {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
-            for option, value, row in points
-            for block in self.study.blocks
+            for block, option, value, row in self._points
             for test in self.study.evaluation.tests
             if (line := self.summary.line(block.id, row.id, "default", test)) and pd.notna(line["accuracy"])
         ]
@@ -64,12 +62,18 @@ class SweepsFigure(Drawing):
             (own.training, own.backbone) == (first.training, first.backbone) for own, first in pairs
         )
 
-    def _points(self) -> Iterator[tuple[str, float, Row]]:
+    @cached_property
+    def _points(self) -> list[tuple[Block, str, float, Row]]:
+        """The blocks, each with an option, a value and the row that has it there."""
+        return [(block, *point) for block in self.study.blocks for point in self._points_of(block)]
+
+    def _points_of(self, block: Block) -> Iterator[tuple[str, float, Row]]:
         """Yield option, value and row. The first row is a point of every option in which another row differs."""
-        base = _options(self.default)
+        base = self.study.options_of(block, self.default).model_dump()
         swept: dict[str, None] = {}
         for row in self.study.rows[1:]:
-            changed = {key: value for key, value in _options(row).items() if value != base.get(key)}
+            own = self.study.options_of(block, row).model_dump()
+            changed = {key: value for key, value in own.items() if value != base.get(key)}
             if not self._trained_alike(row) or len(changed) != 1:
                 continue
             option, value = next(iter(changed.items()))
@@ -79,7 +83,7 @@ class SweepsFigure(Drawing):
         yield from ((option, base[option], self.default) for option in swept)
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
-        options = list(dict.fromkeys(option for option, _, _ in self._points() if option in set(data["option"])))
+        options = list(dict.fromkeys(option for _, option, _, _ in self._points if option in set(data["option"])))
         parts = self._parts()
         panels = grid(canvas, len(parts), len(options), (2.3, 1.9), sharex="col", sharey="row")
         for across, (block, tests) in zip(panels, parts, strict=True):
@@ -135,9 +139,5 @@ class SweepsFigure(Drawing):
             yield f"""Hollow: R was dead when training ended, so that the point shows a model without R:
             {", ".join(hollow)}."""
         drawn = set(data["row"])
-        if absent := [self.study.row_title(row) for _, _, row in self._points() if row.id not in drawn]:
+        if absent := dict.fromkeys(titles[row.id] for *_, row in self._points if row.id not in drawn):
             yield f"Not drawn, as there is no accuracy: {', '.join(absent)}."
-
-
-def _options(row: Row) -> dict[str, Any]:
-    return get_method(row.method).Options.model_validate(row.options).model_dump()

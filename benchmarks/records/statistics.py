@@ -221,6 +221,8 @@ def interval(correct: pd.DataFrame) -> tuple[float, float]:
     if np.isin(values, (0.0, 1.0)).all():
         bounds = stats.binomtest(int(values.sum()), len(values)).proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)
+    if len(values) < 2:
+        return 0.0, 1.0  # a single question says nothing about others
     result = stats.bootstrap(
         (values,),
         np.mean,

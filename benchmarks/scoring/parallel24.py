@@ -10,7 +10,8 @@ from fractions import Fraction
 
 from benchmarks.scoring.base import MARKED, Asked, Score, Scorer, integers, said
 
-EQUATION = re.compile(r"(\d+) ?([-+*/]) ?(\d+) ?= ?(\d+)")
+# Longer numbers are wrong in any case, and Python refuses to read those of thousands of digits
+EQUATION = re.compile(r"(\d{1,18}) ?([-+*/]) ?(\d{1,18}) ?= ?(\d{1,18})")
 GOAL = 24
 
 

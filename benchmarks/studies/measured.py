@@ -10,7 +10,7 @@ from benchmarks.studies.specs import Strict
 class TimingSpec(Strict):
     """Settings of the timing stage, which runs alone on the machine."""
 
-    batch_size: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=64, ge=1, description="questions that are answered together")
     repeats: int = Field(default=5, ge=1, description="timed passes over each test set")
     questions: int | None = Field(
         default=None, ge=1, description="time only this many questions, spread evenly over their lengths; default: all"

@@ -25,9 +25,9 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_t
 
 
 class Strict(BaseModel):
-    """A frozen model that refuses unknown keys."""
+    """A frozen model that refuses unknown keys, and numbers that are not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class BackboneSpec(Strict):
@@ -79,22 +79,25 @@ class DataSpec(Strict):
     limit: int | None = Field(
         default=None, ge=1, description="train on this many rows only: the first ones after the split"
     )
-    max_question_tokens: int = Field(default=256, ge=1)
+    max_question_tokens: int = Field(default=256, ge=1, description="rows with a longer question are left out")
 
 
 class DecodingSpec(Strict):
     """One way of decoding that is evaluated. ``seeds`` beyond the first count only if the method samples."""
 
-    tokens: Tokens = "greedy"
-    latents: Latents = "default"
+    tokens: Tokens = Field(default="greedy", description="how the answer's tokens are chosen")
+    latents: Latents = Field(
+        default="default",
+        description="whether latents are drawn, or their mean is taken; default: the method's own way",
+    )
     thoughts: Literal["own", "exchanged", "mean"] = Field(
         default="own", description="a control: whose latents a question is answered with"
     )
     temperature: float = Field(
         default=1.0, gt=0, description="of tokens that are drawn, and a factor on the deviation of latents that are"
     )
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    seeds: int = Field(default=5, ge=1)
+    top_p: float = Field(default=1.0, gt=0, le=1, description="tokens are drawn from the likeliest of this total mass")
+    seeds: int = Field(default=5, ge=1, description="answers to each question, drawn by seeds from 0 on")
     only: tuple[str, ...] | None = Field(default=None, description="methods that this decoding is for; default: all")
     options: dict[str, Any] = added_field(
         {}, description="options in the place of the run's own, of those that a method can change without training"
@@ -103,9 +106,11 @@ class DecodingSpec(Strict):
 
 class EvaluationSpec(Strict):
     tests: tuple[str, ...] = Field(min_length=1, description="names of data sets")
-    batch_size: int = Field(default=64, ge=1)
-    max_new_tokens: int = Field(default=128, ge=1)
-    decodings: dict[Identifier, DecodingSpec] = Field(default={"default": DecodingSpec()}, min_length=1)
+    batch_size: int = Field(default=64, ge=1, description="questions that are answered together")
+    max_new_tokens: int = Field(default=128, ge=1, description="tokens after which an answer is cut off")
+    decodings: dict[Identifier, DecodingSpec] = Field(
+        default={"default": DecodingSpec()}, min_length=1, description="by name; the main table shows `default`"
+    )
 
     @field_validator("decodings")
     @classmethod
@@ -148,7 +153,7 @@ class EngineSpec(Strict):
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"
     )
     gpus: int = Field(default=1, ge=1, description="ranks per node; where there is no GPU they share the CPU")
-    nodes: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1, description="machines with that many ranks each")
     zero_stage: Literal[0, 1, 2, 3] = Field(
         default=0, description="what is split between ranks: 1 optimizer states, 2 gradients too, 3 weights too"
     )
@@ -204,8 +209,8 @@ class EngineSpec(Strict):
 class Row(Strict):
     """One row of the tables: a method with options, in the blocks named."""
 
-    id: Identifier
-    method: str
+    id: Identifier = Field(description="its name in run ids and folders")
+    method: str = Field(description="one of `marcos-bench methods`, or of an installed plugin")
     title: str | None = Field(default=None, description="as the table prints it; default: the method's own title")
     indent: bool = Field(default=False, description="an ablation of the row above")
     control: bool = Field(default=False, description="a control row: shown apart, never ranked")
@@ -213,7 +218,7 @@ class Row(Strict):
     starts_from: Identifier | None = Field(
         default=None, description="row whose weights it starts from; default: the one with default options"
     )
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default={}, description="of the method (`marcos-bench methods NAME`)")
     training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
     engine: dict[str, Any] = Field(default={}, description="engine settings that differ from the study's")
     decodings: dict[Identifier, DecodingSpec] = Field(
@@ -223,8 +228,10 @@ class Row(Strict):
 
 
 class Block(Strict):
-    id: Identifier
-    title: str
+    """A part of the tables: training data, and the rows that are trained on them."""
+
+    id: Identifier = Field(description="its name in run ids and folders")
+    title: str = Field(description="as tables print it")
     data: DataSpec
     backbone: BackboneSpec | None = Field(default=None, description="default: the study's")
     tokenizer: TokenizerSpec | None = Field(default=None, description="default: the study's")

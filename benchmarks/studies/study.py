@@ -7,6 +7,7 @@ happens to be available on a machine.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cached_property
 from itertools import product
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from benchmarks.studies.consistency import require_known_names, require_rows_told_apart
 from benchmarks.studies.measured import AnalysisSpec, TimingSpec
 from benchmarks.studies.reasons import StudyError, checked, study_content
 from benchmarks.studies.rendered import Figure, Table
@@ -45,9 +47,9 @@ STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
 class Study(Strict):
     """A whole study, as its YAML file gives it."""
 
-    name: Identifier
-    title: str
-    description: str = ""
+    name: Identifier = Field(description="its folder in `results`; that of its file in workflows/config")
+    title: str = Field(description="of its tables")
+    description: str = Field(default="", description="what it is for")
     paper: str | None = Field(default=None, description="its table in benchmarks/paper/numbers.yaml: the same setting")
     deviations: tuple[str, ...] = Field(
         default=(), description="where a paper-sized study departs from the paper, and why"
@@ -71,7 +73,9 @@ class Study(Strict):
     analysis: AnalysisSpec = AnalysisSpec()
     timing: TimingSpec | None = Field(default=TimingSpec(), description="null: nothing is timed")
     engine: EngineSpec = EngineSpec()
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0,), min_length=1, description="training seeds")
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field(
+        default=(0,), min_length=1, description="training seeds"
+    )
     threads: int = Field(
         default=1, ge=1, description="CPU threads of a training or evaluation process; part of the result"
     )
@@ -90,28 +94,7 @@ class Study(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
-        if self.name in self.shares:
-            raise ValueError("a study cannot share its own runs: name another one")
-        named = {"block": [b.id for b in self.blocks], "row": [r.id for r in self.rows]}
-        named |= {"training seed": [str(seed) for seed in self.seeds], "test": [*self.evaluation.tests]}
-        for kind, ids in named.items():
-            if twice := sorted({id for id in ids if ids.count(id) > 1}):
-                raise ValueError(f"two {kind}s are the same: {', '.join(twice)}")
-        known = {block.id for block in self.blocks}
-        for row in self.rows:
-            if unknown := set(row.blocks or ()) - known:
-                raise ValueError(f"row {row.id!r} names unknown blocks {sorted(unknown)}; known: {sorted(known)}")
-            if unknown := row.decodings.keys() - self.evaluation.decodings.keys():
-                raise ValueError(f"row {row.id!r} changes decodings {sorted(unknown)}: name them in `evaluation` too")
-        methods = {row.method for row in self.rows}
-        for name, decoding in self.evaluation.decodings.items():
-            if unknown := set(decoding.only or ()) - methods:
-                raise ValueError(f"decoding {name!r} is only for {sorted(unknown)}, which no row names")
-        for block in self.blocks:
-            if unknown := set(block.tests or ()) - set(self.evaluation.tests):
-                raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
-            if unknown := block.options.keys() - methods:
-                raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
+        require_known_names(self)
         return self
 
     def block(self, id: str) -> Block:
@@ -165,10 +148,18 @@ class Study(Strict):
 
     def _chain(self, block: Block, row: Row) -> list[Row]:
         """Return the rows that a row starts from, in order, and the row itself; an empty list if it is skipped."""
-        if self.skipped(block, row):
-            return []
-        start = start_row(self, block, row)
-        return [*(self._chain(block, start) if start else ()), row]
+        return [] if self.skipped(block, row) else [*self._links(block, row)][::-1]
+
+    def _links(self, block: Block, row: Row | None) -> Iterator[Row]:
+        """Yield a row, the one that it starts from in a block, the one that this starts from, and so on."""
+        seen: list[str] = []
+        while row:
+            if row.id in seen:
+                circle = " -> ".join([*seen[seen.index(row.id) :], row.id])
+                raise InputError(f"{circle}: rows start from each other's weights in a circle; name another start")
+            seen.append(row.id)
+            yield row
+            row = start_row(self, block, row)
 
     def _spec(self, block: Block, row: Row, seed: int, start: RunSpec | None) -> RunSpec:
         """Return the specification of one run, which starts from the weights of ``start``."""
@@ -232,11 +223,10 @@ class Study(Strict):
 
     def skipped(self, block: Block, row: Row) -> str | None:
         """Return why a row has no run in a block, or None. A row that starts from a row without a run has none."""
-        if reason := get_method(row.method).skip(self.options_of(block, row), self.setting(block, row)):
-            return reason
-        start = start_row(self, block, row)
-        reason = self.skipped(block, start) if start else None
-        return f"it starts from {start.id}, which is left out: {reason}" if start and reason else None
+        for number, link in enumerate(self._links(block, row)):
+            if reason := get_method(link.method).skip(self.options_of(block, link), self.setting(block, link)):
+                return f"it starts from {link.id}, which is left out: {reason}" if number else reason
+        return None
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
         """Return a block's tests and a row's decodings, without controls of latents if the method has none."""
@@ -294,6 +284,7 @@ def parse_study(content: Any, place: str) -> Study:
     try:
         study = checked(Study, content)
         _ = study.sources  # resolves methods and their options
+        require_rows_told_apart(study)
     except InputError as error:
         raise StudyError(f"{place} is not a valid study:\n{indent(str(error), '  ')}") from error
     return study

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from benchmarks.studies.specs import Strict
 from methods.base import added_field
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class LoraSpec(Strict):
     """Low-rank adapters of the linear layers named: they, and markers, are trained in the place of all weights."""
 
-    rank: int = Field(ge=1)
-    alpha: float = Field(gt=0, allow_inf_nan=False, description="what adapters add is multiplied by alpha / rank")
+    rank: int = Field(ge=1, description="inner width of an adapter")
+    alpha: float = Field(gt=0, description="what adapters add is multiplied by alpha / rank")
     modules: tuple[str, ...] = Field(min_length=1, description="linear layers of each block, such as q_proj and v_proj")
     dropout: float = added_field(0.0, ge=0, lt=1, description="of what adapters read, in training")
 
@@ -29,21 +31,23 @@ class LoraSpec(Strict):
 class TrainingSpec(Strict):
     """How a run is optimised. The budget is epochs, or tokens of the training data (question, steps and answer)."""
 
-    epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    epochs: float | None = Field(default=None, gt=0, description="budget, or `tokens`")
+    tokens: float | None = Field(default=None, gt=0, description="budget, or `epochs`: tokens of the training data")
     batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, over all ranks")
-    learning_rate: float = Field(default=1e-4, gt=0, allow_inf_nan=False)
-    schedule: Literal["constant", "cosine"] = "constant"
+    learning_rate: float = Field(default=1e-4, gt=0, description="of AdamW, at its peak")
+    schedule: Literal["constant", "cosine"] = Field(
+        default="constant", description="of the learning rate, over each phase, after `warmup_steps`"
+    )
     final_learning_rate_share: float = Field(
         default=0.1, ge=0, le=1, description="share of the learning rate that the cosine schedule ends at"
     )
-    warmup_steps: int = Field(default=0, ge=0)
-    weight_decay: float = Field(default=0.01, ge=0)
+    warmup_steps: int = Field(default=0, ge=0, description="of each phase, in which the learning rate rises")
+    weight_decay: float = Field(default=0.01, ge=0, description="of AdamW")
     decays: Literal["all", "matrices"] = added_field(
         "all", description="the parameters that weight decay shrinks; matrices: no biases and no gains of norms"
     )
-    betas: tuple[float, float] = (0.9, 0.95)
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.95), description="of AdamW")
+    max_grad_norm: float | None = Field(default=1.0, gt=0, description="larger gradients are clipped; null: none are")
     validations: int = Field(default=5, ge=1, description="of each stage that selects its weights; others have one")
     validation_questions: int = added_field(
         0,
@@ -63,7 +67,7 @@ class TrainingSpec(Strict):
         description="train adapters beside the weights of a checkpoint, which stay as they are but for the rows of "
         "markers; default: train all",
     )
-    log_every: int = Field(default=10, ge=1)
+    log_every: int = Field(default=10, ge=1, description="steps between lines of `log.jsonl`")
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
     keep_stages: bool = added_field(
         False,

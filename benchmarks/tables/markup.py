@@ -93,7 +93,7 @@ def markdown(document: Document) -> str:
 def _markdown_notes(document: Document, grid: Grid, told: set[str]) -> str:
     """Return the notes that a grid refers to, without those in ``told``, and add the grid's marks to ``told``."""
     lines = [line for _, section in grid.sections for line in section]
-    marks = {one.mark for line in lines for one in (line.title, *line.cells)} - told
+    marks = {mark for line in lines for one in (line.title, *line.cells) for mark in one.mark.split()} - told
     told |= marks
     notes = [(str(number), note) for number, note in enumerate(document.notes, 1)]
     return "\n".join(f"<sup>{number}</sup> {_md(note)}  " for number, note in notes if number in marks)

@@ -103,7 +103,7 @@ class StepTimer:
         once = {"once_seconds": 0.0, "once_flops": 0.0}
         if stage.cached:
             data, once = self._cached(data, [chosen[i] for i in spread_over(len(chosen), FEATURED)])
-            chosen = [np.arange(len(chosen[0]))] * steps
+            chosen = [np.arange(max(map(len, chosen)))] * steps  # not the size of an epoch's smaller, last batch
         engine = build_engine(
             method, stage, spec.training, spec.engine, PlaceInPhase(before=0, steps=1), self.ranks
         )  # may split weights

@@ -130,7 +130,10 @@ def _with_units(metrics: pd.DataFrame) -> pd.DataFrame:
 
 
 def _table(frame: pd.DataFrame, formats: Sequence[str], wraps: list[int | None] | None = None) -> str:
-    return tabulate(frame, headers="keys", showindex=False, floatfmt=formats, maxcolwidths=wraps)
+    texts = [place for place, form in enumerate(formats) if not form]  # a text such as 2.50 stays as it is
+    return tabulate(
+        frame, headers="keys", showindex=False, floatfmt=formats, maxcolwidths=wraps, disable_numparse=texts
+    )
 
 
 def _label(name: str, runs: Sequence[Run]) -> str:
