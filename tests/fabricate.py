@@ -186,7 +186,8 @@ def data_record(study: Study, block: str) -> dict[str, Any]:
     places = ["corpus/train", *(f"{test}/test" for test in study.evaluation.tests)]
     overlaps = {test: {"questions": N, "shared_with_train": 20, "distinct": N} for test in study.evaluation.tests}
     digests = {place: f"{i:x}" * 64 for i, place in enumerate(places, 10)}
-    return {"block": block, "cards": cards, "digests": digests, "overlaps": overlaps}
+    tokenizer = {"trained": 512, "size": 1_402}
+    return {"block": block, "cards": cards, "digests": digests, "overlaps": overlaps, "tokenizer": tokenizer}
 
 
 def fabricate_analysis(spec: RunSpec, results: Path) -> None:

@@ -335,4 +335,4 @@ def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest
     found = row(text, "bidirectional thinking is better everywhere")
     assert found[6] == "not held" and "2 of 3" in found[7] and "equation gamma (for multiarith) marcos" in found[7]
     assert found[7].endswith("; R is dead in equation marcos_causal") and text.count("R is dead") == 1
-    assert "**Beside, other:** qwen2-tiny; tokenizer: byte-level BPE of 512" in text and "never_run" not in text
+    assert "**Beside, other:** qwen2-tiny; tokenizer: byte-level BPE of at most 512" in text and "never_run" not in text

@@ -224,7 +224,7 @@ def test_details(files: dict[str, str]) -> None:
     [
         (
             {"backbone": {"overrides": {"hidden_size": 8}}},
-            "qwen2-tiny (hidden_size 8); tokenizer: byte-level BPE of 512",
+            "qwen2-tiny (hidden_size 8); tokenizer: byte-level BPE of at most 512 tokens",
         ),
         (
             {"backbone": {"pretrained": "some/model", "revision": "12ab"}},
@@ -249,6 +249,7 @@ def test_footer(files: dict[str, str]) -> None:
     ):
         assert part in text
     assert "Alpha & Co 100% (alpha/test, bbbbbbbbbbbb): 20 of 200 questions also in the training data" in text
+    assert "a vocabulary of 1,402 tokens" in text
     assert "benchmarks/paper/numbers.yaml" in text and "For reference" not in text
 
 

@@ -149,7 +149,7 @@ def _tokenizer(spec: TokenizerSpec) -> str:
         return "one token per word of the training split"
     if spec.pretrained:
         return f"{spec.pretrained} ({spec.revision})" if spec.revision else spec.pretrained
-    return f"byte-level BPE of {spec.trained}, trained on the training split"
+    return f"byte-level BPE of at most {spec.trained:,} tokens, trained on the training split"
 
 
 def hardware(environment: dict[str, Any]) -> str:
@@ -182,7 +182,8 @@ def _distinct(texts: Any) -> list[str]:
 
 
 def _data(record: dict[str, Any]) -> Iterator[str]:
-    """Yield each data set with its digest, and for a test set its overlap with the training data."""
+    """Yield each data set with its digest, and for a test set its overlap with the training data; then the size of the
+    vocabulary."""
     known = {name: card.get("title", name) for name, card in record.get("cards", {}).items()}
     for place, digest in record.get("digests", {}).items():
         name, split = place.split("/")
@@ -190,3 +191,5 @@ def _data(record: dict[str, Any]) -> Iterator[str]:
         if shared := record.get("overlaps", {}).get(name) if split == "test" else None:
             text += f": {shared['shared_with_train']} of {shared['questions']} questions also in the training data"
         yield text
+    if size := record.get("tokenizer", {}).get("size"):
+        yield f"a vocabulary of {size:,} tokens"

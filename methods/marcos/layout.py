@@ -16,7 +16,7 @@ def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int
     """Split steps into contiguous groups of about equal size. With fewer steps than groups, the empty groups come last,
     just before the answer; without groups (K = 1), only the answer is said.
 
-    The published code instead moves a short answer to an earlier step.
+    The published code moves the answer of a short chain to an earlier step, if no line ends before its marker.
     """
     if groups and len(steps) > groups:
         bounds = [round(i * len(steps) / groups) for i in range(groups + 1)]
