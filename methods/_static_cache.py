@@ -89,6 +89,8 @@ class Buffers:
         weights = tuple(tensor.data_ptr() for tensor in (*trunk.parameters(), *trunk.buffers()))
         dtype = _arithmetic(held[0][0])
         if weights != self.weights or self.layers[0][0].dtype != dtype:  # else graphs would read freed weights
+            if held[0][0].is_cuda:
+                gc.collect()  # an earlier method, with its graphs, may wait in reference cycles
             self.weights, self.graphs = weights, {}
             self.layers = [(keys[:0, :, :0].to(dtype), values[:0, :, :0].to(dtype)) for keys, values in held]
         self.fit(len(held[0][0]), length + 1)
@@ -198,9 +200,8 @@ def free_buffers(module: nn.Module) -> None:
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Collect garbage now, and not again inside the block. If Python freed a graph of an earlier method during a
-    capture, that would invalidate the capture."""
-    gc.collect()
+    """Collect no garbage inside the block. If Python freed a graph of an earlier method during a capture, that would
+    invalidate the capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
