@@ -42,12 +42,12 @@ def require_known_names(study: Study) -> None:
 def require_rows_told_apart(study: Study) -> None:
     """Raise InputError if a block's options replace those that alone tell two rows apart: they would be one training
     under two names."""
+    alike = {"id", "title", "indent", "control", "blocks", "options"}  # what may differ in two names of one training
     for block in study.blocks:
         for one, other in combinations(study.rows_of(block), 2):
-            own = [row.model_dump(include={"method", "training", "engine", "backbone"}) for row in (one, other)]
             if (
-                own[0] == own[1]
-                and one.options != other.options
+                one.options != other.options
+                and one.model_dump(exclude=alike) == other.model_dump(exclude=alike)
                 and study.options_of(block, one) == study.options_of(block, other)
             ):
                 raise InputError(
