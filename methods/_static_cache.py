@@ -21,7 +21,7 @@ from transformers.cache_utils import StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from methods.backbone import causal_mask, positions_of
-from methods.kv_cache import DynamicKVCache, KVCache
+from methods.kv_cache import DynamicKVCache, KVCache, cache_argument
 
 POSITIONS = 128  # lengths are rounded up to its multiples: a larger one means fewer graphs, more masked positions
 
@@ -171,9 +171,9 @@ class Buffers:
                 inputs_embeds=vectors,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=Cache(layers=layers),
                 use_cache=True,
                 output_hidden_states=hidden_states,
+                **{cache_argument(type(trunk)): Cache(layers=layers)},
             )
 
     def _capture(self, trunk: Any, *inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:

@@ -3,7 +3,9 @@ none, where every pass reads everything again."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,6 +31,12 @@ class KVCache(ABC):
         """Keep only these rows."""
 
 
+@cache
+def cache_argument(trunk: type) -> str:
+    """Return the name that a class of trunks has for its cache: ``cache`` from transformers 5.24 on."""
+    return "cache" if "cache" in inspect.signature(trunk.forward).parameters else "past_key_values"
+
+
 class DynamicKVCache(KVCache):
     """A KV cache that grows by concatenation. Gradients flow through it."""
 
@@ -44,9 +52,9 @@ class DynamicKVCache(KVCache):
             inputs_embeds=vectors,
             attention_mask=_mask(real, unpadded) if count == real.shape[1] else causal_mask(real, count),
             position_ids=positions_of(real)[:, -count:],
-            past_key_values=self.cache,
             use_cache=True,
             output_hidden_states=hidden_states,
+            **{cache_argument(type(self.trunk)): self.cache},
         )
 
     def select(self, rows: Tensor) -> None:

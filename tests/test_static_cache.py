@@ -14,7 +14,7 @@ from methods._static_cache import StaticKVCache
 from methods.backbone import load_backbone
 from methods.decoding import Prefix, decode, extend, make_cache, prefill, read
 from methods.generation import CachePolicy, Decoding
-from methods.kv_cache import DynamicKVCache
+from methods.kv_cache import DynamicKVCache, cache_argument
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # graphs are captured only on a GPU
 
@@ -149,3 +149,17 @@ def test_nothing_is_collected_during_a_capture(enabled: bool) -> None:
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if was else gc.disable)()
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_transformers_get_their_cache_by_the_name_of_their_version(lm) -> None:
+    for policy in ("static", "dynamic"):
+        states(lm, policy, 2, 4, 2)
+
+    class Newer:
+        def forward(self, cache: None = None) -> None: ...
+
+    class Older:
+        def forward(self, past_key_values: None = None) -> None: ...
+
+    assert (cache_argument(Newer), cache_argument(Older)) == ("cache", "past_key_values")
