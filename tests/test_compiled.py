@@ -193,6 +193,7 @@ def test_nothing_is_left_of_an_engine_that_is_closed(
     if compiled:
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     spec, method = EngineSpec.model_validate(settings), make("cot_sft").to(pick_device())
+    linear = F.linear
     with one_rank(spec) as ranks:
         engine = build_engine(method, method.stages(Budget(1.0, 1))[0], TRAINING, spec, PlaceInPhase(0, 1), ranks)
         assert isinstance(engine, DeepSpeedEngine)
@@ -200,9 +201,11 @@ def test_nothing_is_left_of_an_engine_that_is_closed(
         engine.backward(torch.stack(list(output.losses.values())).sum(), last=True)
         engine.step(0)
         del output
+        replaced = F.linear is not linear
         left = [weakref.ref(engine.engine), weakref.ref(engine.optimizer), *map(weakref.ref, engine.trainable.values())]
         engine.close()
     assert all(reference() is None for reference in left)
+    assert replaced == (zero_stage == 3) and F.linear is linear
 
 
 def test_activations_are_kept_where_a_cache_is_read() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from benchmarks.engine.base import MOMENTS, Engine
 from benchmarks.engine.device import autocast
@@ -99,6 +100,7 @@ class DeepSpeedEngine(Engine):
                 "ZeRO 3 needs all ranks to call the same modules: set zero_stage to 2"
             )
         self._found = {module: _parts(module) for module in self.method.modules()}
+        self._linear = F.linear  # stage 3 puts another in its place, for the whole process
         self.losses = Losses(self.method, self.spec.precision)
         size = sum(parameter.numel() for parameter in self.method.parameters())
         settings = deepspeed_settings(self.spec, self.training, self.ranks.world, size)
@@ -209,6 +211,7 @@ class DeepSpeedEngine(Engine):
             with self._gathered([parameter], enabled=hasattr(parameter, "ds_id")):
                 whole[id(parameter)] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
         self.engine.destroy()
+        F.linear = self._linear
         for module in self.method.modules():
             own = dict(module._parameters.items())
             module._parameters = {name: None if p is None else whole[id(p)] for name, p in own.items()}
