@@ -14,6 +14,18 @@ from benchmarks.studies.study import Study, parse_study
 from benchmarks.training import loop, steps
 from methods.registry import get_method
 
+# A study of one run that nothing is missing in, as its file would have it
+MINIMAL: dict[str, Any] = {
+    "name": "minimal",
+    "title": "Minimal",
+    "tokenizer": {"trained": 512},
+    "blocks": [{"id": "equation", "title": "Equation", "data": {"train": "embedded"}}],
+    "rows": [{"id": "cot", "method": "cot_sft"}],
+    "training": {"epochs": 1},
+    "evaluation": {"tests": ["embedded_in_domain"]},
+}
+TWO_BLOCKS = [{**MINIMAL["blocks"][0], "id": id} for id in ("equation", "other")]
+
 MARCOS = dict(get_method("marcos").tested_options)
 
 # Rows of most methods; tests compare their plans with counted numbers
