@@ -80,6 +80,28 @@ def test_steps_warm_up_as_they_are_timed(
     assert 0 < counted <= warmup and noted == [True] * counted + [False] * (warmup + steps)
 
 
+def test_a_stage_on_cached_features_is_timed_on_full_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is left over at an epoch's end may be the one with the shortest rows."""
+    study = small_study([{"id": "marcos", "method": "marcos", "options": MARCOS}])
+    (spec,) = study.runs.values()
+    prepare(study, study.blocks[0], tmp_path)
+    paths, batches, take = Paths(tmp_path, spec), step_timing.StepTimer._batches, step_timing.take
+    sizes = set[int]()
+
+    def left_over_first(self: step_timing.StepTimer, steps: int) -> list[Any]:
+        first, *others = batches(self, steps)
+        return [first[:1], *others][:steps]
+
+    def noted(engine: Any, data: Any, chosen: list[Any]) -> Any:
+        sizes.update(map(len, chosen) if data.features is not None else ())
+        return take(engine, data, chosen)
+
+    monkeypatch.setattr(step_timing.StepTimer, "_batches", left_over_first)
+    monkeypatch.setattr(step_timing, "take", noted)
+    step_timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
+    assert sizes == {spec.training.batch_size}
+
+
 def test_layers_are_compiled_though_flops_are_counted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer that is first called while a dispatch mode watches each operation would never be compiled."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
