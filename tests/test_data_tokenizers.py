@@ -31,7 +31,7 @@ from benchmarks.data.tokenizers import (
     question_text,
     word_level,
 )
-from benchmarks.plan.lengths import lengths_of
+from benchmarks.plan.flops import lengths_of
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths

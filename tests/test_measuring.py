@@ -17,8 +17,8 @@ from benchmarks.data import prepare
 from benchmarks.engine import autocast
 from benchmarks.evaluation.casting import temporarily_prepared
 from benchmarks.files import read_json, write_json
+from benchmarks.plan.flops import rows_by_card
 from benchmarks.plan.hardware import gpu_of
-from benchmarks.plan.lengths import rows_by_card
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec
 from benchmarks.studies.study import StudyError, load_study

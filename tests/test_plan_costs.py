@@ -19,14 +19,12 @@ from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import PlaceInPhase, Ranks
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.files import read_json
-from benchmarks.plan import costs, refusals
-from benchmarks.plan.costs import plan, plan_run
-from benchmarks.plan.counting import example
+from benchmarks.plan import costs, report
+from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run
+from benchmarks.plan.flops import example, expected_lengths, lengths_of, total_length
 from benchmarks.plan.hardware import GPU, GPUS
-from benchmarks.plan.lengths import expected_lengths, lengths_of, total_length
 from benchmarks.plan.memory import Memory
-from benchmarks.plan.run_plan import LAUNCH, USABLE, RunPlan
-from benchmarks.plan.text import render
+from benchmarks.plan.report import render
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study, load_study
@@ -262,7 +260,7 @@ def test_a_plan_downloads_nothing(
 
 def with_free_disk(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
     """Pretend that ``size`` bytes are free on every disk."""
-    monkeypatch.setattr(refusals.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    monkeypatch.setattr(report.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
 
 
 def planned(*arguments: str) -> tuple[int, str]:
@@ -367,9 +365,9 @@ def test_too_little_disk_is_refused_with_the_fix(
     made = plan(*prepared)
     needed = max(one.disk - one.left for one in made) + sum(one.left for one in made)
     with_free_disk(monkeypatch, needed)
-    assert refusals.refusals(made, GPUS["H200"], tmp_path / "new" / "results") == []
+    assert report.feasibility_errors(made, GPUS["H200"], tmp_path / "new" / "results") == []
     with_free_disk(monkeypatch, needed - 1)
-    (refusal,) = refusals.refusals(made, GPUS["H200"], tmp_path / "new" / "results")
+    (refusal,) = report.feasibility_errors(made, GPUS["H200"], tmp_path / "new" / "results")
     for free, warned in ((needed, True), (sum(one.disk for one in made), False)):
         with_free_disk(monkeypatch, free)  # six runs, which the eight GPUs train at a time
         text = render(prepared[0], made, GPUS["H200"], 0.4, tmp_path)

@@ -18,8 +18,8 @@ from benchmarks.engine import Ranks
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.models import build_method
 from benchmarks.plan.costs import MEMORY_ERROR, plan
-from benchmarks.plan.counting import Dimensions, example, sized_method
-from benchmarks.plan.keeping import AsksForNumbers, kept_by, kept_bytes
+from benchmarks.plan.flops import Dimensions, example, small_method
+from benchmarks.plan.memory import NeedsValues, activation_bytes, saved_by_forward
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.trained import LoraSpec
@@ -57,16 +57,17 @@ def test_layers_that_run_again_keep_their_inputs_alone() -> None:
     """With values, only the layers' inputs are kept, plus what one layer keeps without checkpointing."""
     again = {"activation_checkpointing": True}
     for spec in small_study([row for row in PLANNED if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
-        stage = sized_method(spec, SIZE).stages(BUDGET)[0]
+        stage = small_method(spec, SIZE).stages(BUDGET)[0]
         plain, deeper = (
-            kept_by(sized_method(spec, replace(SIZE, layers=layers)), stage, EXAMPLES, "float32") for layers in (6, 7)
+            saved_by_forward(small_method(spec, replace(SIZE, layers=layers)), stage, EXAMPLES, "float32")
+            for layers in (6, 7)
         )
-        checkpointed = sized_method(spec, SIZE).train()
+        checkpointed = small_method(spec, SIZE).train()
         checkpoint_activations(checkpointed)
-        inputs = kept_by(checkpointed, stage, EXAMPLES, "float32")
+        inputs = saved_by_forward(checkpointed, stage, EXAMPLES, "float32")
         assert inputs.activations < 0.6 * plain.activations
         layer = deeper.deepened(plain, -1)
-        assert kept_bytes(spec, stage, EXAMPLES, SIZE, "float32") == inputs.deepened(layer, 1), spec.id
+        assert activation_bytes(spec, stage, EXAMPLES, SIZE, "float32") == inputs.deepened(layer, 1), spec.id
 
 
 def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
@@ -82,10 +83,10 @@ def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
 def test_what_is_kept_needs_no_numbers_and_few_layers(precision: str, backbone: str, modules: tuple[str, ...]) -> None:
     for plain in small_study(PLANNED, backbone={"name": backbone}).runs.values():
         spec = by_adapters(plain, *modules) if modules else plain
-        method = sized_method(spec, SIZE)
+        method = small_method(spec, SIZE)
         for stage in (stage for stage in method.stages(BUDGET) if not stage.cached):
-            kept = kept_by(method, stage, EXAMPLES, precision)
-            counted = kept_bytes(spec, stage, EXAMPLES, SIZE, precision)
+            kept = saved_by_forward(method, stage, EXAMPLES, precision)
+            counted = activation_bytes(spec, stage, EXAMPLES, SIZE, precision)
             assert counted == pytest.approx(kept, rel=1e-3), (spec.id, stage.name)
             assert kept.activations and (kept.copies > 0) == (precision == "bfloat16")
 
@@ -93,8 +94,8 @@ def test_what_is_kept_needs_no_numbers_and_few_layers(precision: str, backbone: 
 def test_weights_that_are_not_trained_keep_less_and_are_copied_for_each_pass() -> None:
     """Their layers' inputs are not kept. Of a weight that is trained, autocast keeps one copy for all of a step."""
     plain = small_study([{"id": "codi", "method": "codi", "options": {"num_latents": 6}}]).runs["equation/codi/s0"]
-    both = [sized_method(spec, SIZE) for spec in (plain, by_adapters(plain, "q_proj"))]
-    whole, frozen = (kept_by(method, method.stages(BUDGET)[0], EXAMPLES, "bfloat16") for method in both)
+    both = [small_method(spec, SIZE) for spec in (plain, by_adapters(plain, "q_proj"))]
+    whole, frozen = (saved_by_forward(method, method.stages(BUDGET)[0], EXAMPLES, "bfloat16") for method in both)
     assert frozen.activations < whole.activations
     assert 6 < frozen.copies / whole.copies < 9  # passes; the head and the projection have fewer
 
@@ -103,22 +104,22 @@ def test_weights_that_are_not_trained_keep_less_and_are_copied_for_each_pass() -
 def test_every_method_can_be_planned(name: str) -> None:
     rows = [{"id": name, "method": name, "options": dict(get_method(name).tested_options)}]
     spec = small_study(rows).runs[f"equation/{name}/s0"]
-    assert kept_bytes(spec, sized_method(spec).stages(BUDGET)[0], EXAMPLES, SIZE, "bfloat16").copies > 0
+    assert activation_bytes(spec, small_method(spec).stages(BUDGET)[0], EXAMPLES, SIZE, "bfloat16").copies > 0
 
 
 def test_a_forward_pass_that_asks_for_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = next(iter(small_study(PLANNED).runs.values()))
-    method = sized_method(spec)
+    method = small_method(spec)
     monkeypatch.setattr(type(method), "forward", lambda method, *_: next(method.parameters()).sum().item())
-    with pytest.raises(AsksForNumbers, match=r"^cot_sft cannot be planned: .*; find it out in `collate`"):
-        kept_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE, "float32")
+    with pytest.raises(NeedsValues, match=r"^cot_sft cannot be planned: .*; find it out in `collate`"):
+        activation_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE, "float32")
 
 
 def test_what_was_counted_is_let_go() -> None:
     """Plans count dozens of methods in one process."""
     spec = next(iter(small_study(PLANNED).runs.values()))
-    method = sized_method(spec)
-    kept_by(method, method.stages(BUDGET)[0], EXAMPLES, "float32")
+    method = small_method(spec)
+    saved_by_forward(method, method.stages(BUDGET)[0], EXAMPLES, "float32")
     weights = [weakref.ref(parameter) for parameter in method.parameters()]
     del method
     gc.collect()

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.plan.costs import USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import Memory
-from benchmarks.plan.run_plan import USABLE, RunPlan
 from benchmarks.studies.specs import EngineSpec
 from small import PLANNED, small_study
 

@@ -17,7 +17,7 @@ from benchmarks.data import Corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast, build_engine
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.weights import whole_weights
-from benchmarks.plan.lengths import total_length
+from benchmarks.plan.flops import total_length
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study

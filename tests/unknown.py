@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from benchmarks.plan.keeping import without_numbers
+from benchmarks.plan.memory import shapes_only
 from methods.base import Batch, Context, Method
 
 
@@ -21,7 +21,7 @@ def step_without_numbers(method: Method, batch: Batch, context: Context) -> None
     own = {**dict(method.named_buffers()), **method.state_dict(keep_vars=True)}
     weights: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in own.items()}
     with mode:
-        unknown = without_numbers(batch, mode)
+        unknown = shapes_only(batch, mode)
         if context.stage.cached:
             inside = {f"method.{name}": tensor for name, tensor in weights.items()}
             with torch.no_grad():

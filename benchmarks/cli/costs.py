@@ -36,14 +36,14 @@ def plan(
     loaded = load_study(study)
     import torch
 
-    from benchmarks.plan import costs, refusals, text
+    from benchmarks.plan import costs, report
 
     torch.set_num_threads(1)  # the models that are counted are small: threads would wait for each other
     device = get_gpu(gpu)
     with _quiet_transformers():
         plans = costs.plan(loaded, results)
-    typer.echo(text.render(loaded, plans, device, utilisation, results))
-    refused = refusals.refusals(plans, device, results)
+    typer.echo(report.render(loaded, plans, device, utilisation, results))
+    refused = report.feasibility_errors(plans, device, results)
     for refusal in refused:
         typer.echo(refusal, err=True)
     raise typer.Exit(bool(refused))

@@ -30,7 +30,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.launch import free_port
 from benchmarks.models import build_method
 from benchmarks.out_of_memory import memory_for_training
-from benchmarks.plan.lengths import rows_by_card
+from benchmarks.plan.flops import rows_by_card
 from benchmarks.progress import Progress
 from benchmarks.sampling import spread_over
 from benchmarks.studies.measured import TimingSpec
