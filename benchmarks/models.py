@@ -18,9 +18,9 @@ from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
+from methods.context_length import context_limit
 from methods.errors import InputError
 from methods.registry import build
-from methods.room import room
 
 UNTRAINED = "train this run first (marcos-bench train)"
 SPEC, TOKENIZER, CONFIG = "spec.json", "tokenizer", "backbone"  # in a `model` folder, beside the final weights
@@ -31,7 +31,7 @@ def build_method(spec: RunSpec, data: Path) -> Method:
     """Return the run's method with freshly initialised weights, in training mode.
     ``data``: the folder with its prepared data. Raise InputError if they are longer than a checkpoint can read."""
     if spec.backbone.pretrained:
-        _require_room(spec, data)
+        _require_context(spec, data)
     setup = _setup(spec, data, spec.training.dropout)
     return build(spec.method, spec.options, setup, spec.seed).train()  # pretrained parts load in eval mode
 
@@ -41,11 +41,11 @@ def _setup(spec: RunSpec, data: Path, dropout: float = 0.0) -> Setup:
     return Setup(load_backbone(vocab_size=words.size, dropout=dropout, **spec.backbone.model_dump()), words)
 
 
-def _require_room(spec: RunSpec, data: Path) -> None:
+def _require_context(spec: RunSpec, data: Path) -> None:
     """Raise InputError before anything is trained if the longest example, or the longest question with the longest
     answer, is longer than the backbone's sequences may be. Markers, line ends and thoughts are allowed for by
     :data:`SPARE` positions."""
-    most = room(_setup(spec, data).backbone.config)
+    most = context_limit(_setup(spec, data).backbone.config)
     if most is None:
         return
     longest = {split: int(open_corpus(data, split).lengths.max()) for split in ("train", "validation")}

@@ -16,9 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from methods.errors import InputError
-from methods.nearest import suggestion
-from methods.published import published_config, reading, require_all, require_faithful, say_what_is_cleared
+from methods.errors import InputError, suggestion
+from methods.pretrained import (
+    check_logits_match,
+    checkpoint_errors,
+    published_config,
+    require_no_missing_weights,
+    warn_of_dropout,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -127,7 +132,7 @@ class Backbone:
 
         model = self._build(AutoModelForCausalLM, pretrained=True)
         if self.checkpoint:
-            require_faithful(model, self.checkpoint)
+            check_logits_match(model, self.checkpoint)
         if extra_tokens:
             model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
         model.marker_rows = extra_tokens
@@ -145,8 +150,8 @@ class Backbone:
     def _build(self, factory: Any, pretrained: bool) -> Any:
         settings: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": _attention()}
         if self.checkpoint and pretrained:
-            say_what_is_cleared(self.checkpoint, self.cleared)
-            with reading(self.checkpoint):
+            warn_of_dropout(self.checkpoint, self.cleared)
+            with checkpoint_errors(self.checkpoint):
                 model, found = factory.from_pretrained(
                     self.checkpoint,
                     config=deepcopy(self.config),
@@ -154,7 +159,7 @@ class Backbone:
                     output_loading_info=True,
                     **settings,
                 )
-            require_all(found["missing_keys"], self.checkpoint)
+            require_no_missing_weights(found["missing_keys"], self.checkpoint)
         else:  # a copy: adding rows for markers changes a model's config
             model = factory.from_config(deepcopy(self.config), **settings)
         model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
@@ -265,7 +270,7 @@ def label_loss(
     """Return the sum of the (weighted) cross entropy over the labels that carry a loss. Logits are computed only there.
 
     ``hidden`` (B, L, d) predicts ``labels`` (B, L) at the same places, so the caller has to shift the labels.
-    ``labelled`` (2, N) is what :func:`methods.collating.labelled` returned for the labels, on the CPU.
+    ``labelled`` (2, N) is what :func:`methods.collate.label_indices` returned for the labels, on the CPU.
     """
     at = labelled.unbind()
     logits = head(hidden[at]).float()

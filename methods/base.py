@@ -144,7 +144,7 @@ class Batch:
     tensors: dict[str, Tensor]
     denominators: dict[str, float]
     tokens: int
-    keys: Tensor | None = None  # (B,) int64, one per example, for random draws (methods.draws)
+    keys: Tensor | None = None  # (B,) int64, one per example, for random draws (methods.random_keys)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -245,7 +245,7 @@ class Method(nn.Module, ABC):
 
         A GPU runs asynchronously: the host queues work ahead of time, but has to wait whenever it needs values of a
         tensor (``.item()``, ``.any()`` in an ``if``, indices from a mask). So compute everything that shapes or
-        branches depend on in :meth:`collate`; see :mod:`methods.collating`.
+        branches depend on in :meth:`collate`; see :mod:`methods.collate`.
         """
 
     def naive_forward(self, batch: Batch, context: Context) -> Output | None:

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, copy_weights
-from methods.collating import IGNORE, labelled, pad, padding
+from methods.collate import IGNORE, label_indices, masks_of_padding, pad
 from methods.cot_sft import prompt, target
 from methods.decoding import Prefix, batch_prompts, blank, decode, read, swap_latents
-from methods.draws import key, uniform
 from methods.generation import Decoding, Generation, Length
+from methods.random_keys import key, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,11 +173,11 @@ class Coconut(Method):
         prompt_ids, real = pad(prompts, self.vocabulary.eos, side="left")
         text, written = pad(texts, self.vocabulary.eos)
         labels = text.masked_fill(~written, IGNORE)[:, 1:]
-        at = labelled(labels)
+        at = label_indices(labels)
         return Batch(
             {
                 "prompt": prompt_ids,
-                **padding(real=real),
+                **masks_of_padding(real=real),
                 "thinking": self._thinking(prompt_ids),
                 "text": text[:, :-1],
                 "labels": labels,

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collating import continued, labelled, pad, padding
+from methods.collate import build_inputs_and_labels, label_indices, masks_of_padding, pad
 from methods.cot_sft import lines, prompt
 from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents
 from methods.generation import Decoding, Generation, Length
@@ -83,18 +83,18 @@ class CODI(Method):
         eos = self.vocabulary.eos
         asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
         answers = [[*self.phrase, *e.answer, eos] for e in examples]
-        said, said_labels, said_tokens = continued([[self.end]] * len(examples), answers, eos)
+        said, said_labels, said_tokens = build_inputs_and_labels([[self.end]] * len(examples), answers, eos)
         prompts = [prompt(e.question, self.vocabulary) for e in examples]
         chains = [self._chain(e) for e in examples]
-        taught, taught_labels, taught_tokens = continued(
+        taught, taught_labels, taught_tokens = build_inputs_and_labels(
             prompts, [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)], eos
         )
         last = [len(p) + len(chain) + len(self.phrase) - 1 for p, chain in zip(prompts, chains, strict=True)]
-        said_labelled, taught_labelled = labelled(said_labels), labelled(taught_labels)
+        said_labelled, taught_labelled = label_indices(said_labels), label_indices(taught_labels)
         return Batch(
             {
                 "asked": asked,
-                **padding(asked_real=asked_real),
+                **masks_of_padding(asked_real=asked_real),
                 "said": said,
                 "taught": taught,
                 "distilled": torch.tensor(last),

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collating import IGNORE, labelled, pad
+from methods.collate import IGNORE, label_indices, pad
 from methods.cot_sft import lines, prompt, target
 from methods.decoding import Prefix, batch_prompts, choose, decode, extend, forced, prefill, swap_latents
-from methods.draws import generator, key, normal, question_keys, uniform
 from methods.generation import Decoding, Generation, Length
+from methods.random_keys import generator, key, normal, question_keys, uniform
 
 SEPARATOR_LIKE = "###"  # the published separator, one token in large vocabularies; here it is an added token
 DIVISOR_OFFSET = 1e-5  # added to the divisor of a block's sum, as published
@@ -139,7 +139,7 @@ class CoLaR(Method):
                 "place": place,
                 "share": self._share(counts.gather(1, place), merged, factor) * real,
                 "labels": labels,
-                "labelled": labelled(labels),
+                "labelled": label_indices(labels),
                 "thinks": thinks.nonzero().T.contiguous(),
             },
             {"cross_entropy": float(said.sum()), "latent": float(thinks.sum())},

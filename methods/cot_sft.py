@@ -9,7 +9,7 @@ from pydantic import Field
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, Vocabulary
-from methods.collating import continued, labelled
+from methods.collate import build_inputs_and_labels, label_indices
 from methods.decoding import batch_prompts, decode, prefill
 from methods.generation import Decoding, Generation, Length
 
@@ -45,8 +45,8 @@ class CoTSFT(Method):
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         prompts = [prompt(example.question, self.vocabulary) for example in examples]
         targets = self.targets(examples, context)
-        ids, labels, tokens = continued(prompts, targets, self.vocabulary.eos)
-        tensors = {"ids": ids, "labels": labels, "labelled": labelled(labels)}
+        ids, labels, tokens = build_inputs_and_labels(prompts, targets, self.vocabulary.eos)
+        tensors = {"ids": ids, "labels": labels, "labelled": label_indices(labels)}
         return Batch(tensors, {"cross_entropy": float(sum(map(len, targets)))}, tokens)
 
     def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from methods.collating import pad
-from methods.draws import question_keys, uniform
+from methods.collate import pad
 from methods.errors import InputError
 from methods.generation import CachePolicy, Cost, Decoding
 from methods.kv_cache import DynamicKVCache, KVCache, NoCache
+from methods.random_keys import question_keys, uniform
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

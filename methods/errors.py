@@ -1,6 +1,9 @@
-"""The error that a user can fix."""
+"""The error that a user can fix, and suggestions for misspelled names."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class InputError(ValueError):
@@ -10,3 +13,9 @@ class InputError(ValueError):
     Validators of pydantic models raise plain ``ValueError``, as pydantic requires; `benchmarks.studies.reasons` words
     the resulting messages.
     """
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message: the nearest of the ``known`` names, or nothing if none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from methods.base import Budget, Context, Example, MethodOptions, Stage, added_field
 from methods.cot_sft import CoTSFT, target
-from methods.draws import key, uniform
 from methods.errors import InputError
 from methods.generation import Length
+from methods.random_keys import key, uniform
 
 PUBLISHED_CUTOFF = 39  # in tokens of GPT-2 or Mistral, on GSM8K's equations
 

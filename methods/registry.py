@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from methods.base import Method, Setup
-from methods.errors import InputError
-from methods.nearest import suggestion
+from methods.errors import InputError, suggestion
 from methods.sources import builds_on, source_digest
 
 ENTRY_POINT_GROUP = "marcos_bench.methods"

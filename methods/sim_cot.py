@@ -15,7 +15,7 @@ from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, copy_weights
 from methods.coconut import Coconut, CoconutOptions
 from methods.codi import CODI, CODIOptions
-from methods.collating import IGNORE, labelled, pad
+from methods.collate import IGNORE, label_indices, pad
 from methods.generation import Decoding, Generation, Length
 
 
@@ -93,7 +93,7 @@ class SimCoT(Method):
         tensors = {
             "explained": ids[:, :-1],
             "explained_labels": labels,
-            "explained_labelled": labelled(labels),
+            "explained_labelled": label_indices(labels),
             "weights": torch.tensor([weight for _, weight, _ in said])[:, None].expand_as(ids),
             "latents": groups * self.group + torch.arange(self.group),
         }

@@ -11,7 +11,7 @@ from torch import Tensor
 from golden import close
 from methods.base import Budget, Example
 from methods.coconut import Coconut, CoconutOptions
-from methods.collating import IGNORE
+from methods.collate import IGNORE
 from methods.generation import Decoding
 from tiny import EOS, context, examples, ids, make, passes, questions, text
 
@@ -59,7 +59,7 @@ def test_worked_examples_of_the_controls() -> None:
     assert paused == "9 of 12 go, then 2 more\n[begin][latent][latent][end]||<<3-2=1>>\n#### 1$"
 
 
-def test_published_schedule_on_gsm8k() -> None:
+def test_pretrained_schedule_on_gsm8k() -> None:
     stages = coconut().stages(Budget(22, 100))
     assert [stage.epochs for stage in stages] == pytest.approx([3, 3, 3, 13])
     assert [stage.settings["stage"] for stage in stages] == [1, 2, 3, 4]

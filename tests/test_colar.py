@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
-from methods.collating import IGNORE
+from methods.collate import IGNORE
 from methods.cot_sft import CoTSFT, CoTSFTOptions
-from methods.draws import key
 from methods.generation import Decoding, Length
+from methods.random_keys import key
 from methods.registry import build
 
 CONTEXT = Context(Stage("compression", 1.0), epoch=0, step=0, seed=0)

@@ -225,7 +225,7 @@ def test_no_draw_is_from_a_global_generator(method: Method) -> None:
         with torch.no_grad():
             method(collated(method, context), context)
     say(method, questions(), tokens="sample", latents="sample")
-    assert states() == before, "draw from `methods.draws`"
+    assert states() == before, "draw from `methods.random_keys`"
 
 
 def test_tokens_are_counted_right(method: Method) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from methods.backbone import CONFIGURATIONS, causal_mask, label_loss, load_backbone
-from methods.collating import IGNORE, labelled
+from methods.collate import IGNORE, label_indices
 from methods.decoding import batch_prompts, choose, decode, end_where, from_nucleus, prefill
-from methods.draws import key, normal, question_keys, uniform
 from methods.generation import Decoding
+from methods.random_keys import key, normal, question_keys, uniform
 
 EOS = 0
 
@@ -139,7 +139,7 @@ def test_the_loss_at_labels_is_to_the_bit_that_of_masked_positions(weighted: boo
     found = []
     for loss in (
         masked,
-        lambda hidden: label_loss(head, hidden, labels, labelled(labels), weights if weighted else None),
+        lambda hidden: label_loss(head, hidden, labels, label_indices(labels), weights if weighted else None),
     ):
         hidden = torch.randn(5, 7, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
         value = loss(hidden)

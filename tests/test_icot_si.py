@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from golden import close
 from methods.base import Budget, Context, Example
-from methods.collating import IGNORE
+from methods.collate import IGNORE
 from methods.cot_sft import CoTSFT
 from methods.generation import Decoding
 from methods.icot_si import PUBLISHED_CUTOFF, ICoTSI, ICoTSIOptions
@@ -91,7 +91,7 @@ def test_offsets_differ_between_epochs_and_are_the_same_in_any_batch() -> None:
 # -- curriculum
 
 
-def test_published_schedule() -> None:
+def test_pretrained_schedule() -> None:
     stages = icot({"tokens_per_epoch": 8, "cutoff": 39}).stages(Budget(20, 800))
     assert [stage.settings["removed"] for stage in stages] == [*range(39), math.inf]
     assert [stage.epochs for stage in stages] == pytest.approx([1 / 8] * 39 + [20 - 39 / 8])

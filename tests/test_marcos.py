@@ -13,13 +13,13 @@ from torch.distributions import Normal, kl_divergence
 
 from methods.backbone import load_backbone
 from methods.base import DEAD_R, Batch, Budget, Context, Example, Setup, Stage, Vocabulary
-from methods.collating import IGNORE
-from methods.draws import key
+from methods.collate import IGNORE
 from methods.generation import Decoding
 from methods.marcos.layout import group, targets
 from methods.marcos.method import MarCos
 from methods.marcos.options import MarCosOptions, SparsityOptions
 from methods.marcos.randomness import SparsityController, gaussian_kl, upstream_nll
+from methods.random_keys import key
 from methods.registry import build
 
 VOCABULARY = Vocabulary(60, 1, lambda text: [2 + ord(letter) % 30 for letter in text])

@@ -10,13 +10,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from methods.collating import IGNORE, labelled
-from methods.draws import question_keys
+from methods.collate import IGNORE, label_indices
 from methods.generation import Decoding, Length
 from methods.marcos import speaking
 from methods.marcos.layout import targets
 from methods.marcos.options import MarCosOptions
 from methods.marcos.speaking import at_once_loss, decode_at_once, revealed, speak_at_once
+from methods.random_keys import question_keys
 from test_marcos import CONTEXT, EXAMPLES, VOCABULARY, make
 from tiny import passes
 
@@ -86,10 +86,10 @@ def test_loss_of_a_row_keeps_its_size_whatever_is_hidden() -> None:
     lm = make(speaking="one_shot").speaking
     torch.nn.init.zeros_(lm.get_input_embeddings().weight)  # all logits are equal
     labels = torch.tensor([[5, 6, 7, EOS, IGNORE]])
-    whole = at_once_loss(lm, thoughts(1), labels, labelled(labels), EOS)
+    whole = at_once_loss(lm, thoughts(1), labels, label_indices(labels), EOS)
     for step in range(5):
         known, weights = revealed(labels, torch.tensor([11]), steps=1, step=step)
-        hidden = labelled(labels.masked_fill(known, IGNORE))
+        hidden = label_indices(labels.masked_fill(known, IGNORE))
         torch.testing.assert_close(at_once_loss(lm, thoughts(1), labels, hidden, EOS, known, weights), whole)
 
 

@@ -12,7 +12,7 @@ from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
 from methods.base import Batch, Context, Setup, Stage, Vocabulary
 from methods.coconut import Coconut, CoconutOptions
-from methods.collating import IGNORE, labelled, pad
+from methods.collate import IGNORE, label_indices, pad
 from methods.generation import Decoding
 
 CASES = cases("coconut")
@@ -48,7 +48,7 @@ class Golden:
         prompts, real = pad([row[:end] for row, end in zip(ids, ends, strict=True)], self.eos, side="left")
         text, _ = pad([row[end:] for row, end in zip(ids, ends, strict=True)], self.eos)
         wanted, _ = pad([[*row[end + 1 :], IGNORE] for row, end in zip(labels, ends, strict=True)], IGNORE)
-        at, thinking = labelled(wanted), self.model._thinking(prompts)
+        at, thinking = label_indices(wanted), self.model._thinking(prompts)
         tensors = {
             "prompt": prompts,
             "real": real,

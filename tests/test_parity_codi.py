@@ -11,7 +11,7 @@ from golden import GOLDEN_VARIABLE, backbone_config, cases, close, load_case
 from methods.backbone import Backbone
 from methods.base import Context, Example, Setup, Stage, Vocabulary
 from methods.codi import ANSWER_PHRASE, CODI, MARKERS, CODIOptions
-from methods.collating import IGNORE, pad
+from methods.collate import IGNORE, pad
 from methods.decoding import prefill, read
 from methods.generation import Decoding
 

@@ -12,7 +12,7 @@ from golden import GOLDEN_VARIABLE, backbone_config, cases, close, load_case
 from methods.backbone import Backbone
 from methods.base import Batch, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions
-from methods.collating import IGNORE
+from methods.collate import IGNORE
 
 CASES = cases("colar")
 OURS = {  # published prefix -> ours

@@ -10,7 +10,7 @@ import torch
 from golden import backbone_config, cases, close, load_case
 from methods.backbone import Backbone
 from methods.base import Batch, Budget, Context, Setup, Stage, Vocabulary
-from methods.collating import IGNORE, labelled
+from methods.collate import IGNORE, label_indices
 from methods.decoding import decode, prefill
 from methods.generation import Decoding
 from methods.marcos.method import MarCos
@@ -77,7 +77,7 @@ class Golden:
                 "lengths": lengths,
                 "active": active,
                 "labels": labels,
-                "labelled": labelled(labels),
+                "labelled": label_indices(labels),
             },
             {"reconstruction": 1.0, "sparsity": 1.0},
             tokens=0,

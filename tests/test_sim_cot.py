@@ -14,7 +14,7 @@ from golden import close
 from methods.base import Batch, Budget, Example
 from methods.coconut import CoconutOptions
 from methods.codi import CODIOptions
-from methods.collating import IGNORE
+from methods.collate import IGNORE
 from methods.generation import Decoding
 from methods.sim_cot import SimCoT, SimCoTCoconut, SimCoTCoconutOptions, SimCoTCODI, SimCoTCODIOptions, merge
 from tiny import EOS, context, examples, make, passes, questions, text

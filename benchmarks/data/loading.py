@@ -18,7 +18,7 @@ from benchmarks.data.records import (
 from benchmarks.data.sets import DATASETS
 from benchmarks.data.sources import DataSet, Generated
 from benchmarks.studies.specs import Form
-from methods.nearest import suggestion
+from methods.errors import suggestion
 
 STEPS = {"equation": equations, "text": sentences, "lines": lines}
 

@@ -20,8 +20,8 @@ from benchmarks.studies.micro_batches import cuts, parts_of
 from benchmarks.studies.specs import EngineSpec
 from benchmarks.studies.trained import TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
-from methods.draws import key
 from methods.errors import InputError
+from methods.random_keys import key
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of a parameter, besides its number of updates
 

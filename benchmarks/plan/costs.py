@@ -42,7 +42,7 @@ from benchmarks.studies.study import Study
 from methods.backbone import CONFIGURATIONS, Backbone, load_backbone
 from methods.base import Example, Method, Stage
 from methods.errors import InputError
-from methods.published import require_folder
+from methods.pretrained import require_folder
 from methods.registry import get_method
 
 ROWS = 16  # rows of a batch that is counted

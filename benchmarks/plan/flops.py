@@ -85,7 +85,7 @@ ASSUMED_LONGEST: dict[str, tuple[int, list[int], int]] = {
 }
 
 
-def usual_length(text: str) -> int:
+def estimated_tokens(text: str) -> int:
     """Estimate the number of tokens of a text in published tokenizers."""
     return 1 + len(text) // 4
 
@@ -105,7 +105,7 @@ class Lengths:
     tokens: float
     vocabulary: int
     basis: str
-    count_tokens: TokenCounter = usual_length
+    count_tokens: TokenCounter = estimated_tokens
 
     @cached_property
     def by_length(self) -> list[Example]:
@@ -351,7 +351,7 @@ def watching(method: Method, passed: Passed) -> Iterator[None]:
         hook.remove()
 
 
-def small_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: TokenCounter = usual_length) -> Method:
+def small_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: TokenCounter = estimated_tokens) -> Method:
     """Build the run's method with a backbone of these dimensions and the same architecture. ``count_tokens`` counts
     those of a text."""
     return add_adapters(_plain_method(run, dimensions, count_tokens), run.training.lora, seed=0)

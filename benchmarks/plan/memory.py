@@ -29,7 +29,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from benchmarks.engine import autocast
 from benchmarks.engine.adapters import enable_gradients
 from benchmarks.engine.layers import checkpoint_activations
-from benchmarks.plan.flops import Dimensions, TokenCounter, small_method, usual_length
+from benchmarks.plan.flops import Dimensions, TokenCounter, estimated_tokens, small_method
 from benchmarks.studies.runs import RunSpec
 from methods.base import Batch, Context, Example, Method, Stage
 from methods.errors import InputError
@@ -85,7 +85,7 @@ def activation_bytes(
     examples: Sequence[Example],
     dimensions: Dimensions,
     precision: str,
-    count_tokens: TokenCounter = usual_length,
+    count_tokens: TokenCounter = estimated_tokens,
 ) -> SavedBytes:
     """Return what :func:`saved_by_forward` counts at these dimensions.
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collating import continued, labelled
+from methods.collate import build_inputs_and_labels, label_indices
 from methods.decoding import batch_prompts, decode, prefill
 from methods.generation import Decoding, Generation
 
@@ -76,9 +76,9 @@ class MyMethod(Method):
         """CHANGE: the token layout. The written steps are in `example.steps`, the current stage is `context.stage`."""
         prompts = [self._prompt(example.question) for example in examples]
         targets = [[*self.vocabulary.answer_marker, *example.answer, self.vocabulary.eos] for example in examples]
-        ids, labels, tokens = continued(prompts, targets, self.vocabulary.eos)
+        ids, labels, tokens = build_inputs_and_labels(prompts, targets, self.vocabulary.eos)
         return Batch(
-            {"ids": ids, "labels": labels, "labelled": labelled(labels)},
+            {"ids": ids, "labels": labels, "labelled": label_indices(labels)},
             {"cross_entropy": float(sum(map(len, targets)))},  # the sum of this loss is divided by this number
             tokens,  # read by `forward` in all its passes, without padding
         )

@@ -17,8 +17,7 @@ from yaml.composer import ComposerError
 
 from benchmarks.studies.specs import NAME
 from methods.base import MethodOptions
-from methods.errors import InputError
-from methods.nearest import suggestion
+from methods.errors import InputError, suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
 POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")

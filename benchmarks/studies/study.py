@@ -35,8 +35,7 @@ from benchmarks.studies.specs import (
 )
 from benchmarks.studies.starts import start_row
 from benchmarks.studies.trained import TrainingSpec
-from methods.errors import InputError
-from methods.nearest import suggestion
+from methods.errors import InputError, suggestion
 from methods.registry import get_method
 
 # The files that are being read: a study, one that it shares runs with, one that this shares runs with, and so on

@@ -8,8 +8,8 @@ from itertools import pairwise
 from torch import Tensor
 
 from methods.base import Example, Vocabulary
-from methods.draws import key
 from methods.marcos.options import MarCosOptions
+from methods.random_keys import key
 
 
 def group(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from methods import interventions
 from methods.backbone import label_loss
 from methods.base import DEAD_R, Batch, Budget, Context, Example, Length, Method, Output, Setup, Stage
-from methods.collating import IGNORE, pad
+from methods.collate import IGNORE, pad
 from methods.decoding import forced, swap_latents
-from methods.draws import key, normal, question_keys
 from methods.generation import Decoding, Generation
 from methods.marcos.layout import paths, positions, start, targets
 from methods.marcos.options import MarCosOptions
 from methods.marcos.randomness import RandomnessEncoder, RandomnessPredictor, SparsityController
 from methods.marcos.speaking import at_once_loss, decode_at_once, decode_in_turn, revealed, speak, target_tensors
 from methods.marcos.thinking import next_neurons, pool
+from methods.random_keys import key, normal, question_keys
 
 
 class MarCos(Method):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from methods.draws import normal
 from methods.marcos.options import SparsityOptions
+from methods.random_keys import normal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

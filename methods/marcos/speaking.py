@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from methods.backbone import label_loss
-from methods.collating import IGNORE, labelled
+from methods.collate import IGNORE, label_indices
 from methods.decoding import decode, end_where, prefill
-from methods.draws import key, uniform
 from methods.generation import Cost, Decoding
+from methods.random_keys import key, uniform
 
 ROWS_AT_ONCE = 16  # rows whose logits are computed at once, for all their places: 1.2 GB for 150,000 tokens
 
@@ -77,9 +77,14 @@ def target_tensors(labels: Tensor, active: Tensor, shown: tuple[Tensor, Tensor] 
     that result is included as ``known`` and ``weights`` (A, M)."""
     said = labels[active]
     if shown is None:
-        return {"labels": said, "labelled": labelled(said)}
+        return {"labels": said, "labelled": label_indices(said)}
     known, weights = (part[active] for part in shown)
-    return {"labels": said, "labelled": labelled(said.masked_fill(known, IGNORE)), "known": known, "weights": weights}
+    return {
+        "labels": said,
+        "labelled": label_indices(said.masked_fill(known, IGNORE)),
+        "known": known,
+        "weights": weights,
+    }
 
 
 def at_once_loss(

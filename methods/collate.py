@@ -1,4 +1,4 @@
-"""Helpers for :meth:`Method.collate`, which runs on the CPU: padded token ids, labels, and the places of labels."""
+"""Helpers for :meth:`Method.collate`, which runs on the CPU: padding, labels, and the indices of labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pad(rows: Sequence[Sequence[int]], value: int, side: Literal["left", "right"
     return ids, mask
 
 
-def continued(
+def build_inputs_and_labels(
     prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], eos: int
 ) -> tuple[Tensor, Tensor, int]:
     """Join each prompt and the target to be written after it into one row, padded on the right. Return the ids (B, L)
@@ -34,13 +34,13 @@ def continued(
     return ids[:, :-1], labels[:, 1:], int(real.sum()) - len(ids)
 
 
-def labelled(labels: Tensor) -> Tensor:
+def label_indices(labels: Tensor) -> Tensor:
     """Return the rows and columns (2, N) of the labels (B, L) that carry a loss, for
     :func:`methods.backbone.label_loss`. Call it in :meth:`Method.collate`, while the labels are on the CPU."""
     return (labels != IGNORE).nonzero().T.contiguous()
 
 
-def padding(**masks: Tensor) -> dict[str, Tensor]:
+def masks_of_padding(**masks: Tensor) -> dict[str, Tensor]:
     """Return those masks of real positions that mask anything out. Call it in :meth:`Method.collate`: if a batch has no
     mask, it has no padding, and attention takes a faster path."""
     return {name: real for name, real in masks.items() if not real.all()}

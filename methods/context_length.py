@@ -1,4 +1,4 @@
-"""How long the sequences are that a transformer can read."""
+"""How many positions a transformer can read in one sequence."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-class Room(NamedTuple):
+class ContextLimit(NamedTuple):
     """The most positions that a model can read in one sequence, and why there are not more."""
 
     positions: int
     reason: str
 
 
-def room(config: PreTrainedConfig) -> Room | None:
+def context_limit(config: PreTrainedConfig) -> ContextLimit | None:
     """Return how long sequences may be, or None if only memory limits them. Attention here is causal over everything
     that came before, as it is within the first window of a model with a sliding one."""
-    found: list[Room] = []
+    found: list[ContextLimit] = []
     window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     slides = getattr(config, "use_sliding_window", True) and (not kinds or "sliding_attention" in kinds)
     if window and slides:
-        found.append(Room(window, f"`sliding_window` is {window}, and attention reaches back over everything here"))
+        found.append(
+            ContextLimit(window, f"`sliding_window` is {window}, and attention reaches back over everything here")
+        )
     places = getattr(config, "max_position_embeddings", None)
     if places and not getattr(config, "rope_parameters", None):  # rotations can be computed for any position
-        found.append(Room(places, f"it has a table of {places} positions"))
+        found.append(ContextLimit(places, f"it has a table of {places} positions"))
     return min(found, default=None)

@@ -1,7 +1,7 @@
-"""Published language models as backbones: whether one is there, and whether it would be itself here.
+"""Load pretrained language models as backbones, and check that our forward pass reproduces their logits.
 
-Methods read vectors, with masks and positions of their own, and take logits from the head themselves. A model that does
-more between its inputs and its logits would be another one here.
+Methods feed embeddings, with masks and positions of their own, into the transformer, and take logits from the head
+themselves. A model that does more than that between its inputs and its logits would compute something else here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def require_folder(checkpoint: str) -> None:
 
 
 @contextmanager
-def reading(checkpoint: str) -> Iterator[None]:
+def checkpoint_errors(checkpoint: str) -> Iterator[None]:
     """Name the checkpoint and the remedy where transformers finds no file of it, or cannot use what it finds."""
     try:
         yield
@@ -58,7 +58,7 @@ def published_config(checkpoint: str, revision: str | None, vocab_size: int) -> 
     from transformers import AutoConfig
 
     require_folder(checkpoint)
-    with reading(checkpoint):
+    with checkpoint_errors(checkpoint):
         config = AutoConfig.from_pretrained(checkpoint, revision=revision)
     _require_usable(config, checkpoint)
     if vocab_size > config.vocab_size:
@@ -84,7 +84,7 @@ def _require_usable(config: PreTrainedConfig, place: str) -> None:
 
 
 @cache  # a run loads its checkpoint several times
-def say_what_is_cleared(checkpoint: str, fields: tuple[str, ...]) -> None:
+def warn_of_dropout(checkpoint: str, fields: tuple[str, ...]) -> None:
     if fields:
         log.warning(
             "%s has dropout (%s): it is 0 here, unless the row's `training` has a `dropout`",
@@ -93,7 +93,7 @@ def say_what_is_cleared(checkpoint: str, fields: tuple[str, ...]) -> None:
         )
 
 
-def require_all(missing: Collection[str], place: str) -> None:
+def require_no_missing_weights(missing: Collection[str], place: str) -> None:
     """Raise InputError if a checkpoint lacks weights, which transformers would draw. ``place`` names it."""
     if missing:
         raise InputError(
@@ -102,14 +102,14 @@ def require_all(missing: Collection[str], place: str) -> None:
         )
 
 
-def require_faithful(lm: Any, place: str) -> None:
+def check_logits_match(lm: Any, place: str) -> None:
     """Raise InputError if a loaded model (in evaluation mode, with its weights whole) has other logits when it is read
     as methods read, than by its own forward pass. ``place`` names the checkpoint."""
     ids = torch.arange(TOKENS, device=lm.device)[None] * 7919 % lm.config.vocab_size  # spread over the vocabulary
     attention, kind = lm.config._attn_implementation, lm.config.model_type
     with torch.no_grad():
         try:
-            read = _as_methods_read(lm, ids)
+            read = _logits_of_decoding(lm, ids)
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(
                 f"{place} is a {kind}, which cannot be read here ({' '.join(str(error).split())}): {USABLE}"
@@ -127,7 +127,7 @@ def require_faithful(lm: Any, place: str) -> None:
         )
 
 
-def _as_methods_read(lm: Any, ids: Tensor) -> Tensor:
+def _logits_of_decoding(lm: Any, ids: Tensor) -> Tensor:
     """Return the logits (1, n, V) after each id as decoding computes them: of vectors behind padding, half of them in
     one pass and the others one by one, with a cache."""
     from methods.decoding import blank, read
