@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from benchmarks.data import Corpus
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import TrainingSpec
 from methods.base import Budget, Method, Stage
 from methods.errors import InputError
 

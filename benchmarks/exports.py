@@ -17,8 +17,8 @@ from benchmarks.evaluation.casting import prepare_for_answers
 from benchmarks.files import read_json, space_in, sync
 from benchmarks.models import CONFIG, SPEC, TOKENIZER, exported_method
 from benchmarks.studies.paths import WEIGHTS
-from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.validation_errors import checked
 from methods.base import Method
 from methods.errors import InputError
 

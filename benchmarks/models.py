@@ -14,8 +14,8 @@ from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, open_corpus, open_test, vocabulary
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.studies.paths import WEIGHTS, Paths
-from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.validation_errors import checked
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
 from methods.context_length import context_limit

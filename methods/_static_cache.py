@@ -20,8 +20,8 @@ from transformers import Cache
 from transformers.cache_utils import StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from methods.backbone import causal_mask, positions_of
 from methods.kv_cache import DynamicKVCache, KVCache, cache_argument
+from methods.masks import causal_mask, positions_of
 
 POSITIONS = 128  # lengths are rounded up to its multiples: a larger one means fewer graphs, more masked positions
 

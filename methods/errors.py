@@ -10,8 +10,8 @@ class InputError(ValueError):
     """Bad input: a setting, a file, an argument. The message names the place and the remedy, and commands print it
     without a traceback. Any other exception is a bug, in the suite or in a method, and keeps its traceback.
 
-    Validators of pydantic models raise plain ``ValueError``, as pydantic requires; `benchmarks.studies.reasons` words
-    the resulting messages.
+    Validators of pydantic models raise plain ``ValueError``, as pydantic requires;
+    `benchmarks.studies.validation_errors` turns these into messages.
     """
 
 

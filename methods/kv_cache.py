@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.backbone import causal_mask, positions_of
+from methods.masks import causal_mask, positions_of
 
 
 class KVCache(ABC):

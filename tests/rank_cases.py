@@ -23,8 +23,7 @@ from torch import Tensor
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.sharded import DeepSpeedEngine
-from benchmarks.studies.specs import EngineSpec
-from benchmarks.studies.trained import LoraSpec, TrainingSpec
+from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.training import steps
 from benchmarks.training.features import FeatureStore
 from methods.base import Batch, Budget, Context, Example, Method, Output, Stage

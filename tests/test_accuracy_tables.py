@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.records import results
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import contents
 from fabricate import fabricate, study

@@ -31,9 +31,8 @@ from benchmarks.models import build_method, trained_method
 from benchmarks.plan.costs import ADAPTED, FROZEN, plan, plan_run
 from benchmarks.plan.flops import lengths_of
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.specs import EngineSpec
+from benchmarks.studies.specs import EngineSpec, LoraSpec
 from benchmarks.studies.study import Study, StudyError
-from benchmarks.studies.trained import LoraSpec
 from benchmarks.timing import measuring
 from benchmarks.timing.stage import time_run
 from benchmarks.timing.steps import time_training

@@ -26,7 +26,7 @@ from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.analysis.steering import clique_effects, effects
 from benchmarks.analysis.votes import calibration_error, majority, protocols, reliability, votes
 from benchmarks.data import TestSet
-from benchmarks.studies.measured import AnalysisSpec
+from benchmarks.studies.specs import AnalysisSpec
 from methods.base import Example
 from methods.generation import Decoding, Intervention
 

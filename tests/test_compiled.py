@@ -19,8 +19,7 @@ from benchmarks.engine.layers import _require_compiler, compile_layers
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.evaluation import casting
 from benchmarks.evaluation.casting import temporarily_prepared
-from benchmarks.studies.specs import EngineSpec
-from benchmarks.studies.trained import LoraSpec, TrainingSpec
+from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.timing.measuring import one_rank
 from methods.base import Budget, Method
 from methods.errors import InputError

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from methods.backbone import CONFIGURATIONS, causal_mask, label_loss, load_backbone
+from methods.backbone import CONFIGURATIONS, label_loss, load_backbone
 from methods.collate import IGNORE, label_indices
 from methods.decoding import batch_prompts, choose, decode, end_where, from_nucleus, prefill
 from methods.generation import Decoding
+from methods.masks import causal_mask
 from methods.random_keys import key, normal, question_keys, uniform
 
 EOS = 0

@@ -21,9 +21,8 @@ from benchmarks.files import read_json
 from benchmarks.models import CONFIG, build_method, trained_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.specs import EngineSpec
+from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.studies.study import Study
-from benchmarks.studies.trained import LoraSpec, TrainingSpec
 from benchmarks.training import loop, steps
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.stage import train

@@ -19,7 +19,7 @@ from benchmarks.records import results
 from benchmarks.records.results import load_collected
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, load_study
 from benchmarks.tables.evidence import Records, _without_clique, counterparts
 from benchmarks.tables.markup import DASH

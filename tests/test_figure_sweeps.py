@@ -16,7 +16,7 @@ from benchmarks.figures.steps import StepsFigure
 from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import read_json, write_json
 from benchmarks.records import results
-from benchmarks.studies.rendered import Figure
+from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study
 from fabricate import fabricate, study
 

@@ -24,7 +24,7 @@ from benchmarks.figures.style import GREY, log_axis, styled
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from benchmarks.records import results
 from benchmarks.records.study_records import StudyRecords
-from benchmarks.studies.rendered import Figure
+from benchmarks.studies.specs import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
 

@@ -10,7 +10,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.timing.flops import KERNELS, flop_counter
-from methods.backbone import causal_mask, load_backbone
+from methods.backbone import load_backbone
+from methods.masks import causal_mask
 
 LAYERS, HEADS, KEY_HEADS, HEAD = 2, 4, 2, 8
 ROWS, LENGTH, PADDED = 3, 11, 4

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.files import read_json, write_json
 from benchmarks.records import results
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.tables.render import MAKERS, contents, render
 from fabricate import fabricate, study

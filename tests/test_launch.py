@@ -30,8 +30,7 @@ from benchmarks.launch import alive, command, exit_status, run_ranks
 from benchmarks.locks import FileLock
 from benchmarks.processes import devices
 from benchmarks.processes.preemption import shielded
-from benchmarks.studies.specs import EngineSpec
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing import measuring, speed
 from conftest import ROOT, needs_deepspeed, needs_linux
 from methods.base import Budget

@@ -18,10 +18,9 @@ from benchmarks.analysis import explaining
 from benchmarks.analysis.saying import Said
 from benchmarks.cli import app
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.reasons import StudyLoader, checked
-from benchmarks.studies.specs import EngineSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.studies.study import Study, load_study, shipped, study_path
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.validation_errors import StudyLoader, checked
 from methods.backbone import load_backbone
 from methods.errors import InputError
 from methods.registry import get_method

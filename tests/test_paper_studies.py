@@ -18,7 +18,7 @@ from benchmarks.evaluation import stage as evaluation
 from benchmarks.figures.drawing import NothingToDraw
 from benchmarks.figures.render import render as render_figure
 from benchmarks.records import results
-from benchmarks.studies.rendered import Figure, Table
+from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study, parse_study, shipped, study_path
 from benchmarks.tables.render import render
 from benchmarks.timing import stage as timing

@@ -22,7 +22,7 @@ from benchmarks.plan.flops import Dimensions, example, small_method
 from benchmarks.plan.memory import NeedsValues, activation_bytes, saved_by_forward
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.trained import LoraSpec
+from benchmarks.studies.specs import LoraSpec
 from benchmarks.timing import steps as step_timing
 from benchmarks.training.stage import train
 from conftest import needs_linux

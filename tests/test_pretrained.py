@@ -21,10 +21,11 @@ from benchmarks.plan.costs import plan
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 from benchmarks.training.stage import train
-from methods.backbone import Backbone, causal_mask, load_backbone
+from methods.backbone import Backbone, load_backbone
 from methods.base import Setup, Vocabulary
 from methods.errors import InputError
 from methods.generation import Decoding
+from methods.masks import causal_mask
 from methods.registry import build
 from small import MARCOS, small_study
 

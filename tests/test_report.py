@@ -13,7 +13,7 @@ from benchmarks.figures import render as figures
 from benchmarks.files import BrokenRecord
 from benchmarks.records import results
 from benchmarks.report.page import report
-from benchmarks.studies.rendered import Figure
+from benchmarks.studies.specs import Figure
 from benchmarks.tables.render import render
 from fabricate import fabricate, study
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.records.statistics import holm
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import contents
 from benchmarks.tracking import importer

@@ -16,8 +16,7 @@ from benchmarks.data import open_corpus, prepare
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.specs import EngineSpec
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.training.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_sums
 from methods.base import Budget, Context, Output
 from methods.errors import InputError

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.models import build_method
-from benchmarks.studies.measured import TimingSpec
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.specs import TimingSpec
 from benchmarks.timing import other_load, pace
 from benchmarks.timing import stage as timing
 from benchmarks.timing import steps as step_timing

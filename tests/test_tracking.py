@@ -17,7 +17,7 @@ from requests import RequestException
 
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
 from benchmarks.records import results
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 from benchmarks.tables.render import render
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.store import connect, experiment_id, find_runs

@@ -21,7 +21,7 @@ from benchmarks.files import read_json, sha256, write_json, write_parquet, write
 from benchmarks.records import results
 from benchmarks.scoring.by_test import scored
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.rendered import Figure
+from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, load_study, parse_study
 from benchmarks.tables.render import render
 from benchmarks.verification import rescoring

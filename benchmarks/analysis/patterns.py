@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from benchmarks.studies.measured import AnalysisSpec
+from benchmarks.studies.specs import AnalysisSpec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run
 from benchmarks.studies.paths import AT_STAGE
-from benchmarks.studies.rendered import Figure, Table
+from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import StudyError, load_study
 
 app = typer.Typer()

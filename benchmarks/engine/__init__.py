@@ -15,8 +15,7 @@ from benchmarks.engine.base import Engine, PlaceInPhase
 from benchmarks.engine.device import autocast, deterministic, peak_memory, pick_device, synchronize
 from benchmarks.engine.process import ProcessEngine
 from benchmarks.engine.ranks import Ranks
-from benchmarks.studies.specs import EngineSpec
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Method, Stage
 
 __all__ = [

@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from benchmarks.engine.layers import linear_layers, widths
 from benchmarks.engine.weights import whole_weights
-from benchmarks.studies.trained import LoraSpec
+from benchmarks.studies.specs import LoraSpec
 from methods.base import Method, Stage
 from methods.errors import InputError
 

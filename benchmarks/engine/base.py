@@ -17,8 +17,7 @@ from benchmarks.engine.adapters import enable_gradients
 from benchmarks.engine.layers import checkpoint_activations, compile_layers, plain_layers
 from benchmarks.engine.ranks import Ranks
 from benchmarks.studies.micro_batches import cuts, parts_of
-from benchmarks.studies.specs import EngineSpec
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
 from methods.errors import InputError
 from methods.random_keys import key

@@ -26,8 +26,7 @@ from torch.nn import functional as F
 from benchmarks.engine.base import MOMENTS, Engine
 from benchmarks.engine.device import autocast
 from benchmarks.engine.weights import distinct_tensors
-from benchmarks.studies.specs import EngineSpec
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output
 from methods.errors import InputError
 

@@ -21,7 +21,7 @@ from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import replacing, write_text
 from benchmarks.records.provenance import provenance
 from benchmarks.records.results import load_collected
-from benchmarks.studies.rendered import Figure
+from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import markdown_footer
 

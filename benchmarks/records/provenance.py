@@ -9,9 +9,8 @@ from typing import Any
 from benchmarks.records.schema import TrainRecord
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.runs import RunSpec, row_of
-from benchmarks.studies.specs import BackboneSpec, EngineSpec, TokenizerSpec
+from benchmarks.studies.specs import BackboneSpec, EngineSpec, LoraSpec, TokenizerSpec
 from benchmarks.studies.study import Study
-from benchmarks.studies.trained import LoraSpec
 
 OFFLOADED = {
     "none": "",

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from benchmarks.environment import ended, environment
 from benchmarks.files import BrokenRecord, sha256, write_text
 from benchmarks.studies.paths import COLLECTED
-from benchmarks.studies.rendered import Figure, Table
+from benchmarks.studies.specs import Figure, Table
 from benchmarks.tables.markup import MADE
 
 TEMPLATE = "page.html"  # named like this module, so that its edits change the digest that the workflow watches

@@ -7,11 +7,19 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from benchmarks.files import json_digest
-from benchmarks.studies.measured import AnalysisSpec, TimingSpec
 from benchmarks.studies.micro_batches import rows_per_pass
-from benchmarks.studies.reasons import checked
-from benchmarks.studies.specs import BackboneSpec, DataSpec, EngineSpec, EvaluationSpec, Strict, TokenizerSpec
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import (
+    AnalysisSpec,
+    BackboneSpec,
+    DataSpec,
+    EngineSpec,
+    EvaluationSpec,
+    Strict,
+    TimingSpec,
+    TokenizerSpec,
+    TrainingSpec,
+)
+from benchmarks.studies.validation_errors import checked
 from methods.errors import InputError
 from methods.registry import available, get_method
 

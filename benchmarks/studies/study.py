@@ -10,31 +10,31 @@ import shlex
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from benchmarks.studies.consistency import require_known_names, require_rows_told_apart
-from benchmarks.studies.measured import AnalysisSpec, TimingSpec
-from benchmarks.studies.reasons import StudyError, checked, study_content
-from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, overridden, run_id
 from benchmarks.studies.specs import (
+    AnalysisSpec,
     BackboneSpec,
     Block,
     EngineSpec,
     EvaluationSpec,
+    Figure,
     Identifier,
     Names,
     Row,
     Strict,
+    Table,
+    TimingSpec,
     TokenizerSpec,
+    TrainingSpec,
 )
-from benchmarks.studies.starts import start_row
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.validation_errors import StudyError, checked, study_content
 from methods.errors import InputError, suggestion
 from methods.registry import get_method
 
@@ -287,3 +287,85 @@ def parse_study(content: Any, place: str) -> Study:
     except InputError as error:
         raise StudyError(f"{place} is not a valid study:\n{indent(str(error), '  ')}") from error
     return study
+
+
+def require_known_names(study: Study) -> None:
+    """Raise ValueError if a name is given twice, or stands for nothing in the study."""
+    if study.name in (*study.shares, *study.beside):
+        raise ValueError("a study cannot share its own runs or stand beside itself: name another one")
+    named = {"block": [b.id for b in study.blocks], "row": [r.id for r in study.rows]}
+    named |= {"training seed": [str(seed) for seed in study.seeds], "test": [*study.evaluation.tests]}
+    for kind, ids in named.items():
+        if twice := sorted({id for id in ids if ids.count(id) > 1}):
+            raise ValueError(f"two {kind}s are the same: {', '.join(twice)}")
+    known = {block.id for block in study.blocks}
+    for row in study.rows:
+        if unknown := set(row.blocks or ()) - known:
+            raise ValueError(f"row {row.id!r} names unknown blocks {sorted(unknown)}; known: {sorted(known)}")
+        if unknown := row.decodings.keys() - study.evaluation.decodings.keys():
+            raise ValueError(f"row {row.id!r} changes decodings {sorted(unknown)}: name them in `evaluation` too")
+    methods = {row.method for row in study.rows}
+    for name, decoding in study.evaluation.decodings.items():
+        if unknown := set(decoding.only or ()) - methods:
+            raise ValueError(f"decoding {name!r} is only for {sorted(unknown)}, which no row names")
+    for block in study.blocks:
+        if not study.rows_of(block):
+            raise ValueError(f"no row is in block {block.id!r}: name it in the `blocks` of a row, or leave it out")
+        if unknown := set(block.tests or ()) - set(study.evaluation.tests):
+            raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
+        if unknown := block.options.keys() - methods:
+            raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
+
+
+def require_rows_told_apart(study: Study) -> None:
+    """Raise InputError if a block's options replace those that alone tell two rows apart: they would be one training
+    under two names."""
+    alike = {"id", "title", "indent", "control", "blocks", "options"}  # what may differ in two names of one training
+    for block in study.blocks:
+        for one, other in combinations(study.rows_of(block), 2):
+            if (
+                one.options != other.options
+                and one.model_dump(exclude=alike) == other.model_dump(exclude=alike)
+                and study.options_of(block, one) == study.options_of(block, other)
+            ):
+                raise InputError(
+                    f"block {block.id!r}: its `options` of {one.method} replace what tells row {other.id!r} from "
+                    f"{one.id!r}: leave them out of the block, or one of the rows"
+                )
+
+
+def start_row(study: Study, block: Block, child: Row) -> Row | None:
+    """Return the row that ``child`` starts from in a block, or None if its method starts from fresh weights.
+
+    It is the row that ``child`` names, or else the one row of the method that ``child``'s method starts from, with
+    default options and the same backbone, one of the block's if there are any. If the study has no such row, make one
+    that no table shows. Raise :class:`InputError` if several rows could be meant, or none can be.
+    """
+    method = get_method(child.method).starts_from(study.options_of(block, child))
+    if method is None:
+        if child.starts_from:
+            raise InputError(f"row {child.id!r} starts from fresh weights: leave out `starts_from`")
+        return None
+    backbone = study.backbone_of(block, child)
+    fits = [row for row in study.rows if row.method == method and study.backbone_of(block, row) == backbone]
+    if child.starts_from:
+        if named := [row for row in fits if row.id == child.starts_from]:
+            return named[0]
+        known = ", ".join(row.id for row in fits) or "no row"
+        raise InputError(
+            f"row {child.id!r} cannot start from {child.starts_from!r}, but from a row of {method} with the same "
+            f"backbone: {known}"
+        )
+    plain, default = Row(id=method, method=method, backbone=backbone), get_method(method).Options()
+    same = [row for row in fits if study.options_of(block, row) == default]
+    same = [row for row in same if row in study.rows_of(block)] or same
+    if len(same) > 1:
+        raise InputError(
+            f"row {child.id!r} could start from {' or '.join(row.id for row in same)}: name one in its `starts_from`"
+        )
+    if not same and (method in [row.id for row in study.rows] or study.options_of(block, plain) != default):
+        raise InputError(
+            f"row {child.id!r} starts from {method!r} with default options and the same backbone, and {method!r} is "
+            f"another in block {block.id!r}: rename that row, or name the one to start from in `starts_from`"
+        )
+    return same[0] if same else plain

@@ -1,6 +1,6 @@
 """The tables of a study, each rendered from its records alone."""
 
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 
 COUNTERPARTS = {  # the table of the paper (in benchmarks/paper/numbers.yaml) with the same rows
     Table.main: "main_0.5b",

@@ -14,8 +14,7 @@ import pandas as pd
 
 from benchmarks.paper.numbers import Measured, paper_table
 from benchmarks.records import statistics
-from benchmarks.studies.rendered import Table
-from benchmarks.studies.specs import Block, Row
+from benchmarks.studies.specs import Block, Row, Table
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import by_place, cell, difference
 from benchmarks.tables.maker import PASSES, RANKS, TIE, Maker

@@ -17,10 +17,9 @@ from benchmarks.records.provenance import backbone
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, testable
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, dead
-from benchmarks.studies.rendered import Table
 from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import Table, TrainingSpec
 from benchmarks.studies.study import Study
-from benchmarks.studies.trained import TrainingSpec
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.repeating import habit_of
 from methods.base import ANSWER_MARKER, DEAD_R

@@ -17,8 +17,7 @@ from benchmarks.records import gpu_time
 from benchmarks.records.provenance import hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
-from benchmarks.studies.rendered import Table
-from benchmarks.studies.specs import Block, DecodingSpec, Row
+from benchmarks.studies.specs import Block, DecodingSpec, Row, Table
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import asked, bounds, by_place, cell, count, difference, flops, percent, seconds, timed
 from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken

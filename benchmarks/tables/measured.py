@@ -14,9 +14,8 @@ from benchmarks.files import read_json, write_text
 from benchmarks.paper.numbers import PaperRow, paper_table
 from benchmarks.plan.hardware import gpu_of
 from benchmarks.records.provenance import by_adapters, commit_of, on_engine
-from benchmarks.studies.specs import EngineSpec
+from benchmarks.studies.specs import EngineSpec, LoraSpec
 from benchmarks.studies.study import Study
-from benchmarks.studies.trained import LoraSpec
 from benchmarks.tables.cells import cell, count, seconds
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, markdown
 

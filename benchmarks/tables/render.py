@@ -12,7 +12,7 @@ from benchmarks.files import write_text
 from benchmarks.records.provenance import provenance
 from benchmarks.records.results import load_collected
 from benchmarks.records.study_records import StudyRecords
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
 from benchmarks.tables.claims import ClaimsTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.records.provenance import backbone
-from benchmarks.studies.rendered import Table
+from benchmarks.studies.specs import Table
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.cells import cell, count
 from benchmarks.tables.main import MainTable

@@ -33,10 +33,9 @@ from benchmarks.out_of_memory import memory_for_training
 from benchmarks.plan.flops import rows_by_card
 from benchmarks.progress import Progress
 from benchmarks.sampling import spread_over
-from benchmarks.studies.measured import TimingSpec
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
-from benchmarks.studies.specs import EngineSpec
+from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of

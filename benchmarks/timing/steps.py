@@ -17,9 +17,9 @@ from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, peak_memory, synchronize
 from benchmarks.out_of_memory import memory_for_training
 from benchmarks.sampling import spread_over
-from benchmarks.studies.measured import TimingSpec
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
 from benchmarks.timing.flops import flop_counter
 from benchmarks.training.features import FeatureStore

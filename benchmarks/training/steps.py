@@ -16,7 +16,7 @@ from benchmarks.budgets import steps_of
 from benchmarks.data import Corpus, epoch_batches
 from benchmarks.engine import Engine, PlaceInPhase, Ranks
 from benchmarks.studies.micro_batches import cuts
-from benchmarks.studies.trained import TrainingSpec
+from benchmarks.studies.specs import TrainingSpec
 from benchmarks.training.features import FeatureStore
 from methods.base import Batch, Context, Method, Output, Stage
 from methods.errors import InputError

@@ -22,8 +22,8 @@ from benchmarks.records.results import read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import COLLECTED, Paths
-from benchmarks.studies.rendered import Figure, Table
 from benchmarks.studies.runs import RunSpec, StageName, settings_digest
+from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import rendered
 from benchmarks.verification.differences import changed_settings, changed_value, first_change, lost_row

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.backbone import bidirectional_mask, causal_mask, positions_of
+from methods.masks import bidirectional_mask, causal_mask, positions_of
 
 
 def next_neurons(
