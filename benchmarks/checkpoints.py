@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from benchmarks.engine import Ranks
-from benchmarks.engine.weights import whole_weights
+from benchmarks.engine.adapters import whole_weights
 from benchmarks.files import BrokenRecord, json_digest, read_json, replacing, sha256, space_in, sync, write_json
 from methods.errors import InputError
 

@@ -16,11 +16,14 @@ def _modules(*names: str) -> tuple[str, ...]:
 
 
 MODELS = ("methods.registry", *_modules("models", "data.tokenizers"))
-ANSWERS = (*MODELS, *_modules("evaluation.answering", "evaluation.casting", "engine.device", "engine.layers"))
+ANSWERS = (
+    *MODELS,
+    *_modules("evaluation.answering", "evaluation.inference_precision", "engine.device", "engine.layers"),
+)
 SCORES = _modules("scoring.base", "scoring.by_test", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
-TABLES += _modules("plan.hardware", "timing.other_load", "timing.pace")
+TABLES += _modules("plan.hardware", "timing.machine")
 STEPS = _modules("training.steps", "budgets", "training.features", "studies.micro_batches", "engine", "data.batching")
 
 DATA = ("cards", "corpus", "draw", "embedded", "loading", "records", "sources", "store", "synthetic", "tokenizers")
@@ -44,8 +47,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "time": (
         *ANSWERS,
         *STEPS,
-        *_modules("timing.stage", "timing.steps", "sampling"),
-        *_modules("timing.flops", "timing.other_load", "timing.pace"),
+        *_modules("timing.stage", "timing.steps", "timing.machine", "sampling"),
     ),
     "collect": (*RECORDS, *_modules("records.statistics")),
     "track": (*RECORDS, *_modules("tracking.importer", "tracking.state", "tracking.store", "records.provenance")),

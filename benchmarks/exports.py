@@ -13,7 +13,7 @@ from benchmarks.analysis.saying import Speaker
 from benchmarks.data import load_tokenizer
 from benchmarks.engine import pick_device
 from benchmarks.evaluation.answering import decoding_of
-from benchmarks.evaluation.casting import prepare_for_answers
+from benchmarks.evaluation.inference_precision import prepare_for_answers
 from benchmarks.files import read_json, space_in, sync
 from benchmarks.models import CONFIG, SPEC, TOKENIZER, exported_method
 from benchmarks.studies.paths import WEIGHTS

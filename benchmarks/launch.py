@@ -36,7 +36,7 @@ from benchmarks.processes.heartbeat import (
     stop,
     tell_to_go,
 )
-from benchmarks.processes.preemption import EXIT_CODE, noting, shielded
+from benchmarks.processes.preemption import EXIT_CODE, block_sigterm, defer_signals
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import EngineSpec
@@ -68,13 +68,13 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
     # A scheduler sends SIGTERM to every process of a job. The launcher is shielded from it, because it would kill the
     # ranks 30 seconds later, whether or not their checkpoint is written
-    with (folder / "launcher.log").open("wb") as log, shielded():
+    with (folder / "launcher.log").open("wb") as log, block_sigterm():
         launcher = subprocess.Popen(
             command(spec.engine, threads, given), env=environment, stdout=log, stderr=log, start_new_session=True
         )
     watch = Watch(launcher, folder, spec.engine)
     try:
-        with noting(watch.pass_on):
+        with defer_signals(watch.pass_on):
             watch.until_done()
     finally:
         watch.kill()

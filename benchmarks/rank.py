@@ -58,10 +58,10 @@ def main() -> None:
     carried = given.folder / ENVIRONMENT_FILE
     os.environ.update(json.loads(carried.read_text()))  # before torch is imported, as torch reads it
     from benchmarks.files import read_json
-    from benchmarks.processes.preemption import EXIT_CODE, Preempted, unshield
+    from benchmarks.processes.preemption import EXIT_CODE, Preempted, unblock_sigterm
     from benchmarks.studies.runs import RunSpec
 
-    unshield()
+    unblock_sigterm()
     spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
     rank = complete_environment(spec.engine.gpus, given.rendezvous)
     log_to(given.folder / f"rank-{rank}.log")

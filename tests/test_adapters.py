@@ -24,8 +24,8 @@ from benchmarks.engine.adapters import (
     enable_gradients,
     plain_size,
     plain_weights,
+    whole_weights,
 )
-from benchmarks.engine.weights import whole_weights
 from benchmarks.files import read_json
 from benchmarks.models import build_method, trained_method
 from benchmarks.plan.costs import ADAPTED, FROZEN, plan, plan_run

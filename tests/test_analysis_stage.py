@@ -24,7 +24,7 @@ from benchmarks.analysis.steering import clique_effects
 from benchmarks.checkpoints import save_weights
 from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
-from benchmarks.engine.weights import whole_weights
+from benchmarks.engine.adapters import whole_weights
 from benchmarks.evaluation.answering import decoding_of
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json

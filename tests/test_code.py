@@ -23,7 +23,7 @@ from test_workflow import STAND_IN, planned
 NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
-        *("checkpoints", "code", "data", "environment", "files", "launch", "locks", "out_of_memory", "processes"),
+        *("checkpoints", "code", "data", "environment", "files", "launch", "locks", "processes"),
         *("progress", "records.schema", "training.finished", "training.run_log"),
         *(f"studies.{name}" for name in ("paths", "runs", "specs", "study", "validation_errors")),
     )

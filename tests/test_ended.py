@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from benchmarks import checkpoints
-from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, noting
+from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, defer_signals
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import as_rank, features
@@ -161,7 +161,7 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
 def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The signal arrives before or during such work."""
     notice = Notice()
-    with noting(notice.note), pytest.raises(Preempted):
+    with defer_signals(notice.note), pytest.raises(Preempted):
         if before:
             os.kill(os.getpid(), signal.SIGTERM)
         with notice.obeyed():
@@ -249,12 +249,12 @@ def test_a_second_ctrl_c_is_obeyed_and_one_of_the_background_is_not_noted() -> N
     before, told = signal.getsignal(signal.SIGINT), []
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with pytest.raises(KeyboardInterrupt), noting(lambda: told.append("once")):
+        with pytest.raises(KeyboardInterrupt), defer_signals(lambda: told.append("once")):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
         assert told == ["once"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with noting(lambda: told.append("again")):
+        with defer_signals(lambda: told.append("again")):
             os.kill(os.getpid(), signal.SIGINT)
         assert told == ["once"] and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

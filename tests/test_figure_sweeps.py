@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import NothingToDraw
+from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import render
 from benchmarks.figures.steps import StepsFigure
 from benchmarks.figures.sweeps import SweepsFigure

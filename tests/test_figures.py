@@ -11,16 +11,15 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import analysed
+from benchmarks.figures.base import GREY, Drawing, NothingToDraw, log_axis, styled
 from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
 from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.dimensions import chosen
-from benchmarks.figures.drawing import Drawing, NothingToDraw
 from benchmarks.figures.encoding import EncodingFigure
 from benchmarks.figures.intervention import InterventionFigure
 from benchmarks.figures.pareto import ParetoFigure
 from benchmarks.figures.render import DRAWINGS, render
-from benchmarks.figures.style import GREY, log_axis, styled
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from benchmarks.records import results
 from benchmarks.records.study_records import StudyRecords
@@ -142,7 +141,7 @@ def test_a_method_has_one_colour_in_all_studies(folder: Path, monkeypatch: pytes
     assert len({(one["color"], one["marker"]) for one in (cot, plain, ablated, oracle)}) == 4
     assert ablated["marker"] != plain["marker"] and oracle["color"] == GREY
     foreign = type("Foreign", (), {"__module__": "another_package"})
-    monkeypatch.setattr("benchmarks.figures.drawing.available", lambda: {"aaa": foreign, **available()})
+    monkeypatch.setattr("benchmarks.figures.base.available", lambda: {"aaa": foreign, **available()})
     assert first.look(first.study.rows[1]) == plain
 
 

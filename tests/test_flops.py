@@ -9,7 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.timing.flops import KERNELS, flop_counter
+from benchmarks.timing.steps import KERNELS, flop_counter
 from methods.backbone import load_backbone
 from methods.masks import causal_mask
 

@@ -29,7 +29,7 @@ from benchmarks.engine.sharded import deepspeed_settings
 from benchmarks.launch import alive, command, exit_status, run_ranks
 from benchmarks.locks import FileLock
 from benchmarks.processes import devices
-from benchmarks.processes.preemption import shielded
+from benchmarks.processes.preemption import block_sigterm
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing import measuring, speed
 from conftest import ROOT, needs_deepspeed, needs_linux
@@ -67,10 +67,10 @@ def test_one_node_is_deepspeeds_launcher_on_the_gpus_at_hand(bare: pytest.Monkey
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_launcher_gets_no_sigterm_and_a_rank_asks_for_it(asks: bool) -> None:
     """DeepSpeed's launcher would set its own handler, which kills the ranks while they save."""
-    code = "import signal, sys, time; from benchmarks.processes.preemption import unshield; "
+    code = "import signal, sys, time; from benchmarks.processes.preemption import unblock_sigterm; "
     code += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); "
-    code += f"{'unshield(); ' if asks else ''}print('ready', flush=True); time.sleep({600 if asks else 0.5})"
-    with shielded():
+    code += f"{'unblock_sigterm(); ' if asks else ''}print('ready', flush=True); time.sleep({600 if asks else 0.5})"
+    with block_sigterm():
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout and process.stdout.readline() == b"ready\n"
     process.terminate()

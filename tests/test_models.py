@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks import checkpoints
 from benchmarks.data import prepare
-from benchmarks.engine.weights import whole_weights
+from benchmarks.engine.adapters import whole_weights
 from benchmarks.models import build_method, exported_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec

@@ -15,7 +15,7 @@ from benchmarks.analysis.stage import analyse
 from benchmarks.data import load_records, prepare
 from benchmarks.data.tokenizers import texts, train_bpe
 from benchmarks.evaluation import stage as evaluation
-from benchmarks.figures.drawing import NothingToDraw
+from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import render as render_figure
 from benchmarks.records import results
 from benchmarks.studies.specs import Figure, Table

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from benchmarks.cli import app
 from benchmarks.data import DataError, open_corpus, prepare, sources
 from benchmarks.engine import PlaceInPhase, Ranks
-from benchmarks.engine.process import ProcessEngine
+from benchmarks.engine.base import ProcessEngine
 from benchmarks.files import read_json
 from benchmarks.plan import costs, report
 from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run
@@ -82,7 +82,7 @@ def test_hours_know_of_ranks_that_wait(
         ProcessEngine(method, stage, made.run.training, made.run.engine, PlaceInPhase(0, 1), OneOf(rank, ranks))
         for rank in range(ranks)
     ]
-    shares = [engine.deal(engine.cut(np.arange(batch), longest=1)) for engine in of_ranks]
+    shares = [engine.shard(engine.split_microbatches(np.arange(batch), longest=1)) for engine in of_ranks]
     assert sum(counts for share in shares for _, counts in share) == made.parts
     most = max(sum(len(rows) for rows, counts in share if counts) for share in shares)
     assert batch / (ranks * most) == made.occupancy == occupancy
@@ -114,7 +114,7 @@ def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path
     passes = []
     for length in range(min(map(total_length, lengths.examples)), max(map(total_length, lengths.longest)) + 1):
         if found := [one for one in (*lengths.examples, *lengths.longest) if total_length(one) == length]:
-            count = max(map(len, engine.cut(np.arange(32), length)))
+            count = max(map(len, engine.split_microbatches(np.arange(32), length)))
             only = replace(lengths, examples=found, longest=found)
             passes.append(plan_run(whole.run, only).row * count)
     assert cut.memory.activations == pytest.approx(max(passes), rel=0.05)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks import checkpoints
 from benchmarks.data import prepare
-from benchmarks.engine.weights import whole_weights
+from benchmarks.engine.adapters import whole_weights
 from benchmarks.launch import alive
 from benchmarks.models import exported_method
 from benchmarks.processes.heartbeat import Beat, read_beat

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.figures import render as figures
 from benchmarks.files import BrokenRecord
 from benchmarks.records import results
-from benchmarks.report.page import report
+from benchmarks.report import report
 from benchmarks.studies.specs import Figure
 from benchmarks.tables.render import render
 from fabricate import fabricate, study

@@ -153,7 +153,7 @@ def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -
         engines = [
             build_engine(method, stage, training, spec, PlaceInPhase(0, 1), OneOf(r, ranks)) for r in range(ranks)
         ]
-        shares = [engine.deal(engine.cut(np.arange(batch), longest)) for engine in engines]
+        shares = [engine.shard(engine.split_microbatches(np.arange(batch), longest)) for engine in engines]
         assert len({len(share) for share in shares}) == 1
         counted = [rows for share in shares for rows, counts in share if counts]
         assert sorted(np.concatenate(counted)) == list(range(batch))

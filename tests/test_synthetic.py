@@ -21,9 +21,9 @@ from benchmarks.scoring.copying import repeats
 from benchmarks.scoring.diversity import draw_statistics, entropy
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, StudyError, load_study, parse_study, study_path
+from benchmarks.tables.longrange import habit
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
-from benchmarks.tables.repeating import habit
 from benchmarks.training.stage import train
 from fabricate import fabricate
 

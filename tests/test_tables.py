@@ -18,7 +18,7 @@ from benchmarks.records.provenance import provenance
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.scoring import SCORERS
 from benchmarks.studies.study import Study
-from benchmarks.tables.cells import timed
+from benchmarks.tables.base import timed
 from benchmarks.tables.markup import DASH, Cell
 from benchmarks.tables.render import contents, render
 from fabricate import ACCURACY, fabricate, study

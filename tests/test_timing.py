@@ -19,10 +19,10 @@ from benchmarks.engine import Ranks
 from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TimingSpec
-from benchmarks.timing import other_load, pace
+from benchmarks.timing import machine
 from benchmarks.timing import stage as timing
 from benchmarks.timing import steps as step_timing
-from benchmarks.timing.flops import flop_counter
+from benchmarks.timing.steps import flop_counter
 from benchmarks.training import loop as training
 from benchmarks.training.stage import train
 from benchmarks.training.steps import optimizer_step
@@ -144,14 +144,14 @@ def test_the_cpu_time_of_other_processes_is_noticed(
 ) -> None:
     process = Mock(cpu_times=Mock(side_effect=[(2, 1, 0, 0), own]))
     fake = Mock(cpu_count=lambda: 4, cpu_times=Mock(side_effect=[Machine(100, 10), machine]), Process=lambda: process)
-    monkeypatch.setattr(other_load, "psutil", fake)
-    monkeypatch.setattr(other_load, "time", Mock(perf_counter=Mock(side_effect=[1000.0, 1010.0])))
-    assert other_load.OtherLoad().share() == pytest.approx(share)
+    monkeypatch.setattr(machine, "psutil", fake)
+    monkeypatch.setattr(machine, "time", Mock(perf_counter=Mock(side_effect=[1000.0, 1010.0])))
+    assert machine.OtherLoad().share() == pytest.approx(share)
 
 
 def test_the_pace_is_the_median_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "time", Mock(perf_counter=Mock(side_effect=[1.0, 1.1, 5.0, 5.5, 7.0, 7.2])))
-    measured = pace.Pace()
+    monkeypatch.setattr(machine, "time", Mock(perf_counter=Mock(side_effect=[1.0, 1.1, 5.0, 5.5, 7.0, 7.2])))
+    measured = machine.Pace()
     for _ in range(3):
         measured.take()
     assert measured.seconds() == pytest.approx(0.2)

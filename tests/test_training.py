@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from benchmarks import checkpoints
 from benchmarks.data import Corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast, build_engine
+from benchmarks.engine.adapters import whole_weights
 from benchmarks.engine.base import MOMENTS
-from benchmarks.engine.weights import whole_weights
 from benchmarks.plan.flops import total_length
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -95,7 +95,7 @@ def test_accumulation_changes_nothing(row: str, small_data: Path) -> None:
     for settings in ({}, {"micro_batch": 5}, {"micro_tokens": 400}):
         spec = run_of(small_study(ROWS, engine=settings), row)
         trainer, engine, data = stepper(spec, small_data)
-        parts = engine.cut(np.arange(32), data.longest(np.arange(32)))
+        parts = engine.split_microbatches(np.arange(32), data.longest(np.arange(32)))
         assert [*settings.values()] == [] or 1 < len(parts) < 32
         left = steps.Steps(engine, data, ((np.arange(32) + 32 * step, data.context(0, step)) for step in range(3)))
         sums = [steps.optimizer_step(left, step) for step in range(3)]

@@ -96,7 +96,7 @@ def fetch(
 @app.command()
 def cite(study: StudyArgument) -> None:
     """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
-    from benchmarks.bibliography import citations
+    from benchmarks.report import citations
 
     entries = citations(load_study(study))
     typer.echo("\n\n".join(entries))

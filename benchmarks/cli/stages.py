@@ -161,6 +161,6 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A results folder, or the folder of one study in it.")] = RESULTS,
 ) -> None:
     """Put all tables and figures of a results folder into one HTML file that can be read offline."""
-    from benchmarks.report import page
+    from benchmarks import report
 
-    typer.echo(page.report(folder), err=True)
+    typer.echo(report.report(folder), err=True)

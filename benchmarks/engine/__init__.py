@@ -11,9 +11,8 @@ rank computes its share of a batch in one pass, these are taken over all ranks. 
 
 from __future__ import annotations
 
-from benchmarks.engine.base import Engine, PlaceInPhase
+from benchmarks.engine.base import Engine, PlaceInPhase, ProcessEngine
 from benchmarks.engine.device import autocast, deterministic, peak_memory, pick_device, synchronize
-from benchmarks.engine.process import ProcessEngine
 from benchmarks.engine.ranks import Ranks
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Method, Stage

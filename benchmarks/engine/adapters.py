@@ -1,4 +1,5 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685) of transformers that start from a checkpoint.
+"""The weights of a method by name, and low-rank adapters (LoRA, arXiv:2106.09685) of transformers that start from a
+checkpoint.
 
 Beside chosen linear layers two narrow matrices are trained, and the rows of the markers that a method adds to the token
 table: a marker that starts as a copy of a token could not be told apart from it otherwise. All other weights of the
@@ -19,12 +20,25 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmarks.engine.layers import linear_layers, widths
-from benchmarks.engine.weights import whole_weights
 from benchmarks.studies.specs import LoraSpec
 from methods.base import Method, Stage
 from methods.errors import InputError
 
 ADAPTER = ".adapter."  # in the names of the parameters of adapters
+
+
+def distinct_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters and persistent buffers (not copies), each shared tensor once, under its first name."""
+    seen: set[int] = set()
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def whole_weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Return an iterator over the weights of a module that is whole, detached."""
+    return ((name, tensor.detach()) for name, tensor in distinct_tensors(module))
 
 
 class Adapter(nn.Module):

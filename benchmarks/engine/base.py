@@ -1,4 +1,5 @@
-"""The interface of an engine for a stage: forward, backward and update; weights and optimizer states by name."""
+"""The engine of a stage: forward, backward and update; weights and optimizer states by name. Also the engine of a
+single process."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks.engine.adapters import enable_gradients
+from benchmarks.engine.adapters import enable_gradients, whole_weights
+from benchmarks.engine.device import autocast
 from benchmarks.engine.layers import checkpoint_activations, compile_layers, plain_layers
 from benchmarks.engine.ranks import Ranks
 from benchmarks.studies.micro_batches import cuts, parts_of
@@ -68,14 +70,14 @@ class Engine(ABC):
         ]
         return [group for group in groups if group["params"]]
 
-    def cut(self, indices: np.ndarray, longest: int) -> list[np.ndarray]:
+    def split_microbatches(self, indices: np.ndarray, longest: int) -> list[np.ndarray]:
         """Split a global batch, whose longest example has ``longest`` tokens, into micro-batches. If the settings have
         a ``micro_batch``, they are the same at any number of ranks. Otherwise there is one per rank, or as many as
         ``micro_tokens`` requires."""
         count = parts_of(len(indices), self.ranks.world, self.spec, longest)
         return [indices[start::count] for start in range(count)]
 
-    def deal(self, parts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, bool]]:
+    def shard(self, parts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, bool]]:
         """Return this rank's share of some micro-batches, each with a flag for whether it counts. Every rank gets the
         same number, since all ranks make each pass together: dummies that are left out of every sum fill up."""
         own = [(rows, True) for rows in parts[self.ranks.rank :: self.ranks.world]]
@@ -103,10 +105,10 @@ class Engine(ABC):
             torch.manual_seed(key(context.seed, "dropout", context.step, part))
         if self.ranks.world > 1 and not cuts(self.spec):
             context = replace(context, over_ranks=partial(self.ranks.total, counts=counts))
-        return self.output(batch, context)
+        return self._forward(batch, context)
 
     @abstractmethod
-    def output(self, batch: Batch, context: Context) -> Output:
+    def _forward(self, batch: Batch, context: Context) -> Output:
         """Return the output of the method's forward pass on this engine."""
 
     @abstractmethod
@@ -136,3 +138,47 @@ class Engine(ABC):
     def close(self) -> None:
         """Leave the method whole on every rank and uncompiled, as the next engine expects it."""
         plain_layers(self.method)
+
+
+class ProcessEngine(Engine):
+    """An engine that keeps weights, gradients and optimizer states whole."""
+
+    def _forward(self, batch: Batch, context: Context) -> Output:
+        with autocast(self.method.device, self.spec.precision):
+            return self.method(batch, context)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        loss.backward()
+
+    def step(self, step: int) -> Tensor:
+        parameters = self.trainable.values()
+        for parameter in parameters:  # also decay those that this batch does not reach, like engines with flat states
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        norm = nn.utils.clip_grad_norm_(parameters, self.training.max_grad_norm or math.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.updates += 1
+        return norm
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        return whole_weights(self.method)
+
+    def optimizer_states(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.trainable.items():
+            for moment in MOMENTS:
+                yield f"{name}.{moment}", self.optimizer.state[parameter][moment]
+
+    def load_optimizer_states(self, tensors: Mapping[str, Tensor], updates: int) -> None:
+        self.updates = updates
+        for name, parameter in self.trainable.items():
+            # Copy: a memory-mapped tensor would keep the file of a checkpoint that is soon removed
+            moments = {key: tensors[f"{name}.{key}"].to(parameter.device, copy=True) for key in MOMENTS}
+            count = torch.tensor(float(updates), device=parameter.device)
+            self.optimizer.state[parameter] = {"step": count, **moments}
+
+    def close(self) -> None:
+        super().close()
+        self.optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""The device of this process, and its numerical settings."""
+"""The device of this process: its numerical settings, and the message when its memory is full."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+
+from benchmarks.studies.micro_batches import rows_per_pass
+from benchmarks.studies.runs import RunSpec
+from methods.errors import InputError
 
 
 def pick_device() -> torch.device:
@@ -62,3 +66,34 @@ def peak_memory(device: torch.device) -> int:
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """Return a context manager for bfloat16 arithmetic over float32 weights. In float32 it does nothing."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+class OutOfMemory(InputError):
+    """Raised when the settings ask for more memory than the GPU has."""
+
+
+@contextmanager
+def memory_for(work: str, fix: str) -> Iterator[None]:
+    """Raise :class:`OutOfMemory` if GPU memory runs out inside.
+    Its message names ``work`` and says what takes less memory."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        said = ". ".join(str(error).split(". ")[:2])  # the rest is advice on PyTorch's settings
+        raise OutOfMemory(f"{work}: {said}. {fix}") from error
+
+
+def memory_for_training(spec: RunSpec) -> AbstractContextManager[None]:
+    rows = rows_per_pass(spec.training.batch_size, spec.engine.ranks, spec.engine.micro_batch)
+    return memory_for(
+        f"{spec.study}: training {spec.id}",
+        f"A training pass has at most {rows} rows: lower `engine.micro_batch` or `engine.micro_tokens`, or set "
+        "`engine.activation_checkpointing`; `marcos-bench plan` says what fits",
+    )
+
+
+def memory_for_answers(questions: int, longest: int) -> AbstractContextManager[None]:
+    return memory_for(
+        f"answering {questions} questions at once, the longest of {longest} tokens",
+        "Lower `batch_size`: `evaluation` has one, and `timing` its own",
+    )

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.engine.adapters import distinct_tensors
 from benchmarks.engine.base import MOMENTS, Engine
 from benchmarks.engine.device import autocast
-from benchmarks.engine.weights import distinct_tensors
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output
 from methods.errors import InputError
@@ -113,7 +113,7 @@ class DeepSpeedEngine(Engine):
 
     # -- steps
 
-    def output(self, batch: Batch, context: Context) -> Output:
+    def _forward(self, batch: Batch, context: Context) -> Output:
         self.ranks.beat(f"forward pass, step {context.step}")
         losses = self.engine(batch, context)
         return Output(losses, self.losses.statistics)

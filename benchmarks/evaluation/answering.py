@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode
 from benchmarks.engine import autocast, pick_device
-from benchmarks.evaluation.casting import prepare_for_answers
+from benchmarks.engine.device import memory_for_answers
+from benchmarks.evaluation.inference_precision import prepare_for_answers
 from benchmarks.models import trained_method
-from benchmarks.out_of_memory import memory_for_answers
 from benchmarks.progress import Progress
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EvaluationSpec

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.votes import calibration_error, protocols, reliability
-from benchmarks.figures.drawing import grid, legend_below
+from benchmarks.figures.base import GREY, colour, grid, legend_below, marker
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import GREY, colour, marker
 from benchmarks.records import statistics
 
 

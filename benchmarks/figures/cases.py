@@ -15,9 +15,8 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import differences
-from benchmarks.figures.drawing import NothingToDraw
+from benchmarks.figures.base import GREY, NothingToDraw, colour
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import GREY, colour
 
 FONT = 6.5  # points
 WIDE = 0.602 * FONT / 72  # width of a character of DejaVu Sans Mono in inches

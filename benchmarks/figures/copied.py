@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, grid, legend_below
-from benchmarks.figures.style import GREY, PAGE
+from benchmarks.figures.base import GREY, PAGE, Drawing, grid, legend_below
 from benchmarks.records.statistics import FEWEST
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.scoring.copying import WIDTH, Copying, bins
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.repeating import habit
+from benchmarks.tables.longrange import habit
 
 COLUMNS = ("test", "text", "correct", "draws", "choices")
 HATCHED: dict[str, Any] = {"facecolor": "none", "hatch": "////", "linewidth": 0.8}

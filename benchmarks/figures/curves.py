@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, grid, legend_below
+from benchmarks.figures.base import Drawing, grid, legend_below
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import grid
+from benchmarks.figures.base import colour, grid
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import colour
 
 CASES = 3
 

@@ -13,9 +13,8 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import Analysis, EncodingRecord
-from benchmarks.figures.drawing import NothingToDraw, grid
+from benchmarks.figures.base import GREY, SEQUENTIAL, NothingToDraw, colour, grid, picture
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import GREY, SEQUENTIAL, colour, picture
 from benchmarks.paper.claims import load_claims
 
 OTHERS = 6  # number of the most active dimensions without a digit that are shown too

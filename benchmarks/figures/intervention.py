@@ -15,9 +15,8 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.analysis.patterns import correlation_graph, correlations
 from benchmarks.analysis.reading import Analysis
 from benchmarks.analysis.steering import clique_effects
-from benchmarks.figures.drawing import NothingToDraw, grid
+from benchmarks.figures.base import DIVERGING, GREY, NothingToDraw, colour, grid, picture
 from benchmarks.figures.latents import LatentsFigure
-from benchmarks.figures.style import DIVERGING, GREY, colour, picture
 from benchmarks.paper.claims import load_claims
 
 LABELLED = 20  # panels with more dimensions than this have no labels for them

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
-from benchmarks.figures.drawing import Drawing, NothingToDraw
+from benchmarks.figures.base import Drawing, NothingToDraw
 from benchmarks.studies.study import Study
 
 

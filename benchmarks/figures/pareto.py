@@ -8,8 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
-from benchmarks.figures.style import GREY, log_axis
+from benchmarks.figures.base import GREY, Drawing, NothingToDraw, grid, legend_below, log_axis
 
 COSTS = {"test_seconds_median": "Test (ms per question)", "training_flops": "Training (FLOPs)"}
 FILLS = ("full", "none", "left", "right", "top", "bottom")  # one for each block

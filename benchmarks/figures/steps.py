@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, grid, legend_below
+from benchmarks.figures.base import Drawing, grid, legend_below
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
 from benchmarks.studies.specs import Block, Row

@@ -10,8 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.drawing import Drawing, NothingToDraw, grid, legend_below
-from benchmarks.figures.style import GREY, colour, marker
+from benchmarks.figures.base import GREY, Drawing, NothingToDraw, colour, grid, legend_below, marker
 from benchmarks.records.summary import dead
 from benchmarks.studies.specs import Block, Row
 from methods.registry import get_method

@@ -92,7 +92,7 @@ class RunPlan:
 
     @property
     def parts(self) -> float:
-        """Micro-batches of a step, which :meth:`Engine.deal` deals to the ranks: the mean over batches of the sampled
+        """Micro-batches of a step, which :meth:`Engine.shard` deals to the ranks: the mean over batches of the sampled
         ``lengths``."""
         return fmean(self._parts)
 

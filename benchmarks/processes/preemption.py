@@ -24,7 +24,7 @@ class Preempted(SystemExit):
 
 
 @contextmanager
-def noting(told: Callable[[], None]) -> Iterator[None]:
+def defer_signals(told: Callable[[], None]) -> Iterator[None]:
     """Inside the block, call ``told`` instead of obeying SIGTERM or Ctrl-C. A second Ctrl-C is obeyed. A signal that
     this process was started to ignore (as in the background of a shell) is still ignored."""
 
@@ -46,9 +46,9 @@ def noting(told: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def shielded() -> Iterator[None]:
+def block_sigterm() -> Iterator[None]:
     """Shield processes that are started inside the block, and their children, from SIGTERM until they call
-    :func:`unshield`."""
+    :func:`unblock_sigterm`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -56,14 +56,14 @@ def shielded() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def unshield() -> None:
-    """Receive SIGTERM again in a process that was started :func:`shielded` from it."""
+def unblock_sigterm() -> None:
+    """Receive SIGTERM again in a process that was started :func:`block_sigterm` from it."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 class Notice:
-    """A flag that records a request to stop: :func:`noting` calls :meth:`note`, and the work checks ``given`` between
-    two steps."""
+    """A flag that records a request to stop: :func:`defer_signals` calls :meth:`note`, and the work checks ``given``
+    between two steps."""
 
     def __init__(self) -> None:
         self.given = self._at_once = False

@@ -16,8 +16,7 @@ from benchmarks.paper.numbers import Measured, paper_table
 from benchmarks.records import statistics
 from benchmarks.studies.specs import Block, Row, Table
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.cells import by_place, cell, difference
-from benchmarks.tables.maker import PASSES, RANKS, TIE, Maker
+from benchmarks.tables.base import PASSES, RANKS, TIE, Maker, by_place, cell, difference
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 

@@ -18,8 +18,8 @@ from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import summarise
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import Study, load_study
+from benchmarks.tables.base import Maker
 from benchmarks.tables.evidence import Paper, Records, counterparts
-from benchmarks.tables.maker import Maker
 from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line
 
 TITLE = "What the paper says of its numbers"

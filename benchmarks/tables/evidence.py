@@ -21,7 +21,7 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Table, TrainingSpec
 from benchmarks.studies.study import Study
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.repeating import habit_of
+from benchmarks.tables.longrange import habit_of
 from methods.base import ANSWER_MARKER, DEAD_R
 
 # Tables whose test sets are the paper's own tasks, not stand-ins: a name such as copy_k16 contains the task's name

@@ -14,16 +14,29 @@ import pandas as pd
 
 from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
 from benchmarks.records import gpu_time
-from benchmarks.records.provenance import hardware
+from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
 from benchmarks.studies.specs import Block, DecodingSpec, Row, Table
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.cells import asked, bounds, by_place, cell, count, difference, flops, percent, seconds, timed
-from benchmarks.tables.maker import PASSES, RANKS, Maker, spoken
+from benchmarks.tables.base import (
+    PASSES,
+    RANKS,
+    Maker,
+    asked,
+    bounds,
+    by_place,
+    cell,
+    count,
+    difference,
+    flops,
+    percent,
+    seconds,
+    spoken,
+    timed,
+)
 from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line
-from benchmarks.timing.other_load import MUCH
-from benchmarks.timing.pace import SLOWER
+from benchmarks.timing.machine import MUCH, SLOWER
 
 SCORES = (Column("n"), Column("Not in training (%)"), Column("Strict (%)"), Column("No answer (%)"))
 SCORES += (Column("95 % interval"), Column("± over"))
@@ -275,3 +288,34 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
 
 def _measured(value: Measured | None, form: Any) -> Cell:
     return Cell() if value is None else cell(value.mean, form, spread=value.spread)
+
+
+class ScaleTable(MainTable):
+    """The main table with the backbone and number of parameters of each row.
+
+    The paper compares MarCos, each of whose modules has its own backbone, with baselines on one backbone of six times
+    that size.
+    """
+
+    reference = COUNTERPARTS[Table.scale]
+
+    def grids(self) -> list[Grid]:
+        first, *others = super().grids()
+        return [first, self._sizes(), *others]
+
+    def _sizes(self) -> Grid:
+        sections = []
+        for block in self.study.blocks:
+            lines = []
+            for row in self.all_rows(block):
+                if runs := self.study.trainings(block.id, row.id):
+                    line = self.line(block, row)
+                    sizes = (Cell(backbone(runs[0].backbone)), cell(line["parameters"], count))
+                    lines.append(Line(self.row_title(line), sizes, row.indent))
+            sections.append((block.title, tuple(lines)))
+        return Grid("Backbone of each row, and all parameters", (Column("Backbone"), Column("Params")), tuple(sections))
+
+    def legend(self) -> Iterable[str]:
+        yield from super().legend()
+        yield """MarCos has a transformer of the smaller backbone for each of its modules; the paper compares it with
+        baselines of about the size of all of these together."""

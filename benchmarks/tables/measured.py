@@ -16,7 +16,7 @@ from benchmarks.plan.hardware import gpu_of
 from benchmarks.records.provenance import by_adapters, commit_of, on_engine
 from benchmarks.studies.specs import EngineSpec, LoraSpec
 from benchmarks.studies.study import Study
-from benchmarks.tables.cells import cell, count, seconds
+from benchmarks.tables.base import cell, count, seconds
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, markdown
 
 PAPER_GPUS = 8

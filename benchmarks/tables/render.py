@@ -15,14 +15,12 @@ from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
+from benchmarks.tables.base import Maker
 from benchmarks.tables.claims import ClaimsTable
-from benchmarks.tables.controls import ControlsTable
-from benchmarks.tables.decoding import DecodingTable
+from benchmarks.tables.decoding import ControlsTable, DecodingTable
 from benchmarks.tables.longrange import LongRangeTable
-from benchmarks.tables.main import MainTable
-from benchmarks.tables.maker import Maker
+from benchmarks.tables.main import MainTable, ScaleTable
 from benchmarks.tables.markup import latex, markdown
-from benchmarks.tables.scale import ScaleTable
 from benchmarks.tables.stages import StagesTable
 from benchmarks.tables.synthetic import SyntheticTable
 

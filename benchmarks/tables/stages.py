@@ -13,8 +13,7 @@ import pandas as pd
 from benchmarks.records import statistics
 from benchmarks.studies.runs import row_of
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.cells import by_place, cell, difference, percent
-from benchmarks.tables.maker import Maker
+from benchmarks.tables.base import Maker, by_place, cell, difference, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 COLUMNS = {

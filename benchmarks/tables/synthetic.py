@@ -11,8 +11,7 @@ from benchmarks.paper.numbers import Measured
 from benchmarks.scoring.diversity import FEWEST_PAIRS, DrawStatistics
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import StudyError
-from benchmarks.tables.cells import bounds, cell, percent
-from benchmarks.tables.maker import Maker, spoken
+from benchmarks.tables.base import Maker, bounds, cell, percent, spoken
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 
 Found = dict[str, Any]

@@ -21,7 +21,7 @@ from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.answering import batches_by_length, decoding_of, generate
-from benchmarks.evaluation.casting import temporarily_prepared
+from benchmarks.evaluation.inference_precision import temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
@@ -29,8 +29,7 @@ from benchmarks.progress import Progress
 from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.timing.other_load import MUCH, OtherLoad
-from benchmarks.timing.pace import Pace
+from benchmarks.timing.machine import MUCH, OtherLoad, Pace
 from benchmarks.timing.steps import time_training, timing_of
 from methods.base import Method
 from methods.generation import Length

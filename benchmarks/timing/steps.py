@@ -1,4 +1,9 @@
-"""Time the optimizer steps of all stages of a training and count their FLOPs, to find what an epoch takes."""
+"""Time the optimizer steps of all stages of a training and count their FLOPs, to find what an epoch takes.
+
+FLOPs are counted by PyTorch's counter, extended by formulas for attention in all fused kernels: PyTorch has no formula
+for the CPU kernel (in 2.13), and those in 2.11 fail if keys have fewer heads than queries. The convention is PyTorch's
+for GPUs: causal attention counts in full, and backward passes compute the scores once more.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +12,22 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.module_tracker import ModuleTracker
 
 from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.data import Corpus, epoch_batches, open_corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, peak_memory, synchronize
-from benchmarks.out_of_memory import memory_for_training
+from benchmarks.engine.device import memory_for_training
 from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
-from benchmarks.timing.flops import flop_counter
 from benchmarks.training.features import FeatureStore
 from benchmarks.training.steps import StageData, Steps, optimizer_step
 from methods.base import Method, Stage
@@ -30,6 +36,12 @@ PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
 COUNTED_STEPS = 3  # warm-up steps whose FLOPs are counted
 FEATURED = 10  # batches whose features are computed to find the rate
+KERNELS = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+)
 
 
 def timing_of(spec: RunSpec) -> TimingSpec:
@@ -170,3 +182,46 @@ def take(engine: Engine, data: StageData, batches: Sequence[np.ndarray]) -> tupl
         synchronize(device)
         seconds.append(time.perf_counter() - began)
     return seconds, tokens
+
+
+def flop_counter() -> FlopCounterMode:
+    """Return a context manager that counts the FLOPs of matrix products and attention inside it."""
+    formulas: dict[Any, Any] = {}
+    for name in KERNELS:
+        formulas[getattr(torch.ops.aten, name)] = _forward
+        formulas[getattr(torch.ops.aten, f"{name}_backward")] = _backward
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
+    counter.mod_tracker = cast("ModuleTracker", Everywhere())
+    return counter
+
+
+class Everywhere:
+    """Replaces PyTorch's tracker, which tells modules apart: its hooks keep recomputed activations alive, step after
+    step. Only the total is counted here."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None: ...
+
+
+def _forward(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    """Return the FLOPs of a forward pass with these shapes: queries (B, H, L, D), keys (B, G, M, D) and values (B, G,
+    M, E), where each of the G heads serves H / G heads of queries."""
+    return sdpa_flop_count(query, _repeated(key, query), _repeated(value, query))
+
+
+def _backward(
+    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """Return the FLOPs of the backward pass, given the shape of the output's gradient (B, H, L, E) and the shapes of
+    the forward pass."""
+    return sdpa_backward_flop_count(gradient, query, _repeated(key, query), _repeated(value, query))
+
+
+def _repeated(shape: Sequence[int], query: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of keys or values once they are repeated for each head of queries."""
+    batch, _, *rest = shape
+    return (batch, query[1], *rest)

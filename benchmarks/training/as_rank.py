@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from benchmarks.engine import Ranks, deterministic
+from benchmarks.engine.device import memory_for_training
 from benchmarks.files import read_json
-from benchmarks.out_of_memory import memory_for_training
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training.finished import publish

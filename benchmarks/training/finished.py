@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.code import stage_modules
-from benchmarks.engine.weights import whole_weights
+from benchmarks.engine.adapters import whole_weights
 from benchmarks.files import BrokenRecord, json_digest, read_json, write_json
 from benchmarks.models import published_model
 from benchmarks.studies.paths import DONE, Paths

@@ -23,12 +23,11 @@ from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine
-from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights
-from benchmarks.engine.weights import whole_weights
+from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights, whole_weights
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, complete_folder
-from benchmarks.processes.preemption import Notice, Preempted, noting
+from benchmarks.processes.preemption import Notice, Preempted, defer_signals
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
@@ -79,7 +78,7 @@ class Trainer:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         self._resume()
         try:
-            with noting(self.notice.note):
+            with defer_signals(self.notice.note):
                 while self.position.stage < len(self.stages):
                     self._run_stage(self.stages[self.position.stage])
                     self._end_stage()

@@ -69,7 +69,7 @@ class Steps(Iterator[Step]):
         """Collate the next step, unless there is none or it is collated already."""
         if self.ready is None and (found := next(self.batches, None)):
             indices, context = found
-            share = self.engine.deal(self.engine.cut(indices, self.data.longest(indices)))
+            share = self.engine.shard(self.engine.split_microbatches(indices, self.data.longest(indices)))
             self.ready = Step(indices, context, [(self.data.batch(rows, context), counts) for rows, counts in share])
 
     def __next__(self) -> Step:
@@ -198,11 +198,11 @@ def validation_sums(engine: Engine, data: StageData, context: Context, batch_siz
     :class:`NonFiniteLoss` if a loss term is not finite."""
     order = np.argsort(data.corpus.lengths, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    parts = [engine.cut(batch, data.longest(batch)) for batch in batches]
+    parts = [engine.split_microbatches(batch, data.longest(batch)) for batch in batches]
     if cuts(engine.spec):  # deal them together, so that fewer ranks are idle; otherwise a pass stays within one batch
         parts = [[part for own in parts for part in own]]
     sums = Sums()
-    for rows, counts in chain.from_iterable(map(engine.deal, parts)):
+    for rows, counts in chain.from_iterable(map(engine.shard, parts)):
         batch = data.batch(rows, context)
         sums.expect(batch, counts)
         sums.add(engine.forward(batch, context, counts), counts)

@@ -259,7 +259,7 @@ def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
 
 def _figure(records: StudyRecords, figure: Figure) -> Finding:
     """Check the numbers of a figure. The predictions and analyses behind them are checked against their digests."""
-    from benchmarks.figures.drawing import NothingToDraw  # imported late: matplotlib is slow to load
+    from benchmarks.figures.base import NothingToDraw  # imported late: matplotlib is slow to load
     from benchmarks.figures.render import DRAWINGS
 
     path = records.folder / f"figures/{figure}.csv"

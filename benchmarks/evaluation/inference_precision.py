@@ -1,4 +1,4 @@
-"""Prepares a method for answering: linear layers in the precision of the answers, layers compiled."""
+"""Prepare a method for inference: its linear layers in the precision of answers, its layers compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""All tables and figures of a results folder in one HTML file that needs no other file and no network access."""
+"""What papers take from a results folder: all tables and figures as one HTML file that needs no other file and no
+network, and the BibTeX entries of a study."""
 
 from __future__ import annotations
 
@@ -12,13 +13,16 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
+from benchmarks.data import get_dataset
 from benchmarks.environment import ended, environment
 from benchmarks.files import BrokenRecord, sha256, write_text
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
+from benchmarks.studies.study import Study
 from benchmarks.tables.markup import MADE
+from methods.registry import get_method
 
-TEMPLATE = "page.html"  # named like this module, so that its edits change the digest that the workflow watches
+TEMPLATE = "report.html"  # named like this module, so that its edits change the digest that the workflow watches
 SENTENCE = 60  # characters of a table cell; a longer one is broken into lines
 REFERENCE = "reference"  # folder of committed results, which are not a study of this folder
 FACTS = ("commit", "python", "torch", "transformers", "device", "cpu")
@@ -119,3 +123,11 @@ def _inlined(path: Path) -> str:
     if not path.is_file():
         raise BrokenRecord(f"{path} does not exist: draw the figure again (marcos-bench figure)")
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def citations(study: Study) -> list[str]:
+    """Return the BibTeX entries that a study should cite, each once: its methods (including those that rows start
+    from), its training data and its test sets. Generated data have no entry."""
+    methods = [get_method(run.method).citation for run in study.runs.values()]
+    names = [name for block in study.blocks for name in (block.data.train, *study.tests_of(block))]
+    return [entry for entry in dict.fromkeys([*methods, *(get_dataset(name).card.citation for name in names)]) if entry]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from benchmarks.figures.style import GREY, PAGE, colour, marker, shade
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.studies.specs import Block, Row
@@ -21,6 +25,34 @@ from benchmarks.studies.study import Study
 from methods.base import Method
 from methods.errors import InputError
 from methods.registry import available
+
+# Okabe and Ito's palette, with olive in place of their yellow, which is faint on paper
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999933")
+MARKERS = "osD^vP*XhdpH8<>"
+GREY = "#888888"
+PAGE = 7.0  # inches
+SEQUENTIAL, DIVERGING = "cividis", "RdBu_r"
+
+SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,  # TrueType, so that text stays text
+}
 
 
 class NothingToDraw(InputError):
@@ -134,3 +166,48 @@ def legend_below(canvas: Canvas, panels: Sequence[Axes]) -> None:
     longest = max(map(len, entries))
     columns = max(1, int(canvas.get_figwidth() / (0.075 * longest + 0.45)))
     canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
+def shade(name: str, index: int) -> tuple[float, float, float]:
+    """Return a shade of a colour: darker for odd ``index``, lighter for even.
+
+    Both are easy to tell apart from each other and from the colour itself.
+    """
+    other = 0.0 if index % 2 else 1.0
+    red, green, blue = (0.6 * part + 0.4 * other for part in to_rgb(name))
+    return red, green, blue
+
+
+def log_axis(axes: Axes, label: str) -> None:
+    """Make the x axis of a finished plot logarithmic, with few ticks, labelled with plain numbers if these are short.
+
+    Within a single decade, the ticks are evenly spaced numbers: with ticks at 1, 2 and 5 only, there might be just one,
+    and no value could be read off.
+    """
+    axes.set_xscale("log")
+    axes.set_xlabel(label)
+    low, high = axes.get_xlim()
+    narrow = high < 10 * low
+    axes.xaxis.set_major_locator(MaxNLocator(4) if narrow else LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: re.sub(r"e\+0*", "e", f"{value:g}")))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def picture(axes: Axes) -> None:
+    """Remove the grid and the tick marks, for heat maps and graphs."""
+    axes.grid(False)
+    axes.tick_params(length=0)

@@ -1,1 +1,0 @@
-"""The report: all results of a folder on one page."""
