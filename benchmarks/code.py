@@ -24,7 +24,7 @@ SCORES = _modules("scoring.base", "scoring.by_test", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
 TABLES += _modules("plan.hardware", "timing.machine")
-STEPS = _modules("training.steps", "budgets", "training.features", "studies.micro_batches", "engine", "data.batching")
+STEPS = _modules("training.steps", "budgets", "studies.micro_batches", "engine", "data.batching")
 
 DATA = ("cards", "corpus", "draw", "embedded", "loading", "records", "sources", "store", "synthetic", "tokenizers")
 
@@ -36,10 +36,10 @@ CODE: dict[str, tuple[str, ...]] = {
     "train": (
         *MODELS,
         *STEPS,
-        *_modules("training.as_rank", "training.loop", "training.position", "data.corpus"),
+        *_modules("training.loop", "data.corpus"),
     ),
     # Besides, if accuracy selects weights; the scorer of the training data counts too
-    "select": (*ANSWERS, *_modules("training.asking", "sampling"), *SCORES),
+    "select": (*ANSWERS, *_modules("training.validation_accuracy", "sampling"), *SCORES),
     # Of scorers, those that a run's test sets name count besides (`stage_modules`)
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets"), *SCORES),

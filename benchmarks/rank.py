@@ -74,14 +74,15 @@ def main() -> None:
 
     from benchmarks.engine.ranks import join
     from benchmarks.timing.stage import time_as
-    from benchmarks.training.as_rank import train_as
-
-    task = {"train": train_as, "time": time_as}[given.task]
+    from benchmarks.training.loop import Trainer
 
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
             gc.freeze()  # imported objects stay: garbage collection at the end of each stage skips them
-            task(ranks, spec, given.results)
+            if given.task == "train":
+                Trainer(spec, given.results, ranks).run()
+            else:
+                time_as(ranks, spec, given.results)
     except InputError as error:  # bad input: one message instead of a traceback, as in the CLI
         heartbeat.fail(2)
         print(f"error: {error}", file=sys.stderr)

@@ -25,7 +25,7 @@ from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.training import steps
-from benchmarks.training.features import FeatureStore
+from benchmarks.training.steps import FeatureStore
 from methods.base import Batch, Budget, Context, Example, Method, Output, Stage
 from methods.registry import available, get_method
 from tiny import ids, make
@@ -139,11 +139,11 @@ def _run(
     method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, ranks: Ranks, folder: Path
 ) -> dict[str, Tensor]:
     problems: Any = Problems()
-    data = steps.StageData(method, problems, stage, 0, None)
+    data = steps.StageLoader(method, problems, stage, 0, None)
     if stage.cached:
         store = FeatureStore(folder / f"features-{ranks.world}", "features", ranks)
         store.fill(method, spec.precision, problems, np.arange(len(problems)), data.context(0, 0), 4)
-        data = steps.StageData(method, problems, stage, 0, store)
+        data = steps.StageLoader(method, problems, stage, 0, store)
     found: dict[str, Tensor] = {}
     engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
@@ -152,7 +152,7 @@ def _run(
             engine.close()
             engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
             engine.load_optimizer_states(states, updates)
-        sums = steps.optimizer_step(steps.Steps(engine, data, [(indices, data.context(0, step))]), step)
+        sums = steps.optimizer_step(steps.PrefetchingLoader(engine, data, [(indices, data.context(0, step))]), step)
         method.after_step(sums.statistics)
         values = {**sums.terms(), "tokens": float(sums.tokens), "gradient norm": sums.norms["grad_norm"]}
         found |= {f"{name} at step {step}": torch.tensor(value) for name, value in values.items()}
@@ -171,7 +171,7 @@ def said_of_no_number(ranks: Ranks) -> str:
     """Return what a rank reports if the last rank's loss is not a number."""
     method, problems = make("cot_sft", {}), cast(Any, Problems())
     stage = method.stages(BUDGET)[0]
-    data = steps.StageData(method, problems, stage, 0, None)
+    data = steps.StageLoader(method, problems, stage, 0, None)
     engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, PlaceInPhase(1, 8), ranks)
     output_of = engine.output
     assert isinstance(engine, DeepSpeedEngine)
@@ -185,7 +185,7 @@ def said_of_no_number(ranks: Ranks) -> str:
     if ranks.rank == ranks.world - 1:
         engine.output = spoiled  # type: ignore[method-assign]
     try:
-        steps.optimizer_step(steps.Steps(engine, data, [(BATCHES[0], data.context(0, 5))]), 0)
+        steps.optimizer_step(steps.PrefetchingLoader(engine, data, [(BATCHES[0], data.context(0, 5))]), 0)
     except steps.NonFiniteLoss as error:
         return str(error)
     finally:

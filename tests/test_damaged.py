@@ -27,7 +27,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import loop as training
 from benchmarks.training.stage import train
-from benchmarks.training.steps import NonFiniteLoss, Steps
+from benchmarks.training.steps import NonFiniteLoss, PrefetchingLoader
 from inflict import exit_code, in_step, logged, nth_call, run_of, saved
 from small import fresh
 
@@ -173,7 +173,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
 # -- numbers that are not finite
 
 
-def spoil_weights(steps: Steps, *_: Any) -> None:
+def spoil_weights(steps: PrefetchingLoader, *_: Any) -> None:
     next(steps.engine.method.parameters()).data.fill_(float("nan"))
 
 

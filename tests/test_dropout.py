@@ -24,8 +24,8 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.studies.study import Study
 from benchmarks.training import loop, steps
-from benchmarks.training.features import FeatureStore
 from benchmarks.training.stage import train
+from benchmarks.training.steps import FeatureStore
 from methods.base import Budget
 from small import MARCOS, small_study, stopped_after
 from tiny import GPT2, context, examples, make
@@ -188,7 +188,7 @@ def test_features_and_validation_losses_have_no_dropout(folder: Path) -> None:
         corpus: Any = open_corpus(Paths(folder, spec).data, "validation")
         stages = method.stages(Budget(2.0, 3))
         store = FeatureStore(folder / f"features-{dropout}", "features")
-        data = steps.StageData(method, corpus, stages[0], 0, None)
+        data = steps.StageLoader(method, corpus, stages[0], 0, None)
         store.fill(method, "float32", corpus, torch.arange(8).numpy(), data.context(0, 0), 4)
         assert method.training
         features.append({name: rows.clone() for name, rows in store.rows.items()})

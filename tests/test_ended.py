@@ -21,7 +21,7 @@ from benchmarks import checkpoints
 from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, defer_signals
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import as_rank, features
+from benchmarks.training import loop, steps
 from benchmarks.training.stage import train
 from conftest import needs_linux
 from copies import copy_suite, printed, snakemake
@@ -76,7 +76,7 @@ def told_to_go(count: int) -> None:
 
 
 def told_to_go_while_features_are_computed(_: int) -> None:
-    nth_call(features.FeatureStore, "_column", 2, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    nth_call(steps.FeatureStore, "_column", 2, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 
 
 # -- SIGKILL
@@ -121,7 +121,7 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_record_is_removed(
     assert exit_code(after_the_record, 1, spec, results) == -signal.SIGKILL
     assert saved(spec, results) and not (paths.run / "train.json").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(as_rank, "Trainer", None)
+        patched.setattr(loop, "Trainer", None)
         record = train(spec, results)
     assert record["weights_sha256"] == undisturbed(spec)
     assert "is trained already" in caplog.text and (paths.run / "train.json").exists()

@@ -17,7 +17,7 @@ from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
-from benchmarks.training.steps import StageData, Steps, Sums, batches_of, optimizer_step, validation_sums
+from benchmarks.training.steps import PrefetchingLoader, StageLoader, Sums, batches_of, optimizer_step, validation_sums
 from methods.base import Budget, Context, Output
 from methods.errors import InputError
 from small import OneOf, small_study
@@ -39,7 +39,7 @@ class _Reads(TorchDispatchMode):
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> tuple[Engine, StageData]:
+def stage(tmp_path: Path) -> tuple[Engine, StageLoader]:
     """Return the engine and data of MarCos's first stage."""
     options = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
     study = small_study([{"id": "marcos", "method": "marcos", "options": options}])
@@ -49,7 +49,7 @@ def stage(tmp_path: Path) -> tuple[Engine, StageData]:
     method = build_method(spec, paths.data)
     first = method.stages(Budget(1.0, 10))[0]
     engine = build_engine(method, first, spec.training, spec.engine, PlaceInPhase(0, 1), Ranks())
-    return engine, StageData(method, open_corpus(paths.data, "train"), first, 0, None)
+    return engine, StageLoader(method, open_corpus(paths.data, "train"), first, 0, None)
 
 
 def test_sums_are_those_of_the_numbers() -> None:
@@ -85,17 +85,17 @@ def test_losses_that_do_not_go_with_the_batch_or_the_stage_are_named(
     loss: Any,
     selected: str,
     said: str,
-    stage: tuple[Engine, StageData],
+    stage: tuple[Engine, StageLoader],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, data = stage
     monkeypatch.setattr(engine, "forward", lambda *_: Output({name: loss}))
     context = replace(data.context(0, 0), stage=replace(data.stage, select_on=(selected,)))
     with pytest.raises(InputError, match=f"marcos: {said}"):
-        optimizer_step(Steps(engine, data, [(np.arange(8), context)]), 0)
+        optimizer_step(PrefetchingLoader(engine, data, [(np.arange(8), context)]), 0)
 
 
-def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, StageData]) -> None:
+def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, StageLoader]) -> None:
     """This covers the passes of the method and its transformers, and the sum of its loss terms."""
     (engine, data), sums = stage, Sums()
     context = data.context(0, 0)
@@ -111,7 +111,7 @@ def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, Stage
 
 
 def test_the_next_batch_is_collated_before_the_device_is_waited_for(
-    stage: tuple[Engine, StageData], monkeypatch: pytest.MonkeyPatch
+    stage: tuple[Engine, StageLoader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, data = stage
     order: list[str] = []
@@ -123,7 +123,9 @@ def test_the_next_batch_is_collated_before_the_device_is_waited_for(
             return plain(*arguments)
 
         monkeypatch.setattr(owner, name, noted)
-    steps = Steps(engine, data, [(np.arange(4) + 4 * number, data.context(0, number)) for number in range(2)])
+    steps = PrefetchingLoader(
+        engine, data, [(np.arange(4) + 4 * number, data.context(0, number)) for number in range(2)]
+    )
     sums = [optimizer_step(steps, number) for number in range(2)]
     assert order == ["collate", "step", "collate", "fetch", "step", "fetch"]
     assert [each.examples for each in sums] == [4, 4] and sums[0].tokens != sums[1].tokens
@@ -131,7 +133,7 @@ def test_the_next_batch_is_collated_before_the_device_is_waited_for(
         next(steps)
 
 
-def test_steps_go_on_from_any_place_of_any_epoch(stage: tuple[Engine, StageData]) -> None:
+def test_steps_go_on_from_any_place_of_any_epoch(stage: tuple[Engine, StageLoader]) -> None:
     _, data = stage
     training = TrainingSpec(epochs=2, batch_size=100)
     per_epoch = -(-len(data.corpus) // 100)
@@ -163,7 +165,7 @@ def test_all_ranks_make_as_many_passes_and_none_waits(ranks: int, tokens: int) -
 
 @pytest.mark.parametrize(("batch", "micro", "mixed"), [(2, None, False), (6, None, False), (6, 2, True)])
 def test_ranks_validate_one_batch_at_a_time_where_statistics_are_over_all(
-    batch: int, micro: int | None, mixed: bool, stage: tuple[Engine, StageData], monkeypatch: pytest.MonkeyPatch
+    batch: int, micro: int | None, mixed: bool, stage: tuple[Engine, StageLoader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, a statistic would cover two batches. Micro-batches have their own and leave fewer ranks idle."""
     engine, data = stage

@@ -24,9 +24,8 @@ from benchmarks.studies.study import Study
 from benchmarks.timing import stage as timing
 from benchmarks.training import loop as training
 from benchmarks.training import steps
-from benchmarks.training.features import FeatureStore
 from benchmarks.training.stage import train
-from benchmarks.training.steps import StageData
+from benchmarks.training.steps import FeatureStore, StageLoader
 from methods.base import Batch, Context, Example, Stage
 from methods.cot_sft import CoTSFT
 from methods.marcos import MarCos
@@ -86,7 +85,7 @@ def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
     trainer = training.Trainer(spec, results)
     stage = stage or trainer.stages[0]
     engine = build_engine(trainer.method, stage, trainer.training, spec.engine, PlaceInPhase(0, 10), Ranks())
-    return trainer, engine, steps.StageData(trainer.method, trainer.train, stage, spec.seed, None)
+    return trainer, engine, steps.StageLoader(trainer.method, trainer.train, stage, spec.seed, None)
 
 
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])
@@ -97,7 +96,9 @@ def test_accumulation_changes_nothing(row: str, small_data: Path) -> None:
         trainer, engine, data = stepper(spec, small_data)
         parts = engine.split_microbatches(np.arange(32), data.longest(np.arange(32)))
         assert [*settings.values()] == [] or 1 < len(parts) < 32
-        left = steps.Steps(engine, data, ((np.arange(32) + 32 * step, data.context(0, step)) for step in range(3)))
+        left = steps.PrefetchingLoader(
+            engine, data, ((np.arange(32) + 32 * step, data.context(0, step)) for step in range(3))
+        )
         sums = [steps.optimizer_step(left, step) for step in range(3)]
         terms.append(torch.tensor(list(sums[-1].terms().values())))
         weights.append(dict(whole_weights(trainer.method)))
@@ -133,13 +134,13 @@ def test_cached_stage_equals_the_plain_computation(small_data: Path, tmp_path: P
     store = FeatureStore(tmp_path / "features", "test")
     store.fill(trainer.method, "float32", trainer.train, np.arange(len(trainer.train)), context, 32)
     rows = np.array([5, 300, 17, 2])
-    assert steps.StageData(trainer.method, trainer.train, second, 0, store).longest(rows) == 1 < data.longest(rows)
+    assert steps.StageLoader(trainer.method, trainer.train, second, 0, store).longest(rows) == 1 < data.longest(rows)
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)
     for batch in (store.batch(trainer.method, rows), trainer.method.collate_features(fresh_features)):
         loss = trainer.method(
             batch.to(trainer.method.device),
-            steps.StageData(trainer.method, trainer.train, second, 0, store).context(0, 0),
+            steps.StageLoader(trainer.method, trainer.train, second, 0, store).context(0, 0),
         )
         loss.losses["kl"].backward()
         losses.append(loss.losses["kl"].detach())
@@ -202,7 +203,7 @@ def test_a_loss_that_is_not_finite_stops_with_place_and_examples(small_data: Pat
     trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     with pytest.raises(steps.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
-        steps.optimizer_step(steps.Steps(engine, data, [(np.arange(4), data.context(0, 0))]), 0)
+        steps.optimizer_step(steps.PrefetchingLoader(engine, data, [(np.arange(4), data.context(0, 0))]), 0)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(small_data: Path) -> None:
@@ -242,7 +243,7 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
     monkeypatch.setattr(CoTSFT, "warnings", lambda _, observed: [] if observed["alive"] else ["dead"])
     alive = {5: 1.0, 10: 0.0}  # by step; the first validation has the lowest loss
 
-    def validated(engine: Engine, data: StageData, at: Context, rows: int) -> steps.Sums:
+    def validated(engine: Engine, data: StageLoader, at: Context, rows: int) -> steps.Sums:
         return steps.Sums({"cross_entropy": float(at.step)}, statistics={"alive": alive[at.step]})
 
     monkeypatch.setattr(training, "validation_sums", validated)
@@ -274,7 +275,7 @@ def test_every_stage_selects_weights_of_its_own(
     trainer._run_stage(selecting[1])
     assert all(torch.equal(load_file(selected)[name], tensor) for name, tensor in first.items())
     trainer._end_stage()
-    chosen = [(stage["selected_step"], stage["validation"]) for stage in trainer.position.stages]
+    chosen = [(stage["selected_step"], stage["validation"]) for stage in trainer.state.stages]
     assert chosen == [(3, {"cross_entropy": 1.0}), (8, {"cross_entropy": 3.0})]
 
 
@@ -289,7 +290,7 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("only", 1.0, select_on=("cross_entropy",))])
     spec = run_of(small_study(ROWS, training={"validations": 5, "epochs": 1}), "cot_sft")
     results = fresh(small_data, tmp_path)
-    monkeypatch.setattr(training.Trainer, "_agreed_to_save", lambda trainer: trainer.position.step == 3)
+    monkeypatch.setattr(training.Trainer, "_agreed_to_save", lambda trainer: trainer.state.step == 3)
     trainer = training.Trainer(spec, results)
     known = checkpoints.selected_path(trainer.paths.checkpoints, 0, 2)
     with monkeypatch.context() as killed:
@@ -347,7 +348,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     paths = Paths(results, keeping)
     data = training.Trainer._data
 
-    def second_kills(trainer: training.Trainer, stage: Stage, corpus: Corpus) -> StageData:
+    def second_kills(trainer: training.Trainer, stage: Stage, corpus: Corpus) -> StageLoader:
         return data(trainer, stage, corpus) if stage.name != "second" else sys.exit("killed")
 
     with monkeypatch.context() as patched, pytest.raises(SystemExit, match="killed"):

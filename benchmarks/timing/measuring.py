@@ -39,7 +39,7 @@ from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
-from benchmarks.training.steps import StageData, Steps, batches_of, optimizer_step, phase_of
+from benchmarks.training.steps import PrefetchingLoader, StageLoader, batches_of, optimizer_step, phase_of
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed
@@ -223,12 +223,12 @@ def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: i
     stages = curriculum(method, budget)
     phase = phase_of(stages, 0, budget.steps_per_epoch)
     engine = build_engine(method, stages[0], spec.training, spec.engine, phase, ranks)
-    data = StageData(method, corpus, stages[0], spec.seed, None)
+    data = StageLoader(method, corpus, stages[0], spec.seed, None)
     batches = batches_of(data, spec.training, budget.steps_per_epoch, range(steps))
     losses: list[float] = []
     method.train()
     with Progress(f"{spec.id} learning", steps) as progress, memory_for_training(spec):
-        left = Steps(engine, data, batches)
+        left = PrefetchingLoader(engine, data, batches)
         for number in range(steps):
             sums = optimizer_step(left, number)
             method.after_step(sums.statistics)

@@ -28,8 +28,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
-from benchmarks.training.features import FeatureStore
-from benchmarks.training.steps import StageData, Steps, optimizer_step
+from benchmarks.training.steps import FeatureStore, PrefetchingLoader, StageLoader, optimizer_step
 from methods.base import Method, Stage
 
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
@@ -109,7 +108,7 @@ class StepTimer:
         """Return the median seconds of ``steps`` optimizer steps over batches of all lengths, after ``warmup`` steps of
         warm-up; their mean FLOPs, counted over some of the warm-up batches; and the cost of what is done once."""
         method, spec, device = self.method, self.spec, self.method.device
-        data = StageData(method, self.corpus, stage, spec.seed, None)
+        data = StageLoader(method, self.corpus, stage, spec.seed, None)
         batches = self._batches(steps)
         chosen = [batches[i] for i in spread_over(len(batches), steps)]
         once = {"once_seconds": 0.0, "once_flops": 0.0}
@@ -148,7 +147,7 @@ class StepTimer:
         batches = [batch for epoch in epochs for batch in epoch_batches(lengths, size, self.spec.seed, epoch)]
         return sorted(batches, key=lambda indices: float(lengths[indices].mean()))
 
-    def _cached(self, data: StageData, chosen: list[np.ndarray]) -> tuple[StageData, dict[str, float]]:
+    def _cached(self, data: StageLoader, chosen: list[np.ndarray]) -> tuple[StageLoader, dict[str, float]]:
         """Compute the features of the chosen batches. Return them with the cost of a pass over all batches of an epoch
         at the same rate."""
         method, precision = self.method, self.spec.engine.precision
@@ -163,17 +162,19 @@ class StepTimer:
         seconds = time.perf_counter() - began
         scale = self.steps_per_epoch / len(chosen)
         once = {"once_seconds": seconds * scale, "once_flops": self._total(counter.get_total_flops()) * scale}
-        return StageData(method, data.corpus, data.stage, data.seed, store), once
+        return StageLoader(method, data.corpus, data.stage, data.seed, store), once
 
     def _total(self, counted: int) -> float:
         """Return the FLOPs that were counted, summed over all ranks."""
         return self.ranks.sum({"flops": counted})["flops"]
 
 
-def take(engine: Engine, data: StageData, batches: Sequence[np.ndarray]) -> tuple[list[float], int]:
+def take(engine: Engine, data: StageLoader, batches: Sequence[np.ndarray]) -> tuple[list[float], int]:
     """Make an optimizer step on each batch. Return the seconds of each step, and the tokens of all steps. As in
     training, a step collates the next batch while the device works."""
-    steps = Steps(engine, data, ((indices, data.context(0, number)) for number, indices in enumerate(batches)))
+    steps = PrefetchingLoader(
+        engine, data, ((indices, data.context(0, number)) for number, indices in enumerate(batches))
+    )
     seconds, tokens, device = [], 0, data.method.device
     for number in range(len(batches)):
         synchronize(device)

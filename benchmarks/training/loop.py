@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from benchmarks import checkpoints
 from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.data import Corpus, open_corpus
-from benchmarks.engine import Engine, Ranks, build_engine
+from benchmarks.engine import Engine, Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights, whole_weights
+from benchmarks.engine.device import memory_for_training
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, complete_folder
@@ -31,23 +32,67 @@ from benchmarks.processes.preemption import Notice, Preempted, defer_signals
 from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.asking import held_out_accuracy
-from benchmarks.training.features import FeatureStore
-from benchmarks.training.finished import training_key
-from benchmarks.training.position import Position
-from benchmarks.training.run_log import RunLog
+from benchmarks.training.records import RunLog, publish, training_key
 from benchmarks.training.steps import (
-    StageData,
-    Steps,
+    FeatureStore,
+    PrefetchingLoader,
+    StageLoader,
     Sums,
     batches_of,
     optimizer_step,
     phase_of,
     validation_sums,
 )
+from benchmarks.training.validation_accuracy import held_out_accuracy
 from methods.base import Stage
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainState:
+    """Counters of the run and of its current stage, and what is known about the weights so far."""
+
+    stage: int = 0
+    stage_step: int = 0
+    step: int = 0
+    updates: int = 0  # of the optimizer since its states were zero
+    examples: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best: list[float] | None = None  # what the weights selected so far were selected by
+    best_step: int | None = None
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    validation: dict[str, float] = field(default_factory=dict)  # loss terms of the weights selected so far in the stage
+    standing: list[str] = field(default_factory=list)  # warnings about these weights
+    terms: dict[str, float] = field(default_factory=dict)  # loss terms of the last step
+
+    def end_stage(self, stage: Stage, trainable: int, kept: str | None) -> dict[str, Any]:
+        """Append the record of the current stage to ``stages``, and return it. ``trainable`` is the number of trainable
+        parameters; ``kept`` is the digest of the stage's weights, if they are kept."""
+        earlier = self.stages[-1] if self.stages else {"end_seconds": 0.0, "end_tokens": 0}
+        record = {
+            "name": stage.name,
+            "phase": stage.phase,
+            "epochs": stage.epochs,
+            "steps": self.stage_step,
+            "trainable_parameters": trainable,
+            "seconds": self.seconds - earlier["end_seconds"],
+            "tokens": self.tokens - earlier["end_tokens"],
+            "end_seconds": self.seconds,
+            "end_tokens": self.tokens,
+            "selected_step": self.best_step,
+            "validation": self.validation,
+            "warnings": self.standing,
+            "weights_sha256": kept,
+        }
+        self.stages.append(record)
+        return record
+
+    def begin_next_stage(self) -> None:
+        self.stage, self.stage_step = self.stage + 1, 0
+        self.best, self.best_step, self.validation, self.standing = None, None, {}, []
 
 
 class Trainer:
@@ -59,10 +104,12 @@ class Trainer:
         self.training = spec.training
         self.train = open_corpus(self.paths.data, "train")
         self.held_out = open_corpus(self.paths.data, "validation")
-        self.method = build_method(spec, self.paths.data).to(self.ranks.device)
+        torch.set_num_threads(spec.threads)
+        with memory_for_training(spec):
+            self.method = build_method(spec, self.paths.data).to(self.ranks.device)
         self.budget = budget_of(spec.training, self.train)
         self.stages = curriculum(self.method, self.budget)
-        self.position = Position()
+        self.state = TrainState()
         self.parent = read_weights(self.paths.start) if self.paths.start else None
         parent = self.parent.metadata[DIGEST] if self.parent else None
         self.key = self.ranks.from_first(training_key(spec, self.paths, parent) if self.ranks.first else "")
@@ -71,73 +118,102 @@ class Trainer:
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False
 
+    @deterministic()
     def run(self) -> dict[str, Any]:
-        """Train to the end, from the last checkpoint if there is one, and return the record of the run."""
-        made = environment(self.spec.method)
+        """Train to the end, from the last checkpoint if there is one; write the run's record and return it. The caller
+        holds the run's lock."""
+        started = environment(self.spec.method)
         if self.ranks.first:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
-        self._resume()
-        try:
-            with defer_signals(self.notice.note):
-                while self.position.stage < len(self.stages):
-                    self._run_stage(self.stages[self.position.stage])
+        with memory_for_training(self.spec):
+            self._resume()
+            state = self.state
+            with self._flushed_log(), defer_signals(self.notice.note):
+                while state.stage < len(self.stages):
+                    stage = self.stages[state.stage]
+                    steps = steps_of(stage, self.budget.steps_per_epoch)
+                    validate_every = max(1, math.ceil(steps / self.training.validations))
+                    train, held_out = self._data(stage, self.train), self._data(stage, self.held_out)
+                    engine = self._build_engine(stage)
+                    loader = self._loader(engine, train, steps - state.stage_step)
+                    with Progress(f"{self.spec.id} {stage.name}", steps, state.stage_step) as progress:
+                        while state.stage_step < steps:
+                            began = time.perf_counter()
+                            sums = optimizer_step(loader, state.stage_step)
+                            self._after_step(engine, sums, time.perf_counter() - began)
+                            selects = stage.select_on and state.stage_step % validate_every == 0
+                            if selects or state.stage_step == steps:
+                                self._validate(stage, engine, held_out)
+                            progress.advance(note=f"loss {sum(state.terms.values()):.3g}")
+                            if state.stage_step < steps and self._agreed_to_save():
+                                self._checkpoint(engine)
+                    self._close(engine, train, held_out)
+                    del engine, loader, train, held_out  # the next stage needs their memory
                     self._end_stage()
-        except BaseException:  # the log has what led to it; a run that goes on drops lines after its checkpoint
+            record = self._record(started)
+        if self.ranks.first:
+            publish(self.paths, record)
+        self.ranks.wait("the record")
+        return read_json(self.paths.record("train"))
+
+    @contextmanager
+    def _flushed_log(self) -> Iterator[None]:
+        """Flush the log at the end of the block. If the block fails, the log shows what led to it; a run that goes on
+        drops the lines after its checkpoint."""
+        try:
+            yield
+        except BaseException:
             with suppress(OSError, DiskFull):
                 self.log.flush()
             raise
         self.log.flush()
-        return self._record(made)
 
     def _resume(self) -> None:
-        found = checkpoints.load_latest(self.paths.checkpoints, self.key, self.ranks)
-        if found is None and self.parent:
+        checkpoint = checkpoints.load_latest(self.paths.checkpoints, self.key, self.ranks)
+        if checkpoint is None and self.parent:
             self.method.warm_start({k: v.to(self.method.device) for k, v in self.parent.items()})
         add_adapters(self.method, self.training.lora, self.spec.seed)
-        if found is None:
+        if checkpoint is None:
             self.log.truncate(0)
             return
-        checkpoints.load_weights(self.method, found.model)
-        self.position = Position(**found.state["position"])
-        self.log.truncate(self.position.step)
-        log.warning("%s: going on from step %d", self.spec.id, self.position.step)
-        self.optimizer = found.optimizer
+        checkpoints.load_weights(self.method, checkpoint.model)
+        self.state = TrainState(**checkpoint.state["train_state"])
+        self.log.truncate(self.state.step)
+        log.warning("%s: going on from step %d", self.spec.id, self.state.step)
+        self.optimizer = checkpoint.optimizer
 
-    def _run_stage(self, stage: Stage) -> None:
-        at, steps = self.position, steps_of(stage, self.budget.steps_per_epoch)
-        train, held_out = (self._data(stage, corpus) for corpus in (self.train, self.held_out))
-        phase = phase_of(self.stages, at.stage, self.budget.steps_per_epoch)
+    def _build_engine(self, stage: Stage) -> Engine:
+        """Return the engine of the current stage, with the optimizer states that it continues from."""
+        phase = phase_of(self.stages, self.state.stage, self.budget.steps_per_epoch)
         engine = build_engine(self.method, stage, self.training, self.spec.engine, phase, self.ranks)
-        if self.optimizer and (at.stage_step > 0 or stage.keep_optimizer):
-            engine.load_optimizer_states(self.optimizer, at.updates)
+        if self.optimizer and (self.state.stage_step > 0 or stage.keep_optimizer):
+            engine.load_optimizer_states(self.optimizer, self.state.updates)
             self.optimizer = {}
         if phase.steps < self.training.warmup_steps:
             log.warning(
                 "%s: %s has %d steps, and the learning rate rises for %d: it does not reach its peak",
                 *(self.spec.id, stage.phase, phase.steps, self.training.warmup_steps),
             )
-        every = max(1, math.ceil(steps / self.training.validations))
-        per_epoch, ahead = self.budget.steps_per_epoch, range(at.step, at.step + steps - at.stage_step)
-        left = Steps(engine, train, batches_of(train, self.training, per_epoch, ahead))
-        with Progress(f"{self.spec.id} {stage.name}", steps, at.stage_step) as progress:
-            while at.stage_step < steps:
-                began = time.perf_counter()
-                sums = optimizer_step(left, at.stage_step)
-                self._after_step(engine, sums, time.perf_counter() - began)
-                if at.stage_step == steps or (stage.select_on and at.stage_step % every == 0):
-                    self._validate(stage, engine, held_out)
-                progress.advance(note=f"loss {sum(self.position.terms.values()):.3g}")
-                if at.stage_step < steps and self._agreed_to_save():
-                    self._checkpoint(engine)
-        if at.stage + 1 < len(self.stages) and self.stages[at.stage + 1].keep_optimizer:
+        return engine
+
+    def _loader(self, engine: Engine, train: StageLoader, count: int) -> PrefetchingLoader:
+        """Return the batches of the next ``count`` steps."""
+        steps = range(self.state.step, self.state.step + count)
+        return PrefetchingLoader(engine, train, batches_of(train, self.training, self.budget.steps_per_epoch, steps))
+
+    def _close(self, engine: Engine, *loaders: StageLoader) -> None:
+        """Close a stage's engine, whose optimizer states are copied if the next stage continues with them, and remove
+        its features."""
+        following = self.state.stage + 1
+        if following < len(self.stages) and self.stages[following].keep_optimizer:
             self.optimizer = {name: checkpoints.copied(tensor) for name, tensor in engine.optimizer_states()}
         engine.close()
-        for data in (train, held_out):
-            if data.features is not None:
-                data.features.remove()
+        for loader in loaders:
+            if loader.features is not None:
+                loader.features.remove()
 
-    def _data(self, stage: Stage, corpus: Corpus) -> StageData:
-        plain = StageData(self.method, corpus, stage, self.spec.seed, None)
+    def _data(self, stage: Stage, corpus: Corpus) -> StageLoader:
+        plain = StageLoader(self.method, corpus, stage, self.spec.seed, None)
         if not stage.cached:
             return plain
         part = "train" if corpus is self.train else "validation"
@@ -148,24 +224,34 @@ class Trainer:
         context, precision = plain.context(0, 0), self.spec.engine.precision
         with self.notice.obeyed():
             store.fill(self.method, precision, corpus, rows, context, self.spec.rows_at_once)
-        if self.position.stage_step == 0:  # a resumed stage computes features again; their time counts once
-            self.position.seconds += time.perf_counter() - began
-        return StageData(self.method, corpus, stage, self.spec.seed, store)
+        if self.state.stage_step == 0:  # a resumed stage computes features again; their time counts once
+            self.state.seconds += time.perf_counter() - began
+        return StageLoader(self.method, corpus, stage, self.spec.seed, store)
 
     def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
-        at = self.position
+        state = self.state
         self.method.after_step(sums.statistics)
-        at.terms = sums.terms()
-        at.step, at.stage_step, at.updates = at.step + 1, at.stage_step + 1, engine.updates
-        at.examples, at.tokens, at.seconds = at.examples + sums.examples, at.tokens + sums.tokens, at.seconds + seconds
-        if at.step % self.training.log_every == 0:
-            line = {"loss": sum(at.terms.values()), **at.terms, **self.method.observed(sums.statistics), **sums.norms}
-            rate = engine.learning_rate(at.stage_step - 1)
-            self._log("step", {**line, "learning_rate": rate, "tokens": at.tokens, "seconds": round(at.seconds, 3)})
+        state.terms = sums.terms()
+        state.step += 1
+        state.stage_step += 1
+        state.updates = engine.updates
+        state.examples += sums.examples
+        state.tokens += sums.tokens
+        state.seconds += seconds
+        if state.step % self.training.log_every == 0:
+            line = {
+                "loss": sum(state.terms.values()),
+                **state.terms,
+                **self.method.observed(sums.statistics),
+                **sums.norms,
+            }
+            line["learning_rate"] = engine.learning_rate(state.stage_step - 1)
+            line |= {"tokens": state.tokens, "seconds": round(state.seconds, 3)}
+            self._log("step", line)
 
-    def _validate(self, stage: Stage, engine: Engine, data: StageData) -> None:
-        at = self.position
-        context = data.context(at.step // self.budget.steps_per_epoch, at.step, training=False)
+    def _validate(self, stage: Stage, engine: Engine, data: StageLoader) -> None:
+        state = self.state
+        context = data.context(state.step // self.budget.steps_per_epoch, state.step, training=False)
         self.method.eval()
         sums = validation_sums(engine, data, context, self.training.batch_size)
         terms, observed = sums.terms(), self.method.observed(sums.statistics)
@@ -174,41 +260,41 @@ class Trainer:
         self.method.train()
         warnings = self.method.warnings(observed)
         for warning in warnings:
-            if warning not in at.warnings:
-                at.warnings.append(warning)
-                log.warning("%s, step %d: %s", self.spec.id, at.step, warning)
+            if warning not in state.warnings:
+                state.warnings.append(warning)
+                log.warning("%s, step %d: %s", self.spec.id, state.step, warning)
                 self._log("warning", {"message": warning})
         # The lowest are selected, and of equal ones the first; where weights cannot answer, there is no accuracy
         found = [sum(terms[name] for name in stage.select_on)]
         if self.training.select_by == "accuracy" and "accuracy" in observed:
             found.insert(0, -observed["accuracy"])
         if not stage.select_on:
-            at.validation, at.standing = terms, warnings
-        elif at.best is None or found < at.best:
-            at.best, at.best_step, at.validation, at.standing = found, at.step, terms, warnings
-            self._save_weights(self._selected(at.step), engine.weights())
+            state.validation, state.standing = terms, warnings
+        elif state.best is None or found < state.best:
+            state.best, state.best_step, state.validation, state.standing = found, state.step, terms, warnings
+            self._save_weights(self._selected(state.step), engine.weights())
             if self.ranks.first:
-                checkpoints.keep_selected(self.paths.checkpoints, self._selected(at.step).name)
-        selected = {"selected_step": at.best_step} if stage.select_on else {}
+                checkpoints.keep_selected(self.paths.checkpoints, self._selected(state.step).name)
+        selected = {"selected_step": state.best_step} if stage.select_on else {}
         self._log("validation", {**terms, **observed, **selected})
 
     def _selected(self, step: int) -> Path:
         """Return the path for the weights of a step of this stage, should they be selected."""
-        return checkpoints.selected_path(self.paths.checkpoints, self.position.stage, step)
+        return checkpoints.selected_path(self.paths.checkpoints, self.state.stage, step)
 
     def _end_stage(self) -> None:
         """Load the selected weights, record the stage, and go to the next one."""
-        at, stage = self.position, self.stages[self.position.stage]
-        if at.best_step is not None and at.best_step != at.step:
-            selected = read_weights(self._selected(at.best_step))
+        state, stage = self.state, self.stages[self.state.stage]
+        if state.best_step is not None and state.best_step != state.step:
+            selected = read_weights(self._selected(state.best_step))
             checkpoints.load_weights(self.method, selected)
         trainable = sum(parameter.numel() for parameter in enable_gradients(self.method, stage).values())
         kept = None
-        if self.training.keep_stages and stage.answers and at.stage + 1 < len(self.stages):
-            kept = self._save_weights(self.paths.stage_weights(at.stage), plain_weights(self.method))
-        self._log("stage", at.end_stage(stage, trainable, kept))
-        at.begin_next_stage()
-        if self._agreed_to_save() or at.stage == len(self.stages) or self.stages[at.stage].phase != stage.phase:
+        if self.training.keep_stages and stage.answers and state.stage + 1 < len(self.stages):
+            kept = self._save_weights(self.paths.stage_weights(state.stage), plain_weights(self.method))
+        self._log("stage", state.end_stage(stage, trainable, kept))
+        state.begin_next_stage()
+        if self._agreed_to_save() or state.stage == len(self.stages) or self.stages[state.stage].phase != stage.phase:
             self._checkpoint(None)
 
     def _agreed_to_save(self) -> bool:
@@ -223,14 +309,14 @@ class Trainer:
         self.log.flush()
         model = engine.weights() if engine else whole_weights(self.method)
         optimizer = engine.optimizer_states() if engine else self.optimizer.items()
-        at = self.position
-        selected = self._selected(at.best_step).name if at.best_step is not None else None
-        state = {"key": self.key, "seconds": at.seconds, "selected": selected, "position": asdict(at)}
-        name = f"step-{at.step:09d}-{at.stage:03d}"
-        checkpoints.save(self.paths.checkpoints, name, model, optimizer, state, self.ranks)
+        state = self.state
+        selected = self._selected(state.best_step).name if state.best_step is not None else None
+        metadata = {"key": self.key, "seconds": state.seconds, "selected": selected, "train_state": asdict(state)}
+        name = f"step-{state.step:09d}-{state.stage:03d}"
+        checkpoints.save(self.paths.checkpoints, name, model, optimizer, metadata, self.ranks)
         self.saved = time.monotonic()
         if self.stopping:
-            log.warning("%s: told to stop; step %d is saved", self.spec.id, self.position.step)
+            log.warning("%s: told to stop; step %d is saved", self.spec.id, self.state.step)
             raise Preempted
 
     def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:
@@ -241,20 +327,20 @@ class Trainer:
         return digest
 
     def _log(self, kind: str, values: dict[str, Any]) -> None:
-        at = self.position
-        place = {"kind": kind, "step": at.step, "stage": self.stages[at.stage].name}
-        self.log.add({**place, "epoch": round(at.step / self.budget.steps_per_epoch, 4), **values})
+        state = self.state
+        place = {"kind": kind, "step": state.step, "stage": self.stages[state.stage].name}
+        self.log.add({**place, "epoch": round(state.step / self.budget.steps_per_epoch, 4), **values})
 
     def _tidy(self) -> None:
         """Remove what earlier attempts left: half-written files, and weights of stages that are no longer kept."""
-        stages = enumerate(self.position.stages)
+        stages = enumerate(self.state.stages)
         kept = {self.paths.stage_weights(number) for number, stage in stages if stage["weights_sha256"]}
         for path in {*self.paths.model.glob(".*.*"), *self.paths.kept.glob("*")} - kept:
             if path.is_file():
                 path.unlink()
 
     def _record(self, made: dict[str, Any]) -> dict[str, Any]:
-        at, spec = self.position, self.spec
+        state, spec = self.state, self.spec
         if self.ranks.first:
             self._tidy()
         weights_digest = self._save_weights(self.paths.weights, plain_weights(self.method))
@@ -266,15 +352,15 @@ class Trainer:
             "key": self.key,
             "spec": spec.model_dump(mode="json"),
             "parameters": plain_size(self.method),
-            "steps": at.step,
-            "examples": at.examples,
-            "tokens": at.tokens,
-            "stages": at.stages,
-            "final": at.terms,
-            "validation": at.stages[-1]["validation"],
-            "wall_seconds": at.seconds,
-            "tokens_per_second": at.tokens / max(at.seconds, 1e-9),
-            "warnings": at.warnings,
+            "steps": state.step,
+            "examples": state.examples,
+            "tokens": state.tokens,
+            "stages": state.stages,
+            "final": state.terms,
+            "validation": state.stages[-1]["validation"],
+            "wall_seconds": state.seconds,
+            "tokens_per_second": state.tokens / max(state.seconds, 1e-9),
+            "warnings": state.warnings,
             "weights_sha256": weights_digest,
             "data": read_json(self.paths.data / DONE),
             "environment": ended(made),

@@ -17,14 +17,14 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     paths = Paths(results, spec)
     with RunLock(paths.run):
         if paths.ended.exists():
-            from benchmarks.training.finished import restore  # slow to import, as is what trains in this process
+            from benchmarks.training.records import restore  # slow to import, as is what trains in this process
 
             if record := restore(spec, paths):
                 return record
         if spec.engine.kind == "process":
             from benchmarks.engine import Ranks
-            from benchmarks.training.as_rank import train_as
+            from benchmarks.training.loop import Trainer
 
-            return train_as(Ranks(), spec, results)
+            return Trainer(spec, results, Ranks()).run()
         run_ranks(spec, results, "train")
     return read_json(paths.record("train"))

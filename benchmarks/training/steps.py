@@ -1,12 +1,18 @@
-"""One optimizer step of any method, and the batches that the steps of a run train on."""
+"""One optimizer step of any method, and the batches of a stage: collated examples, or cached features of a frozen
+model.
+
+The features that a cached stage trains on are computed once and memory-mapped from disk.
+"""
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,19 +20,85 @@ from torch import Tensor
 
 from benchmarks.budgets import steps_of
 from benchmarks.data import Corpus, epoch_batches
-from benchmarks.engine import Engine, PlaceInPhase, Ranks
+from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast
+from benchmarks.files import reserve
+from benchmarks.progress import Progress
 from benchmarks.studies.micro_batches import cuts
 from benchmarks.studies.specs import TrainingSpec
-from benchmarks.training.features import FeatureStore
 from methods.base import Batch, Context, Method, Output, Stage
 from methods.errors import InputError
+
+
+class FeatureStore:
+    """Rows of :meth:`Method.features` for a corpus, in memory-mapped files, with the dtype in which they were computed.
+
+    The ranks of a node fill one store together, taking turns batch by batch; every node has a store of its own.
+    """
+
+    def __init__(self, folder: Path, label: str, ranks: Ranks | None = None) -> None:
+        self.ranks = ranks or Ranks()
+        self.folder = folder.with_name(f"{folder.name}-node{self.ranks.node}") if self.ranks.node else folder
+        self.label = label
+        self.rows: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def fill(
+        self, method: Method, precision: str, corpus: Corpus, rows: np.ndarray, context: Context, batch_size: int
+    ) -> None:
+        """Compute the features of some rows of the corpus in one pass, sorted by length, without dropout. Row i of the
+        store is ``rows[i]``."""
+        self.remove()
+        trains = method.training
+        method.eval()
+        self.ranks.wait("features begin")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        order = np.argsort(corpus.lengths[rows], kind="stable")
+        all_starts = range(0, len(order), batch_size)
+        starts = all_starts[self.ranks.local_rank :: self.ranks.local_world] or all_starts[:1]
+        with Progress(self.label, len(starts)) as progress:
+            for start in starts:
+                self.ranks.beat(f"features, row {start}")
+                places = order[start : start + batch_size]
+                batch = method.collate(corpus.examples(rows[places]), context).to(method.device)
+                with autocast(method.device, precision):
+                    features = method.features(batch, context)
+                for name, values in features.items():
+                    self._column(name, len(rows), values)[torch.from_numpy(places)] = values.cpu()
+                progress.advance()
+        for _ in range(len(starts), math.ceil(len(all_starts) / self.ranks.local_world)):
+            self.ranks.beat("features done")  # a rank with one batch fewer must not look as if it lagged behind
+        method.train(trains)
+        self.ranks.wait("features of all ranks")
+
+    def _column(self, name: str, length: int, rows: Tensor) -> Tensor:
+        if name not in self.rows:
+            shape = (length, *rows.shape[1:])
+            path = self.folder / f"{name}.{str(rows.dtype).removeprefix('torch.')}"
+            if self.ranks.local_rank == 0:
+                reserve(path, rows.itemsize * math.prod(shape))
+            self.ranks.wait(f"room for the features {name}")
+            column = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=rows.dtype)
+            self.rows[name] = column.view(shape)
+        return self.rows[name]
+
+    def batch(self, method: Method, indices: np.ndarray) -> Batch:
+        """Return some rows on the method's device, in float32. They are transferred first and converted there, because
+        bfloat16 is half as much to move."""
+        chosen = torch.from_numpy(indices)
+        stored = Batch({name: column[chosen] for name, column in self.rows.items()}, {}, tokens=0).to(method.device)
+        return method.collate_features({name: tensor.float() for name, tensor in stored.tensors.items()})
+
+    def remove(self) -> None:
+        self.rows.clear()
+        if self.ranks.local_rank == 0:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class NonFiniteLoss(InputError):
     """Training met a loss or a gradient that is not a finite number."""
 
 
-class StageData:
+class StageLoader:
     """The micro-batches of one stage: examples collated for the method, or rows of its cached features."""
 
     def __init__(self, method: Method, corpus: Corpus, stage: Stage, seed: int, features: FeatureStore | None) -> None:
@@ -57,15 +129,15 @@ class Step:
     batches: Sequence[tuple[Batch, bool]]
 
 
-class Steps(Iterator[Step]):
-    """Iterate over the steps of a stage. A step is collated when it is requested or, by :meth:`prepare`, one step
+class PrefetchingLoader(Iterator[Step]):
+    """Iterate over the steps of a stage. A step is collated when it is requested or, by :meth:`prefetch`, one step
     ahead: on a GPU the host has time for that while the device computes the previous step."""
 
-    def __init__(self, engine: Engine, data: StageData, batches: Iterable[tuple[np.ndarray, Context]]) -> None:
+    def __init__(self, engine: Engine, data: StageLoader, batches: Iterable[tuple[np.ndarray, Context]]) -> None:
         self.engine, self.data, self.batches = engine, data, iter(batches)
         self.ready: Step | None = None
 
-    def prepare(self) -> None:
+    def prefetch(self) -> None:
         """Collate the next step, unless there is none or it is collated already."""
         if self.ready is None and (found := next(self.batches, None)):
             indices, context = found
@@ -73,7 +145,7 @@ class Steps(Iterator[Step]):
             self.ready = Step(indices, context, [(self.data.batch(rows, context), counts) for rows, counts in share])
 
     def __next__(self) -> Step:
-        self.prepare()
+        self.prefetch()
         step, self.ready = self.ready, None
         if step is None:
             raise StopIteration
@@ -119,7 +191,7 @@ class Sums:
         return {name: value / max(self.denominators[name], 1.0) for name, value in self.losses.items()}
 
 
-def optimizer_step(steps: Steps, number: int) -> Sums:
+def optimizer_step(steps: PrefetchingLoader, number: int) -> Sums:
     """Perform the next update, from one global batch. ``number`` counts the steps of the stage.
 
     Loss sums are divided by the denominators of the *global* batch, so neither the number of ranks nor gradient
@@ -139,7 +211,7 @@ def optimizer_step(steps: Steps, number: int) -> Sums:
         engine.backward(torch.stack(losses).sum() * counts, last=place + 1 == len(step.batches))
         sums.add(output, counts)
     sums.waiting["norms", "grad_norm"] = engine.step(number).double()
-    steps.prepare()
+    steps.prefetch()
     reduce_sums(sums, engine.ranks)
     if bad := _not_finite(sums.losses) or _not_finite(sums.norms):
         raise _stop(bad, "", sums, step.context, f"; examples {steps.ids(step)}")
@@ -193,7 +265,7 @@ def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: 
 
 
 @torch.no_grad()
-def validation_sums(engine: Engine, data: StageData, context: Context, batch_size: int) -> Sums:
+def validation_sums(engine: Engine, data: StageLoader, context: Context, batch_size: int) -> Sums:
     """Return losses and statistics over the validation rows, in batches that are cut like those of training. Raise
     :class:`NonFiniteLoss` if a loss term is not finite."""
     order = np.argsort(data.corpus.lengths, kind="stable")
@@ -214,7 +286,7 @@ def validation_sums(engine: Engine, data: StageData, context: Context, batch_siz
 
 
 def batches_of(
-    data: StageData, training: TrainingSpec, steps_per_epoch: int, steps: range
+    data: StageLoader, training: TrainingSpec, steps_per_epoch: int, steps: range
 ) -> Iterator[tuple[np.ndarray, Context]]:
     """Yield the global batch of each of some steps of a run, with its context. Epochs are counted across all stages."""
     batches: list[np.ndarray] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.training.run_log import RunLog
+from benchmarks.training.records import RunLog
 
 
 def steps(path: Path) -> list[int]:

@@ -20,8 +20,8 @@ from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
 from benchmarks.training import loop
-from benchmarks.training.asking import held_out_accuracy
 from benchmarks.training.stage import train
+from benchmarks.training.validation_accuracy import held_out_accuracy
 from inflict import logged
 from methods.coconut import Coconut
 from methods.generation import Decoding, Generation
@@ -97,7 +97,8 @@ def test_what_selects_by_accuracy_decides_the_weights(chosen: str) -> None:
     one, other = (study.runs["equation/coconut/s0"] for study in (short, long))
     assert (one.digest("train") == other.digest("train")) == same
     trained_on = one.model_copy(update={"data": one.data.model_copy(update={"train": "rs_n2_k3"})})
-    asking = {"benchmarks.training.asking", "benchmarks.evaluation.answering", "benchmarks.scoring.sequences"}
+    names = ("training.validation_accuracy", "evaluation.answering", "scoring.sequences")
+    asking = {f"benchmarks.{name}" for name in names}
     assert asking & stage_modules(trained_on, "train") == (set() if same else asking)
     assert "benchmarks.scoring.number" not in stage_modules(trained_on, "train"), "which its tests have"
 
