@@ -26,7 +26,7 @@ from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.adapters import whole_weights
 from benchmarks.evaluation.answering import decoding_of
-from benchmarks.figures.encoding import EncodingFigure
+from benchmarks.figures.latents import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.locks import Locked, RunLock
 from benchmarks.models import build_method, trained_weights

@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
 
+from benchmarks.figures.accuracy import StepsFigure, SweepsFigure
 from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import render
-from benchmarks.figures.steps import StepsFigure
-from benchmarks.figures.sweeps import SweepsFigure
 from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.studies.specs import Figure

@@ -11,14 +11,11 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.reading import analysed
+from benchmarks.figures.accuracy import ParetoFigure
 from benchmarks.figures.base import GREY, Drawing, NothingToDraw, log_axis, styled
-from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
 from benchmarks.figures.copied import CopiedFigure
-from benchmarks.figures.dimensions import chosen
-from benchmarks.figures.encoding import EncodingFigure
-from benchmarks.figures.intervention import InterventionFigure
-from benchmarks.figures.pareto import ParetoFigure
+from benchmarks.figures.latents import CalibrationFigure, EncodingFigure, InterventionFigure, chosen
 from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from benchmarks.records import results

@@ -1,13 +1,46 @@
-"""The base class of the figures of latents, with the analyses that they are drawn from."""
+"""The figures of what latents carry, after those of the paper.
+
+Dimensions of R that questions activate; dimensions that are active together, and the effects of setting a clique of
+them; which dimension encodes which drawn digit of Random Summation, and whether setting it steers the model; and the
+benefit of sampling R.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from benchmarks.analysis.reading import Analysis, analysed, read_analysis, record_path
-from benchmarks.figures.base import Drawing, NothingToDraw
+import networkx as nx
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.analysis.patterns import correlation_graph, correlations
+from benchmarks.analysis.reading import Analysis, EncodingRecord, analysed, read_analysis, record_path
+from benchmarks.analysis.steering import clique_effects
+from benchmarks.analysis.votes import calibration_error, protocols, reliability
+from benchmarks.figures.base import (
+    DIVERGING,
+    GREY,
+    SEQUENTIAL,
+    Drawing,
+    NothingToDraw,
+    colour,
+    grid,
+    legend_below,
+    marker,
+    picture,
+)
+from benchmarks.paper.claims import load_claims
+from benchmarks.records import statistics
 from benchmarks.studies.study import Study
+
+CASES = 3
+LABELLED = 20  # panels with more dimensions than this have no labels for them
+OTHERS = 6  # number of the most active dimensions without a digit that are shown too
 
 
 class LatentsFigure(Drawing):
@@ -38,3 +71,390 @@ class LatentsFigure(Drawing):
 
     def block_title(self, analysis: Analysis) -> str:
         return f"{self.row_name(analysis.row)}, {analysis.block.title.lower()}"
+
+
+class DimensionsFigure(LatentsFigure):
+    """Left: R in one step for three cases. Right: frequencies of all dimensions, the most frequent first."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: active dimensions of R"
+
+    def data(self) -> pd.DataFrame:
+        """Return the numbers of both panels, by ``part``.
+
+        * case: the value of R in the step that is shown, by question and dimension.
+        * frequency: the number of samples (steps of questions) in which a dimension is active, by rank.
+        """
+        frames = []
+        for analysis in self.analyses:
+            samples, values = analysis.latents
+            active = np.asarray(values > self.study.analysis.active_above)
+            step, cases = chosen(samples["step"].to_numpy(), active)
+            for case, at in enumerate(cases, 1):
+                frame = pd.DataFrame({"part": "case", "case": case, "id": samples["id"].iloc[at], "value": values[at]})
+                frames.append(frame.assign(block=analysis.block.id, step=step, dim=np.arange(values.shape[1])))
+            counts = active.sum(axis=0)
+            order = np.argsort(-counts, kind="stable")
+            frame = pd.DataFrame({"part": "frequency", "dim": order, "value": counts[order]})
+            frames.append(frame.assign(block=analysis.block.id, rank=np.arange(1, len(order) + 1)))
+        return pd.concat(frames, ignore_index=True)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        panels = grid(canvas, len(self.analyses), 2, (3.4, 2.2))
+        for (left, right), analysis in zip(panels, self.analyses, strict=True):
+            own = data.loc[data["block"] == analysis.block.id]
+            for case, group in own.loc[own["part"] == "case"].groupby("case"):
+                number = int(case)  # type: ignore[arg-type]
+                beside = group["dim"] + 0.25 * (number - 2)  # side by side, so that no case hides another
+                left.vlines(beside, 0, group["value"], color=colour(number - 1), linewidth=1.0)
+                left.plot([], [], color=colour(number - 1), label=f"case {number}")
+            left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
+            left.set_ylabel(f"{self.block_title(analysis)}\nR in step {own['step'].max():.0f}")
+            left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))
+            if not analysis.record.active:
+                left.text(0.5, 0.5, "no dimension is ever active", transform=left.transAxes, ha="center")
+            frequency = own.loc[own["part"] == "frequency"]
+            right.fill_between(frequency["rank"], frequency["value"], step="mid", color=colour(0))
+            right.set_yscale("symlog", linthresh=1)
+            right.set_ylabel("Samples in which it is active")
+        panels[-1][0].set_xlabel("Dimension")
+        panels[-1][1].set_xlabel("Dimensions, the most frequent first")
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        above = self.study.analysis.active_above
+        yield f"""R {self.samples}. Left: the first step in which any dimension is ever active, of the first three
+        questions that activate one there (of the first three, and step 1, where none is ever active): other questions
+        may have none. The dotted line is {above:g}, above which a dimension counts as active. Right: in how many
+        samples each dimension is active; a sample is one step of one question."""
+        for analysis in self.analyses:
+            record = analysis.record
+            share = f"{record.active} of {record.dimensions}"
+            samples, values = analysis.latents
+            active = np.asarray(values > above)
+            step, _ = chosen(samples["step"].to_numpy(), active)
+            there = active[np.asarray(samples["step"] == step)].any(axis=1)
+            yield f"""{self.block_title(analysis)}: dimensions that are ever active: {share}. Questions that activate
+            one in step {step}: {there.sum()} of {there.size}."""
+
+
+def chosen(steps: np.ndarray, active: np.ndarray) -> tuple[int, np.ndarray]:
+    """Return the first step in which any dimension is active, and the indices of its first samples with an active one.
+
+    If no dimension is ever active, return step 1 and its first samples. ``steps`` is (N,), ``active`` (N, D).
+    """
+    any_active = active.any(axis=1)
+    step = int(min(steps[any_active], default=1))
+    return step, np.flatnonzero((steps == step) & (any_active | ~any_active.any()))[:CASES]
+
+
+class InterventionFigure(LatentsFigure):
+    """Correlations of frequent dimensions, effects of their clique at several values, and the graph with its clique."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: correlated dimensions of R, set by hand"
+
+    def data(self) -> pd.DataFrame:
+        """Return the numbers of the panels, by ``part``. Raise :class:`NothingToDraw` if no dimension is ever active.
+
+        * correlation: the Pearson correlation of dimensions ``a`` and ``b``.
+        * effect: ``measure`` under ``setting`` (tokens per question, or shares of answers).
+        """
+        if not self._active:
+            raise NothingToDraw(f"no dimension of R is ever active in {self.study.name}")
+        return pd.DataFrame([line for analysis in self._active for line in self._lines(analysis)])
+
+    @property
+    def _active(self) -> list[Analysis]:
+        """The analyses with active dimensions, which can be set. There are none if R is dead."""
+        return [analysis for analysis in self.analyses if analysis.record.frequent]
+
+    def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
+        block, dims = analysis.block.id, analysis.record.frequent
+        for a, row in zip(dims, correlations(analysis.latents[1], dims), strict=True):
+            for b, value in zip(dims, row, strict=True):
+                yield {"part": "correlation", "block": block, "a": a, "b": b, "value": float(value)}
+        for line in clique_effects(analysis).to_dict("records"):
+            setting = "as it is" if pd.isna(line["value"]) else f"{line['value']:g}"
+            for measure in ("tokens", "longer", "marked", "correct"):
+                yield {"part": "effect", "block": block, "setting": setting, "measure": measure, "value": line[measure]}
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        panels = grid(canvas, len(self._active), 3, (2.7, 2.4))
+        for (heat, effect, graph), analysis in zip(panels, self._active, strict=True):
+            own = data.loc[data["block"] == analysis.block.id]
+            self._effect(effect, own.loc[own["part"] == "effect"])
+            heat.set_title("Pearson correlation")
+            graph.set_title("Correlation graph")
+            heat.set_ylabel(self.block_title(analysis))
+            if len(analysis.record.frequent) < 2:
+                for axes in (heat, graph):
+                    _left_out(axes, f"only dimension {analysis.record.frequent[0]}\nis often active")
+                continue
+            heat.set_ylabel(f"{self.block_title(analysis)}\nDimension")
+            matrix = self._matrix(own.loc[own["part"] == "correlation"], analysis)
+            self._heat(heat, matrix, analysis)
+            self._graph(graph, matrix, analysis)
+
+    def _matrix(self, data: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
+        dims = analysis.record.frequent
+        return data.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims)
+
+    def _heat(self, axes: Axes, matrix: pd.DataFrame, analysis: Analysis) -> None:
+        dims = analysis.record.frequent
+        image = axes.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1)
+        axes.figure.colorbar(image, ax=axes, shrink=0.8)
+        if len(dims) <= LABELLED:
+            axes.set_xticks(range(len(dims)), list(map(str, dims)), rotation=90)
+            axes.set_yticks(range(len(dims)), list(map(str, dims)))
+        picture(axes)
+
+    def _effect(self, axes: Axes, data: pd.DataFrame) -> None:
+        table = data.pivot(index="setting", columns="measure", values="value").reindex(data["setting"].unique())
+        places = range(len(table))
+        axes.bar(places, table["tokens"], color=colour(4), width=0.6, label="length (tokens)")
+        axes.set_ylabel("Tokens per question")
+        axes.set_ylim(0, 1.5 * max(table["tokens"].tolist()))
+        axes.set_xticks(places, table.index)
+        axes.set_title("Clique set to ...")
+        shares = axes.twinx()
+        shares.grid(False)
+        shares.spines["right"].set_visible(True)
+        for name, label, index in (("marked", "with ####", 0), ("correct", "right", 1)):
+            shares.plot(places, 100 * table[name], "os"[index] + "-", color=colour(index), label=label)
+        shares.set_ylim(0, 145)
+        shares.set_yticks([0, 50, 100])
+        shares.set_ylabel("Answers (%)")
+        handles = [part for one in (axes, shares) for part in one.get_legend_handles_labels()[0]]
+        axes.legend(handles=handles, loc="upper left")
+
+    def _graph(self, axes: Axes, matrix: pd.DataFrame, analysis: Analysis) -> None:
+        """Draw the correlation graph. Few nodes are placed on a circle, with those of the clique side by side.
+
+        A force-directed layout would pull a clique together until its labels overlap.
+        """
+        dims, inside = analysis.record.frequent, set(analysis.record.clique)
+        found = correlation_graph(matrix.to_numpy(), dims, self.study.analysis.correlated_above)
+        small = len(dims) <= LABELLED
+        order = sorted(found, key=lambda dim: (dim not in inside, dim))
+        places = nx.circular_layout(nx.empty_graph(order)) if small else nx.spring_layout(found, seed=0)
+        colours = [colour(1) if dim in inside else GREY for dim in found]
+        nx.draw_networkx_edges(found, places, ax=axes, edge_color=GREY, width=0.6)
+        nx.draw_networkx_edges(found.subgraph(inside), places, ax=axes, edge_color=colour(1), width=1.0)
+        look = {"node_color": colours, "node_size": 130 if small else 12, "edgecolors": "white"}
+        nx.draw_networkx_nodes(found, places, ax=axes, **look)  # type: ignore[arg-type]
+        if small:
+            nx.draw_networkx_labels(found, places, ax=axes, font_size=6.5)
+        axes.set_aspect("equal")
+        axes.margins(0.15)
+        axes.axis("off")
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        settings = self.study.analysis
+        yield f"""Left: Pearson correlation of the most often active dimensions of R
+        ({100 * settings.frequent_share:g} % of all, or {settings.frequent_at_least} where that is more), R
+        {self.samples}. Right: a graph of these dimensions with an edge where their correlation is above
+        {settings.correlated_above:g}; its largest clique is in colour. Middle: that clique set by hand, in every step
+        of {self.asked}: length of all that is said, share of answers with the marker, accuracy."""
+        for analysis in self._active:
+            own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
+            table = own.pivot(index="setting", columns="measure", values="value").reindex(own["setting"].unique())
+            dims, last = analysis.record.clique, table.iloc[-1]
+            correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
+            alone = (
+                "" if len(dims) > 1 else " (no two dimensions correlate so much, so it is the most frequent one alone)"
+            )
+            change = f"{100 * abs(last['longer']):.1f} % {'longer' if last['longer'] >= 0 else 'shorter'}"
+            yield f"""{self.block_title(analysis)}: clique {", ".join(map(str, dims))}{alone}. At
+            {table.index[-1]}, outputs are {change} and {100 * last["marked"]:.1f} % of answers have the marker (as it
+            is: {100 * table["marked"].iloc[0]:.1f} %). Accuracy is {correct} (as it is:
+            {100 * table["correct"].iloc[0]:.1f} %)."""
+        if dead := [self.block_title(analysis) for analysis in self.analyses if analysis not in self._active]:
+            yield f"{', '.join(dead)}: no dimension of R is ever active."
+        said = {claim.id: claim.printed or 0.0 for claim in load_claims()}
+        yield f"""The paper, with its own model and data, at 0.5: outputs {said["clique"]:g} % longer,
+        {100 - said["clique_unmarked"]:.2f} % of answers with the marker, accuracy largely unaffected."""
+
+
+def _left_out(axes: Axes, why: str) -> None:
+    """Leave a panel empty except for the reason why."""
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+class EncodingFigure(LatentsFigure):
+    """Left: mean of R by digit and dimension. Right: share of steps that obey a digit set by hand."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: the drawn digit in R"
+
+    @property
+    def _encoded(self) -> list[tuple[Analysis, EncodingRecord]]:
+        found = [(one, one.record.encoding) for one in self.analyses if one.record.encoding]
+        if not found:
+            raise NothingToDraw(f"no test set of {self.study.name} is Random Summation, or no run of it encodes steps")
+        return found
+
+    def data(self) -> pd.DataFrame:
+        """Return the numbers of both panels, by ``part``.
+
+        * encoding: the mean of R by digit and dimension.
+        * steering: by steered step and digit, the shares of questions whose step obeys, whose later steps follow, and
+          with both.
+        """
+        frames = []
+        for analysis, _ in self._encoded:
+            block = analysis.block.id
+            frames.append(analysis.frame("encoding").assign(part="encoding", block=block))
+            if "steering" not in analysis.record.files:  # no digit has a dimension of its own
+                continue
+            steering = analysis.frame("steering")
+            steering["both"] = steering["obeyed"] & steering["followed"]
+            shares = steering.pivot_table(["obeyed", "followed", "both"], ["step", "digit"]).reset_index()
+            frames.append(shares.assign(part="steering", block=block, n=len(steering) // max(len(shares), 1)))
+        return pd.concat(frames, ignore_index=True)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        panels = grid(canvas, len(self._encoded), 2, (3.4, 2.4))
+        for (left, right), (analysis, encoded) in zip(panels, self._encoded, strict=True):
+            own = data.loc[data["block"] == analysis.block.id]
+            matrix = own.loc[own["part"] == "encoding"].pivot(index="digit", columns="dim", values="mean")
+            dims = shown_dimensions(encoded, matrix)
+            image = left.imshow(matrix[dims].to_numpy(dtype=float), cmap=SEQUENTIAL, aspect="auto")
+            canvas.colorbar(image, ax=left, label="mean of R", shrink=0.9)
+            left.set_xticks(range(len(dims)), list(map(str, dims)), rotation=90)
+            left.set_yticks(range(10))
+            left.set_ylabel(f"{self.block_title(analysis)}\nDrawn digit")
+            left.set_xlabel("Dimension")
+            picture(left)
+            steering = own.loc[own["part"] == "steering"]
+            if steering.empty:
+                right.set_axis_off()
+                continue
+            steps = sorted(steering["step"].unique())
+            width = 0.8 / len(steps)
+            for at, step in enumerate(steps):
+                lines = steering.loc[steering["step"] == step]
+                places = lines["digit"] + width * (at - (len(steps) - 1) / 2)
+                right.bar(places, 100 * lines["both"], width, color=colour(at), label=f"step {int(step)}")
+            without = [digit for digit, dim in enumerate(encoded.dims) if dim is None]
+            hatching: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "linewidth": 0}
+            if without:
+                right.bar(without, [105] * len(without), 0.8, label="no own dimension", **hatching)
+            right.set_xticks(range(10))
+            right.set_xlabel("Digit set by hand")
+            right.set_ylabel("Steps and all later ones right (%)")
+            right.set_ylim(0, 105)
+            right.legend(ncols=len(steps) + bool(without), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Left: mean of R, as training encodes it, over the validation steps that drew each digit, by
+        dimension; first the digits' own dimensions, then the most active others. Dimensions are assigned to digits one
+        to one; the assigned dimension is a digit's own if its mean there is above
+        {self.study.analysis.active_above:g} and it is the largest of all assigned ones in most steps of that digit.
+        Right: the steering test. In one step the digit's own dimension is set to that mean and all others to 0, and R
+        of all other steps is drawn; the bar is the share of questions in which that step adds this digit and all later
+        steps, the last sum included, follow from it ({self.asked}). Hatched: digits without a dimension of their own,
+        which were not steered; where no digit has one, the right panel is left out."""
+        said = {claim.id: claim.printed for claim in load_claims()}
+        for analysis, encoded in self._encoded:
+            own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
+            agreement = [share for share in encoded.agreement if share is not None]
+            yield f"""{self.block_title(analysis)}: {len(encoded.own)} of 10 digits have a dimension of their own; the
+            assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the
+            lowest: {100 * min(agreement):.1f} %). {steered(own)} The paper: {said["steering"]:g} %.
+            {told(encoded)}"""
+
+
+def told(encoded: EncodingRecord) -> str:
+    """Say how much of R's variance the drawn digit explains, and how much the level of the numbers that result."""
+    shares = {what: [share for share in found if share is not None] for what, found in encoded.explained.items()}
+    if not all(shares.values()) or not shares:
+        return ""
+    digit, level = (" and ".join(f"{100 * share:.0f}" for share in shares[what]) for what in ("digit", "level"))
+    return f"""Of R's variance the drawn digit explains {digit} % (by step), and the level, the rounded mean of the
+        numbers that the step writes, {level} %."""
+
+
+def steered(shares: pd.DataFrame) -> str:
+    """Describe the result of the steering test."""
+    if shares.empty:
+        return "Steering accuracy: none, since no digit can be set by hand."
+    return f"""Steering accuracy: {100 * shares["both"].mean():.1f} %, steered over {shares["digit"].nunique()} of 10
+        digits (the step obeys: {100 * shares["obeyed"].mean():.1f} %; later steps follow:
+        {100 * shares["followed"].mean():.1f} %)."""
+
+
+def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:
+    """Return the digits' dimensions in order, then the most active of the others."""
+    own = encoded.own
+    rest = matrix.drop(columns=own).max().fillna(-np.inf).sort_values(ascending=False)
+    return own + [int(dim) for dim in rest.index[:OTHERS]]
+
+
+class CalibrationFigure(LatentsFigure):
+    """Left: accuracy by answering protocol. Right: accuracy of the majority answer by its share of the votes."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: samples of R"
+
+    def data(self) -> pd.DataFrame:
+        """Return the numbers of both panels, by ``part``.
+
+        * accuracy: by ``protocol``, with a 95 % interval over questions.
+        * reliability: accuracy of the majority answer of all draws by its share of the votes.
+        """
+        return pd.DataFrame([line for analysis in self.analyses for line in self._lines(analysis)])
+
+    def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
+        samples = analysis.frame("samples")
+        for test, own in samples.groupby("test", sort=False):
+            shared = {"block": analysis.block.id, "test": test}
+            for protocol, frame in protocols(own).items():
+                correct = statistics.correctness(frame)
+                low, high = statistics.interval(correct)
+                values = {"accuracy": statistics.accuracy(correct), "low": low, "high": high, "n": len(correct)}
+                yield {"part": "accuracy", **shared, "protocol": protocol, **values}
+            for line in reliability(own).to_dict("records"):
+                yield {"part": "reliability", **shared, **line}
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        panels = grid(canvas, len(self.analyses), 2, (3.4, 2.2))
+        tests = list(data["test"].unique())
+        for (left, right), analysis in zip(panels, self.analyses, strict=True):
+            own = data.loc[data["block"] == analysis.block.id]
+            names = list(own["protocol"].dropna().unique())
+            for index, test in enumerate(tests):
+                look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
+                scores = own.loc[(own["test"] == test) & (own["part"] == "accuracy")]
+                places = [names.index(name) + 0.12 * (index - (len(tests) - 1) / 2) for name in scores["protocol"]]
+                bars = [100 * (scores["accuracy"] - scores["low"]), 100 * (scores["high"] - scores["accuracy"])]
+                label = self.test_title(str(test))
+                left.errorbar(places, 100 * scores["accuracy"], yerr=bars, linestyle="none", label=label, **look)
+                bins = own.loc[(own["test"] == test) & (own["part"] == "reliability")]
+                right.plot(100 * bins["share"], 100 * bins["accuracy"], **look)
+            left.set_xticks(range(len(names)), names)
+            left.set_ylabel(f"{self.block_title(analysis)}\nAccuracy (%)")
+            left.set_ylim(bottom=0)
+            right.plot([0, 100], [0, 100], color=GREY, linewidth=0.8, linestyle="--")
+            right.set_ylabel("Accuracy of the majority (%)")
+        panels[-1][1].set_xlabel("Votes for the majority (%)")
+        legend_below(canvas, [axes for across in panels for axes in across])
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Left: accuracy when R is the mean of its predicted distribution, one draw (mean over
+        {self.study.analysis.samples} of them), or when the most frequent answer of several draws is taken; bars: 95 %
+        interval over questions ({self.asked}). Right: accuracy of the majority answer of all draws by its share of the
+        votes; on the dashed line the share equals the probability of being right."""
+        for analysis in self.analyses:
+            bins = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "reliability")]
+            errors = [
+                f"{self.test_title(str(test))} {100 * calibration_error(own):.1f}"
+                for test, own in bins.groupby("test", sort=False)
+            ]
+            yield f"Expected calibration error (points), {self.block_title(analysis)}: {', '.join(errors)}."

@@ -6,17 +6,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure as Canvas
 
+from benchmarks.figures.accuracy import CurvesFigure, ParetoFigure, StepsFigure, SweepsFigure
 from benchmarks.figures.base import Drawing, styled
-from benchmarks.figures.calibration import CalibrationFigure
 from benchmarks.figures.cases import CasesFigure
 from benchmarks.figures.copied import CopiedFigure
-from benchmarks.figures.curves import CurvesFigure
-from benchmarks.figures.dimensions import DimensionsFigure
-from benchmarks.figures.encoding import EncodingFigure
-from benchmarks.figures.intervention import InterventionFigure
-from benchmarks.figures.pareto import ParetoFigure
-from benchmarks.figures.steps import StepsFigure
-from benchmarks.figures.sweeps import SweepsFigure
+from benchmarks.figures.latents import CalibrationFigure, DimensionsFigure, EncodingFigure, InterventionFigure
 from benchmarks.files import replacing, write_text
 from benchmarks.records.provenance import provenance
 from benchmarks.records.results import load_collected

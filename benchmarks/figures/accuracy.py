@@ -1,0 +1,356 @@
+"""The figures of accuracy: against costs, by the number of written steps, during training, and against one option at a
+time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.figures.base import GREY, Drawing, NothingToDraw, colour, grid, legend_below, log_axis, marker
+from benchmarks.records import statistics
+from benchmarks.records.statistics import FEWEST
+from benchmarks.records.summary import dead
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import Block, Row
+from methods.registry import get_method
+
+COSTS = {"test_seconds_median": "Test (ms per question)", "training_flops": "Training (FLOPs)"}
+FILLS = ("full", "none", "left", "right", "top", "bottom")  # one for each block
+COLUMNS = ("test", "id", "same_as", "seed", "correct", "n_steps")
+
+
+class ParetoFigure(Drawing):
+    """One column of panels per test set, one row per cost."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy against cost"
+
+    def data(self) -> pd.DataFrame:
+        """Return one line per cost, test set, block and row. Accuracies are shares of 1."""
+        lines = []
+        for line in self.summary.lines.to_dict("records"):
+            shared = {key: line[key] for key in ("test", "block", "row", "accuracy", "low", "high", "control")}
+            for cost in COSTS:
+                value = line[cost]
+                if cost == "test_seconds_median":
+                    value = 1000 * value / line["timed_n"] if pd.notna(value) else value
+                lines.append({"cost": cost, **shared, "value": value})
+        frame = pd.DataFrame(lines)
+        drawn = frame.dropna(subset=["accuracy", "value"]) if len(frame) else frame
+        if not len(drawn):
+            raise NothingToDraw(f"no run of {self.study.name} has both an accuracy and a cost: evaluate and time one")
+        ranked = drawn.loc[~drawn["control"].astype(bool)]
+        front = [index for _, group in ranked.groupby(["cost", "test"]) for index in _front(group)]
+        return drawn.assign(front=drawn.index.isin(front)).reset_index(drop=True)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        tests = self.study.evaluation.tests
+        panels = grid(canvas, len(COSTS), len(tests), (2.5, 2.3), sharey="col")
+        for across, (cost, label) in zip(panels, COSTS.items(), strict=True):
+            for axes, test in zip(across, tests, strict=True):
+                self._panel(axes, data.loc[(data["cost"] == cost) & (data["test"] == test)])
+                log_axis(axes, label)
+            across[0].set_ylabel("Accuracy (%)")
+        for axes, test in zip(panels[0], tests, strict=True):
+            axes.set_title(self.test_title(test))
+            axes.set_ylim(bottom=0)  # also sets the panel below, which shares the axis
+        for block, fill in zip(self.study.blocks, FILLS, strict=False):
+            panels[0][0].plot([], [], "o", color=GREY, fillstyle=fill, label=block.title)
+        legend_below(canvas, [axes for across in panels for axes in across])
+
+    def _panel(self, axes: Axes, data: pd.DataFrame) -> None:
+        rows = {row.id: row for row in self.study.rows}
+        blocks = [block.id for block in self.study.blocks]
+        front = data.loc[data["front"]].sort_values("value")
+        axes.step(front["value"], 100 * front["accuracy"], where="post", color=GREY, linewidth=0.8, linestyle="--")
+        for line in data.to_dict("records"):
+            row, block = rows[line["row"]], blocks.index(line["block"])
+            bars = [[100 * (line["accuracy"] - line["low"])], [100 * (line["high"] - line["accuracy"])]]
+            axes.errorbar(
+                line["value"],
+                100 * line["accuracy"],
+                yerr=bars,
+                fillstyle=FILLS[block % len(FILLS)],
+                linestyle="none",
+                elinewidth=0.7,
+                label=self.row_name(row),
+                **self.look(row),
+            )
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        batch = self.study.timing.batch_size if self.study.timing else "unknown size"
+        yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) against what it costs:
+        above, time to answer one question in batches of {batch} (where a method can leave its steps unsaid, it does),
+        with no other job of the workflow beside it; below, floating-point operations of the whole training, warm starts
+        included. Bars: 95 % interval over questions{self.and_trainings}. Dashed: the Pareto front over all rows of the
+        panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are not on the front.
+        The filling of a marker stands for the training data. A row at the lower right need not be a worse method: its
+        training budget is the study's, and may be too short."""
+        drawn = set(zip(data["block"], data["row"], strict=True))
+        absent = [
+            f"{self.row_name(row)} ({block.id})"
+            for block in self.study.blocks
+            for row in self.study.rows_of(block)
+            if (block.id, row.id) not in drawn
+        ]
+        if absent:
+            yield f"Not drawn, as an accuracy or a cost is missing: {', '.join(absent)}."
+
+
+def _front(group: pd.DataFrame) -> list[int]:
+    """Return the indices of the lines on the Pareto front, cheapest first: each is more accurate than all before it."""
+    kept, best = [], -1.0
+    ordered = group.sort_values(["value", "accuracy"], ascending=[True, False])
+    for index, accuracy in zip(ordered.index.tolist(), ordered["accuracy"].tolist(), strict=True):
+        if accuracy > best:
+            kept.append(index)
+            best = accuracy
+    return kept
+
+
+class StepsFigure(Drawing):
+    """One column of panels per test set with written solutions, one row per block."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy by number of steps"
+
+    def data(self) -> pd.DataFrame:
+        """Return one line per test set, block, row and number of steps. Accuracies are shares of 1."""
+        return self.by_row(self._lines, f"no test set of {self.study.name} says how many steps its solutions have")
+
+    def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
+        found = self.records.answers(block.id, row.id, "default", COLUMNS)
+        if found is None:
+            return
+        known = found.dropna(subset="n_steps")
+        for key, group in known.groupby(["test", "n_steps"]):
+            test, steps = key  # type: ignore[misc]
+            correct = statistics.correctness(group)
+            if len(correct) < FEWEST:
+                continue
+            low, high = statistics.interval(correct)
+            shared = {"test": test, "block": block.id, "row": row.id, "steps": int(steps), "n": len(correct)}
+            yield {**shared, "accuracy": statistics.accuracy(correct), "low": low, "high": high}
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]
+        blocks = self.study.blocks
+        panels = grid(canvas, len(blocks), len(tests), (2.4, 2.1), sharex="col", sharey="row")
+        for across, block in zip(panels, blocks, strict=True):
+            for axes, test in zip(across, tests, strict=True):
+                shown = data.loc[(data["block"] == block.id) & (data["test"] == test)]
+                for row in self.study.rows_of(block):
+                    line = shown.loc[shown["row"] == row.id].sort_values("steps")
+                    axes.plot(line["steps"], 100 * line["accuracy"], label=self.row_name(row), **self.look(row))
+                    bounds = (100 * line["low"], 100 * line["high"])
+                    axes.fill_between(line["steps"], *bounds, color=self.look(row)["color"], alpha=0.1, linewidth=0)
+                axes.set_xticks(sorted(set(data.loc[data["test"] == test, "steps"])))
+                if block is blocks[0]:
+                    axes.set_title(self.test_title(test))
+                if block is blocks[-1]:
+                    axes.set_xlabel("Steps of the written solution")
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)")
+            across[0].set_ylim(bottom=0)
+        legend_below(canvas, [axes for across in panels for axes in across])
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Accuracy (default decoding, mean over decoding and training seeds) by the number of steps of the
+        question's written solution. Bands: 95 % interval over questions{self.and_trainings}. Every mark stands for at
+        least {FEWEST} questions; the CSV file says for how many. Lines between marks only guide the eye."""
+        unknown = [self.test_title(test) for test in self.study.evaluation.tests if test not in set(data["test"])]
+        if unknown:
+            yield f"Not drawn, because the data do not give the number of steps: {', '.join(unknown)}."
+
+
+class CurvesFigure(Drawing):
+    """One panel per block, one line per run."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy while training"
+
+    def data(self) -> pd.DataFrame:
+        """Return one line per validation of a run. Accuracies are shares of 1."""
+        nothing = (
+            f"no run of {self.study.name} answered questions while it trained: set `validation_questions` in the "
+            "`training` of its study, and train it"
+        )
+        return self.by_row(self._lines, nothing)
+
+    def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
+        for run in self.study.trainings(block.id, row.id):
+            for entry in self._validations(run):
+                shared = {"block": block.id, "row": row.id, "training_seed": run.seed, "stage": entry["stage"]}
+                yield {**shared, "epoch": entry["epoch"], "accuracy": entry["accuracy"]}
+
+    def _validations(self, run: RunSpec) -> list[dict[str, Any]]:
+        """Return what a run logged at validations at which it answered questions."""
+        path = self.records.paths(run.id).run / "log.jsonl"
+        if self.records.runs[run.id].train is None or not path.is_file():
+            return []
+        entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return [entry for entry in entries if "accuracy" in entry]
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        (panels,) = grid(canvas, 1, len(self.study.blocks), (3.2, 2.4), sharey=True)
+        for axes, block in zip(panels, self.study.blocks, strict=True):
+            own = data.loc[data["block"] == block.id]
+            for row in self.study.rows_of(block):
+                for _, line in own.loc[own["row"] == row.id].groupby("training_seed"):
+                    axes.plot(line["epoch"], 100 * line["accuracy"], label=self.row_name(row), **self.look(row))
+            axes.set_title(block.title)
+            axes.set_xlabel("Epochs")
+        panels[0].set_ylabel("Held-out accuracy (%)")
+        panels[0].set_ylim(bottom=0)
+        legend_below(canvas, panels)
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        trainings = [run.training for run in self.study.sources.values()]
+        asked = {training.validation_questions for training in trainings} - {0}
+        chosen = " or ".join(sorted({f"their {training.select_by}" for training in trainings}, reverse=True))
+        rows = min(block.data.validation for block in self.study.blocks)
+        fewest = min(*asked, rows)
+        yield f"""Share of held-out questions, split off the training data, that a run answered right at each of its
+        validations, greedily and as the stage at hand trains it to answer. Epochs are those of the run itself, without
+        those of the run that it starts from; in stages without marks, a method cannot answer yet. A line is one
+        training. Each mark stands for {fewest} questions or more, of which chance alone moves a share of 50 % by
+        {98 / sqrt(fewest):.0f} points (95 %); weights are selected by {chosen}, and tests are other questions."""
+        known = set(zip(data["block"], data["row"], strict=True))
+        places = ((block.id, row) for block in self.study.blocks for row in self.study.rows_of(block))
+        if absent := [f"{self.row_name(row)} ({block})" for block, row in places if (block, row.id) not in known]:
+            yield f"Not drawn, as they answered nothing while they trained: {', '.join(absent)}."
+
+
+class SweepsFigure(Drawing):
+    """One column of panels per option that alone distinguishes some rows from the study's first row.
+
+    There is one row of panels per block. With a single block, the first test set is above and the others are below.
+    """
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy by setting"
+
+    @cached_property
+    def default(self) -> Row:
+        return self.study.rows[0]
+
+    def data(self) -> pd.DataFrame:
+        """Return one line per option, value, block and test set. Accuracies are shares of 1.
+
+        ``dead`` says whether R was dead at the end of a training.
+        """
+        lines = [
+            {"option": option, "value": value, "default": row is self.default, "dead": dead(line) > 0}
+            | {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
+            for block, option, value, row in self._points
+            for test in self.study.evaluation.tests
+            if (line := self.summary.line(block.id, row.id, "default", test)) and pd.notna(line["accuracy"])
+        ]
+        if not lines:
+            raise NothingToDraw(
+                f"no evaluated row of {self.study.name} differs from its first row, {self.default.id!r}, in one number "
+                "among its options and nothing else: see workflows/config/sweeps.yaml"
+            )
+        return pd.DataFrame(lines).sort_values(["option", "value"], kind="stable").reset_index(drop=True)
+
+    def _trained_alike(self, row: Row) -> bool:
+        """Return whether a row is of the first row's method and has its training and backbone in each block."""
+        runs = self.study.trainings
+        pairs = [
+            pair
+            for block in self.study.blocks
+            for pair in zip(runs(block.id, row.id), runs(block.id, self.default.id), strict=False)  # none if skipped
+        ]
+        return row.method == self.default.method and all(
+            (own.training, own.backbone) == (first.training, first.backbone) for own, first in pairs
+        )
+
+    @cached_property
+    def _points(self) -> list[tuple[Block, str, float, Row]]:
+        """The blocks, each with an option, a value and the row that has it there."""
+        return [(block, *point) for block in self.study.blocks for point in self._points_of(block)]
+
+    def _points_of(self, block: Block) -> Iterator[tuple[str, float, Row]]:
+        """Yield option, value and row. The first row is a point of every option in which another row differs."""
+        base = self.study.options_of(block, self.default).model_dump()
+        swept: dict[str, None] = {}
+        for row in self.study.rows[1:]:
+            own = self.study.options_of(block, row).model_dump()
+            changed = {key: value for key, value in own.items() if value != base.get(key)}
+            if not self._trained_alike(row) or len(changed) != 1:
+                continue
+            option, value = next(iter(changed.items()))
+            if type(value) in (int, float):
+                yield option, value, row
+                swept[option] = None
+        yield from ((option, base[option], self.default) for option in swept)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        options = list(dict.fromkeys(option for _, option, _, _ in self._points if option in set(data["option"])))
+        parts = self._parts()
+        panels = grid(canvas, len(parts), len(options), (2.3, 1.9), sharex="col", sharey="row")
+        for across, (block, tests) in zip(panels, parts, strict=True):
+            for axes, option in zip(across, options, strict=True):
+                shown = data.loc[(data["option"] == option) & (data["block"] == block.id)]
+                self._panel(axes, shown, tests)
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(self.study.blocks) > 1 else "Accuracy (%)")
+            across[0].set_ylim(bottom=0)
+        for axes, option in zip(panels[-1], options, strict=True):
+            axes.set_xlabel(get_method(self.default.method).Options.model_fields[option].title or option)
+        legend_below(canvas, [axes for across in panels for axes in across])
+
+    def _parts(self) -> list[tuple[Block, tuple[str, ...]]]:
+        """Return the block and the test sets of each row of panels."""
+        blocks, tests = self.study.blocks, self.study.evaluation.tests
+        split = [tests] if len(blocks) > 1 or len(tests) == 1 else [tests[:1], tests[1:]]
+        return [(block, part) for block in blocks for part in split]
+
+    def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
+        """Draw one panel. Values are evenly spaced, because they grow roughly like powers and may be 0."""
+        values = sorted(set(data["value"]))
+        for test in tests:
+            line = data.loc[data["test"] == test].sort_values("value")
+            index = self.study.evaluation.tests.index(test)
+            bars = [100 * (line["accuracy"] - line["low"]), 100 * (line["high"] - line["accuracy"])]
+            look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
+            axes.errorbar(
+                [values.index(value) for value in line["value"]],
+                100 * line["accuracy"],
+                yerr=bars,
+                elinewidth=0.7,
+                label=self.test_title(test),
+                **look,
+            )
+            hollow = line.loc[line["dead"]]
+            places = [values.index(value) for value in hollow["value"]]
+            axes.plot(places, 100 * hollow["accuracy"], linestyle="none", markerfacecolor="white", zorder=3, **look)
+        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        for value in set(data.loc[data["default"], "value"]):
+            axes.axvline(values.index(value), color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        changed = ", ".join(dict.fromkeys(data["option"]))
+        once = "" if self.and_trainings else "; they do not cover differences between trainings with other seeds"
+        yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) with one option changed
+        ({changed}) and all else as in the first row. Dotted: that row's value. Bars: 95 % interval over
+        questions{self.and_trainings}{once}. Values are evenly spaced, and lines only guide the eye."""
+        yield """Larger values of an option also mean more parameters or longer sequences, so a change need not be due
+        to the option alone. The paper prints no numbers for its figure."""
+        titles = self.study.row_titles
+        points = data.loc[data["dead"]].drop_duplicates(["block", "row"]).to_dict("records")
+        if hollow := [f"{titles[line['row']]} ({self.study.block(line['block']).title})" for line in points]:
+            yield f"""Hollow: R was dead when training ended, so that the point shows a model without R:
+            {", ".join(hollow)}."""
+        drawn = set(data["row"])
+        if absent := dict.fromkeys(titles[row.id] for *_, row in self._points if row.id not in drawn):
+            yield f"Not drawn, as there is no accuracy: {', '.join(absent)}."
