@@ -173,7 +173,7 @@ def said_of_no_number(ranks: Ranks) -> str:
     stage = method.stages(BUDGET)[0]
     data = steps.StageLoader(method, problems, stage, 0, None)
     engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, PlaceInPhase(1, 8), ranks)
-    output_of = engine.output
+    output_of = engine._forward
     assert isinstance(engine, DeepSpeedEngine)
     own, world = engine.engine.data_parallel_group, torch.distributed.group.WORLD
     assert own is not world and _timeout(own) == _timeout(world), "the group that ZeRO communicates over waits as long"
@@ -183,7 +183,7 @@ def said_of_no_number(ranks: Ranks) -> str:
         return Output({name: loss * float("nan") for name, loss in output.losses.items()}, output.statistics)
 
     if ranks.rank == ranks.world - 1:
-        engine.output = spoiled  # type: ignore[method-assign]
+        engine._forward = spoiled  # type: ignore[method-assign]
     try:
         steps.optimizer_step(steps.PrefetchingLoader(engine, data, [(BATCHES[0], data.context(0, 5))]), 0)
     except steps.NonFiniteLoss as error:

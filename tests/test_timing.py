@@ -129,7 +129,7 @@ class Machine(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("machine", "own", "share"),
+    ("after", "own", "share"),
     [
         (Machine(104, 11), (6, 2, 0, 0), 0.0),
         (Machine(114, 13), (6, 2, 0, 0), 0.3),  # 12 of the 40 seconds that four CPUs have in ten
@@ -140,10 +140,10 @@ class Machine(NamedTuple):
     ],
 )
 def test_the_cpu_time_of_other_processes_is_noticed(
-    machine: Machine, own: tuple[float, ...], share: float, monkeypatch: pytest.MonkeyPatch
+    after: Machine, own: tuple[float, ...], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = Mock(cpu_times=Mock(side_effect=[(2, 1, 0, 0), own]))
-    fake = Mock(cpu_count=lambda: 4, cpu_times=Mock(side_effect=[Machine(100, 10), machine]), Process=lambda: process)
+    fake = Mock(cpu_count=lambda: 4, cpu_times=Mock(side_effect=[Machine(100, 10), after]), Process=lambda: process)
     monkeypatch.setattr(machine, "psutil", fake)
     monkeypatch.setattr(machine, "time", Mock(perf_counter=Mock(side_effect=[1000.0, 1010.0])))
     assert machine.OtherLoad().share() == pytest.approx(share)

@@ -266,15 +266,21 @@ def test_every_stage_selects_weights_of_its_own(
     )
     spec = run_of(small_study(ROWS, training={"checkpoint_seconds": 900}), "cot_sft")
     trainer = training.Trainer(spec, fresh(small_data, tmp_path))
-    trainer.paths.run.mkdir(parents=True)
-    trainer._run_stage(selecting[0])
-    trainer._checkpoint(None)
     selected = checkpoints.selected_path(trainer.paths.checkpoints, 0, 3)
-    first = load_file(selected)
-    trainer._end_stage()
-    trainer._run_stage(selecting[1])
-    assert all(torch.equal(load_file(selected)[name], tensor) for name, tensor in first.items())
-    trainer._end_stage()
+    first: dict[str, torch.Tensor] = {}
+    end_stage = training.Trainer._end_stage
+
+    def compared(trainer: training.Trainer) -> None:
+        if trainer.state.stage == 0:
+            trainer._checkpoint(None)
+            first.update(load_file(selected))
+        else:
+            assert all(torch.equal(load_file(selected)[name], tensor) for name, tensor in first.items())
+        end_stage(trainer)
+
+    monkeypatch.setattr(training.Trainer, "_end_stage", compared)
+    trainer.run()
+    assert first
     chosen = [(stage["selected_step"], stage["validation"]) for stage in trainer.state.stages]
     assert chosen == [(3, {"cross_entropy": 1.0}), (8, {"cross_entropy": 3.0})]
 
