@@ -42,7 +42,7 @@ class FileLock:
     def acquire(self, patience: float = PATIENCE) -> None:
         """Take the lock, or raise :class:`Locked` if it is not free within ``patience`` seconds."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a+")  # closed on exec, so jobs started by the holder do not hold it
+        file = self.path.open("a+", encoding="utf-8")  # closed on exec, so jobs started by the holder do not hold it
         deadline = time.monotonic() + patience
         while not _try_lock(file, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
@@ -65,15 +65,15 @@ class FileLock:
     def holder(self) -> str:
         """Return a description of the process that holds the lock."""
         try:
-            found = json.loads(self.path.read_text())
-        except (OSError, json.JSONDecodeError):  # not yet written, or just released
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # not yet written, or just released
             return "another process"
         return f"process {found['pid']} on {found['host']} (since {found['start']}: {found['command']})"
 
     def held(self) -> bool:
         """Return whether a live process, possibly this one, holds the lock."""
         try:
-            with self.path.open("r+") as file:
+            with self.path.open("r+", encoding="utf-8") as file:
                 return not _try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False

@@ -27,7 +27,7 @@ def _substance(path: Path, changed: int) -> bytes:
     """Return the content of a file, as last ``changed`` at this time; of Python code, only what it does."""
     if path.suffix != ".py":
         return path.read_bytes()
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
             node.body[0] = ast.Pass()
@@ -82,7 +82,7 @@ def _imports(module: str) -> set[str]:
     """Return the modules that a module names in its imports, of this package and of its own."""
     found: set[str] = set()
     for path in source_files(module):
-        for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if path.suffix == ".py" else ():
             if isinstance(node, ast.ImportFrom):
                 source = f"{_package(path, module, node.level)}{node.module or ''}".rstrip(".")
                 found |= {source, *(f"{source}.{alias.name}" for alias in node.names)}

@@ -93,7 +93,7 @@ def _one_writer(results: Path) -> Iterator[str]:
     Yield the id of the results folder, which the lock file keeps. Only runs with it may be replaced from this folder.
     """
     results.mkdir(parents=True, exist_ok=True)
-    with (results / ".mlflow.lock").open("a+") as file:
+    with (results / ".mlflow.lock").open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         origin = file.read()
