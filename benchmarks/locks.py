@@ -112,6 +112,29 @@ def _self_portrait() -> dict[str, object]:
     }
 
 
+def lock_holders(path: Path) -> list[str]:
+    """Return descriptions of the processes that have locked a file or a part of it, as far as the system tells: only
+    Linux does, and of other machines none."""
+    import psutil
+
+    found = path.stat()
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    # As in `1: POSIX  ADVISORY  WRITE 4242 fd:01:1837 0 EOF`; one that waits has an arrow before the kind
+    held = (line.split() for line in lines if "->" not in line)
+    pids = dict.fromkeys(int(words[4]) for words in held if len(words) > 5 and words[5] == place)
+    described = []
+    for pid in pids:
+        try:
+            described.append(f"process {pid} ({shlex.join(psutil.Process(pid).cmdline())})")
+        except (psutil.Error, ValueError):  # gone, of another user, or outside this container
+            described.append(f"process {pid}" if pid > 0 else "a process outside this container")
+    return described
+
+
 def workflow_lock() -> FileLock:
     """Return the lock of workflows that write into this directory's results folder.
     Several directories may share that folder through links."""

@@ -35,7 +35,10 @@ RECORDED = {
     ),
     "stars": ("a, *b = *c, d\nf(*b, **k)\nx[*b]\ng = {**k, 'l': 1}\ndef h(*a: *T): ...\n", "7c6e99c3a5c67dce"),
     "except groups": ("try: a\nexcept* (B, C) as d: raise E from d\nelse: f\nfinally: g\n", "67b0126978e2a6a3"),
-    "bytes and numbers": ("a = b'\\xff\\0' b'x', 1_000, 0xff, .5, 1e999, 1e999j, 2j, 0x" + "f" * 5000 + "\n", "3635d23362ac69e1"),
+    "bytes and numbers": (
+        "a = b'\\xff\\0' b'x', 1_000, 0xff, .5, 1e999, 1e999j, 2j, 0x" + "f" * 5000 + "\n",
+        "3635d23362ac69e1",
+    ),
     "unicode": ("\u03c4 = 'caf\u00e9 \U0001f600 \\ud800'; \ufb01 = u'x'\n", "a4c64129ad8718a7"),
 }
 
