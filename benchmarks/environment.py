@@ -66,7 +66,7 @@ def _git(*arguments: str) -> str | None:
 
 def _output(*command: str) -> str | None:
     try:
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace", check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.strip()
@@ -74,7 +74,7 @@ def _output(*command: str) -> str | None:
 
 def _cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux
         return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -227,7 +227,7 @@ class Watch:
             cause, code = f"with exit code {code}", code or 1
         who = str(self.dead) if self.dead else "a rank"
         log = self.folder / (f"rank-{self.dead.rank}.log" if self.dead else "launcher.log")
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]) if log.exists() else ""
         return RankFailure(f"{who}: ended {cause}; all others are stopped. The end of {log}:\n{tail}", code)
 
     def pass_on(self) -> None:
@@ -269,6 +269,6 @@ def _state(pid: int) -> list[str]:
     """Return what the kernel reports of a process, from its state to its exit status
     (proc_pid_stat(5)), or [] if it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()
     except (OSError, IndexError):
         return []

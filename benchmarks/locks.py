@@ -42,7 +42,7 @@ class FileLock:
     def acquire(self, patience: float = PATIENCE) -> None:
         """Take the lock, or raise :class:`Locked` if it is not free within ``patience`` seconds."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a+")  # closed on exec, so jobs started by the holder do not hold it
+        file = self.path.open("a+", encoding="utf-8")  # closed on exec, so jobs started by the holder do not hold it
         deadline = time.monotonic() + patience
         while not _try_lock(file, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
@@ -65,15 +65,15 @@ class FileLock:
     def holder(self) -> str:
         """Return a description of the process that holds the lock."""
         try:
-            found = json.loads(self.path.read_text())
-        except (OSError, json.JSONDecodeError):  # not yet written, or just released
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # not yet written, or just released
             return "another process"
         return f"process {found['pid']} on {found['host']} (since {found['start']}: {found['command']})"
 
     def held(self) -> bool:
         """Return whether a live process, possibly this one, holds the lock."""
         try:
-            with self.path.open("r+") as file:
+            with self.path.open("r+", encoding="utf-8") as file:
                 return not _try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
@@ -110,6 +110,29 @@ def _self_portrait() -> dict[str, object]:
         "start": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command": shlex.join(sys.argv),
     }
+
+
+def lock_holders(path: Path) -> list[str]:
+    """Return descriptions of the processes that have locked a file or a part of it, as far as the system tells: only
+    Linux does, and of other machines none."""
+    import psutil
+
+    found = path.stat()
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    # As in `1: POSIX  ADVISORY  WRITE 4242 fd:01:1837 0 EOF`; one that waits has an arrow before the kind
+    held = (line.split() for line in lines if "->" not in line)
+    pids = dict.fromkeys(int(words[4]) for words in held if len(words) > 5 and words[5] == place)
+    described = []
+    for pid in pids:
+        try:
+            described.append(f"process {pid} ({shlex.join(psutil.Process(pid).cmdline())})")
+        except (psutil.Error, ValueError):  # gone, of another user, or outside this container
+            described.append(f"process {pid}" if pid > 0 else "a process outside this container")
+    return described
 
 
 def workflow_lock() -> FileLock:

@@ -56,7 +56,7 @@ def main() -> None:
     collect_garbage_less_often()
     given = arguments()
     carried = given.folder / ENVIRONMENT_FILE
-    os.environ.update(json.loads(carried.read_text()))  # before torch is imported, as torch reads it
+    os.environ.update(json.loads(carried.read_text(encoding="utf-8")))  # before torch is imported, as torch reads it
     from benchmarks.files import read_json
     from benchmarks.processes.preemption import EXIT_CODE, Preempted, unblock_sigterm
     from benchmarks.studies.runs import RunSpec

@@ -86,7 +86,7 @@ def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iter
 
 
 def _part(study: Path, path: Path) -> Part:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     head, _, made = text.partition(f"## {MADE}")
     title, _, body = head.removeprefix("# ").partition("\n")
     plain = _plain(title)

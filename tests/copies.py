@@ -22,8 +22,8 @@ def copy_suite(folder: Path) -> Path:
 
 def stand_in(folder: Path, code: str) -> None:
     """Replace the command line by ``code``, so that stages do nothing else and import nothing first."""
-    (folder / "benchmarks/cli/__init__.py").write_text("")
-    (folder / "benchmarks/cli/__main__.py").write_text(code)
+    (folder / "benchmarks/cli/__init__.py").write_text("", encoding="utf-8")
+    (folder / "benchmarks/cli/__main__.py").write_text(code, encoding="utf-8")
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -42,6 +42,6 @@ def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
 
 
 def printed(folder: Path, command: list[str], fails: bool = False) -> str:
-    done = subprocess.run(command, cwd=folder, env=environment(folder), text=True, capture_output=True)
+    done = subprocess.run(command, cwd=folder, env=environment(folder), encoding="utf-8", capture_output=True)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -11,5 +11,7 @@ def install(site: Path, module: str, attribute: str) -> None:
     """Write to ``site`` what pip would for a package with the entry point ``module:attribute``."""
     info = site / f"{module}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\n{module} = {module}:{attribute}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(
+        f"[{ENTRY_POINT_GROUP}]\n{module} = {module}:{attribute}\n", encoding="utf-8"
+    )

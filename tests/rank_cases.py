@@ -213,7 +213,7 @@ def main(folder: Path, chosen: Sequence[Case]) -> None:
                 save_file(found, folder / f"{case.name}.partial")
                 (folder / f"{case.name}.partial").rename(folder / f"{case.name}.safetensors")
                 print(case.name, flush=True)
-        (folder / f"said-{ranks.rank}.txt").write_text(said_of_no_number(ranks))
+        (folder / f"said-{ranks.rank}.txt").write_text(said_of_no_number(ranks), encoding="utf-8")
 
 
 if __name__ == "__main__":

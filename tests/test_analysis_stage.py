@@ -248,7 +248,7 @@ def test_an_analysis_that_cannot_be_used_is_named_and_left_out(
     path = record_path(tmp_path, analysis.spec)
     write_json(path, read_json(analysis.folder / "analysis.json"))
     assert [found.spec.id for found in analyses(own, tmp_path)] == [RUN] and not caplog.messages
-    path.write_text("cut")
+    path.write_text("cut", encoding="utf-8")
     assert analyses(own, tmp_path) == [] and "analysis.json, line 1: broken JSON" in caplog.text
 
 

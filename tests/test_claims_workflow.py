@@ -13,7 +13,7 @@ from test_workflow import STAND_IN, planned
 def records_of(study: str, folder: Path, content: str) -> None:
     path = folder / f"results/{study}/collect.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content)
+    path.write_text(content, encoding="utf-8")
 
 
 def test_all_of_a_study_that_is_named_trains_no_other(tmp_path: Path) -> None:
@@ -27,9 +27,9 @@ def test_all_of_a_study_that_is_named_trains_no_other(tmp_path: Path) -> None:
 def test_records_of_other_studies_render_the_table_anew(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
     stand_in(folder, STAND_IN)
-    smoke = (ROOT / "workflows/config/smoke.yaml").read_text()
+    smoke = (ROOT / "workflows/config/smoke.yaml").read_text(encoding="utf-8")
     text = smoke.replace("name: smoke", "name: mine")
-    (folder / "mine.yaml").write_text(f"{text}\ntables: [claims]\nbeside: [quick]\n")
+    (folder / "mine.yaml").write_text(f"{text}\ntables: [claims]\nbeside: [quick]\n", encoding="utf-8")
     asked = ("--configfile", "mine.yaml", "--", "results/mine/table_claims.md")
     assert planned(snakemake(folder, *asked))["table"] == 1
     for content in ("{}", "{ }"):

@@ -107,18 +107,21 @@ def test_a_shared_run_is_asked_for_where_it_is() -> None:
 
 def test_a_plan_of_tests_that_there_are_none_of_is_refused(tmp_path: Path) -> None:
     text = (
-        (STUDIES / "smoke.yaml").read_text().replace("name: smoke", "name: mine").replace("tests: [", "tests: [svmp, ")
+        (STUDIES / "smoke.yaml")
+        .read_text(encoding="utf-8")
+        .replace("name: smoke", "name: mine")
+        .replace("tests: [", "tests: [svmp, ")
     )
-    (path := tmp_path / "mine.yaml").write_text(text)
+    (path := tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
     assert done.exit_code == 2 and "no data set is named 'svmp'; did you mean `svamp`?" in done.output, done.output
 
 
 def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = study_path("smoke").read_text()
+    text = study_path("smoke").read_text(encoding="utf-8")
     for name in ("first", "a_name_of_more_than_16_letters", "last"):
-        (tmp_path / f"{name}.yaml").write_text(text.replace("name: smoke", f"name: {name}"))
-    (tmp_path / "broken.yaml").write_text("name: [broken")
+        (tmp_path / f"{name}.yaml").write_text(text.replace("name: smoke", f"name: {name}"), encoding="utf-8")
+    (tmp_path / "broken.yaml").write_text("name: [broken", encoding="utf-8")
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
     done = CliRunner().invoke(app, ["studies"])
     lines = done.output.splitlines()
@@ -136,7 +139,7 @@ def test_a_block_that_a_study_has_not_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
     made, path = study(tables=["decoding", "main"]), tmp_path / "study.yaml"
-    path.write_text(made.model_dump_json(exclude_unset=True))
+    path.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
     fabricate(made, tmp_path)
     results.collect(made, tmp_path)
     assert "A fabricated study: decodings" in output("table", str(path), "--results", str(tmp_path))
@@ -153,7 +156,7 @@ def test_a_table_that_a_study_does_not_list_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_study_without_tables_says_so(tmp_path: Path) -> None:
-    (path := tmp_path / "study.yaml").write_text(study(tables=[]).model_dump_json(exclude_unset=True))
+    (path := tmp_path / "study.yaml").write_text(study(tables=[]).model_dump_json(exclude_unset=True), encoding="utf-8")
     for asked, message in (([], "lists no table (`tables: []`)"), (["--table", "main"], "its tables are: none (and")):
         done = CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path), *asked])
         assert done.exit_code == 2 and message in done.output
@@ -162,7 +165,7 @@ def test_a_study_without_tables_says_so(tmp_path: Path) -> None:
 def test_a_table_without_any_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
     made, path = study(), tmp_path / "study.yaml"
-    path.write_text(made.model_dump_json(exclude_unset=True))
+    path.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
     results.collect(made, tmp_path)
     done = CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path)])
     assert done.exit_code == 0 and "warning: no run of fake has a record" in done.stderr and "not run" in done.stdout

@@ -37,7 +37,7 @@ def imported(module: str) -> set[str]:
     """
     found: set[str] = set()
     for path in source_files(module):
-        for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if path.suffix == ".py" else ():
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "benchmarks":
                 modules = {path.stem for path in ROOT.joinpath(*node.module.split(".")).glob("*")}
                 inside = {alias.name for alias in node.names} & modules
@@ -88,14 +88,14 @@ def test_what_is_listed_is_there(stage: str) -> None:
 def test_one_test_set_more_prepares_the_data_of_its_own_blocks_anew(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
     stand_in(folder, STAND_IN)
-    study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text()) | {"name": "own"}
+    study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text(encoding="utf-8")) | {"name": "own"}
     study["blocks"][0]["tests"] = ["embedded_in_domain"]
     targets = [f"results/own/data/{block['id']}/done.json" for block in study["blocks"]]
     words = ("--configfile", "own.yaml", "--", *targets)
-    (folder / "own.yaml").write_text(yaml.safe_dump(study))
+    (folder / "own.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     assert planned(snakemake(folder, *words)) == {"data": 2}
     study["evaluation"]["tests"].append("multiarith")
-    (folder / "own.yaml").write_text(yaml.safe_dump(study))
+    (folder / "own.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     output = snakemake(folder, "--dry-run", *words)
     assert planned(output) == {"data": 1} and "block=equation" in output
 
@@ -103,11 +103,11 @@ def test_one_test_set_more_prepares_the_data_of_its_own_blocks_anew(tmp_path: Pa
 def printed(folder: Path, code: str) -> str:
     """Return what code prints in a copy of the suite."""
     call = [sys.executable, "-c", code]
-    return subprocess.run(call, cwd=folder, env=environment(folder), capture_output=True, text=True).stdout
+    return subprocess.run(call, cwd=folder, env=environment(folder), capture_output=True, encoding="utf-8").stdout
 
 
 def edit(path: Path) -> None:
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write("\nEDITED = True\n")
 
 
@@ -117,8 +117,10 @@ def test_another_data_set_prepares_nothing_anew_and_an_edited_one_does(tmp_path:
     stand_in(folder, STAND_IN)
     words = "--config", "study=smoke", "--", "results/smoke/data/equation/done.json"
     snakemake(folder, *words)
-    (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
-    (folder / "benchmarks/data/sets/mine.py").write_text(example)
+    (example,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.M | re.S
+    )
+    (folder / "benchmarks/data/sets/mine.py").write_text(example, encoding="utf-8")
     assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
     assert printed(folder, "from benchmarks.data import DATASETS; print(DATASETS['mine'].card.title)") == "Mine\n"
     edit(folder / "benchmarks/data/sets/embedded.py")
@@ -131,8 +133,8 @@ def test_another_scorer_scores_nothing_anew_and_an_edited_one_what_names_it(tmp_
     words = "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/evaluate.json"
     snakemake(folder, *words)
     scorers = folder / "benchmarks/scoring"
-    text = (scorers / "text.py").read_text()
-    (scorers / "mine.py").write_text(text.replace('name = "text"', 'name = "mine"'))
+    text = (scorers / "text.py").read_text(encoding="utf-8")
+    (scorers / "mine.py").write_text(text.replace('name = "text"', 'name = "mine"'), encoding="utf-8")
     edit(scorers / "sequences.py")  # of synthetic tasks, which are not among the tests
     assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
     assert printed(folder, "from benchmarks.scoring import SCORERS; print(SCORERS['mine'].name)") == "mine\n"

@@ -248,7 +248,7 @@ def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: p
 
 
 def test_a_damaged_database_is_named(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("no database " * 100)
+    (tmp_path / "mlflow.db").write_text("no database " * 100, encoding="utf-8")
     with pytest.raises(InputError, match=r"^MLflow cannot be asked \([^\n]*\): if .*mlflow.db is damaged, move it"):
         compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
 

@@ -129,7 +129,7 @@ def flip(path: Path) -> None:
 
 def change_a_number(path: Path) -> None:
     """Change a digit, as a single flipped bit could."""
-    path.write_text(path.read_text().replace('"stage_step": 6', '"stage_step": 7'))
+    path.write_text(path.read_text(encoding="utf-8").replace('"stage_step": 6', '"stage_step": 7'), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_a_training_s_record_that_lacks_its_weights_is_named(
     spec = run_of("cot_sft")
     results = shutil.copytree(undisturbed_run(spec), tmp_path / "copy")
     record = Paths(results, spec).record("train")
-    record.write_text(json.dumps({"digest": spec.digest("train")}))
+    record.write_text(json.dumps({"digest": spec.digest("train")}), encoding="utf-8")
     with pytest.raises(files.BrokenRecord, match=r"train.json has no 'weights_sha256': train this run again"):
         trained_method(spec, results)
     shutil.rmtree(Paths(results, spec).data / "tokenizer")

@@ -35,13 +35,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_row_is_read_from_the_folder(folder: Path):
-    (folder / "gsm8k/train.jsonl").write_text(GOOD + "\n")
+    (folder / "gsm8k/train.jsonl").write_text(GOOD + "\n", encoding="utf-8")
     (row,) = small_gsm8k().rows("train")
     assert (row.question, row.solution, row.answer) == ("How many?", "It is 1+1=<<1+1=2>>2.", "2")
 
 
 def test_answers_are_numbers_where_they_are_scored_as_numbers(folder: Path):
-    (folder / "gsm8k/train.jsonl").write_text(GOOD.replace("#### 2", "#### yes"))
+    (folder / "gsm8k/train.jsonl").write_text(GOOD.replace("#### 2", "#### yes"), encoding="utf-8")
     (row,) = small_gsm8k(scorer="copy").rows("train")
     assert row.answer == "yes"
 
@@ -70,7 +70,7 @@ def test_a_data_set_may_be_on_the_hub_alone(folder: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_bad_input_names_file_line_and_fix(folder: Path, content: str, message: str):
-    (folder / "gsm8k/train.jsonl").write_text(content)
+    (folder / "gsm8k/train.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message) as caught:
         small_gsm8k().rows("train")
     assert "again" in str(caught.value)
@@ -78,7 +78,7 @@ def test_bad_input_names_file_line_and_fix(folder: Path, content: str, message: 
 
 
 def test_rows_that_are_missing_are_refused_where_their_number_is_known(folder: Path, caplog: pytest.LogCaptureFixture):
-    (folder / "gsm8k/train.jsonl").write_text(GOOD + "\n" + GOOD)
+    (folder / "gsm8k/train.jsonl").write_text(GOOD + "\n" + GOOD, encoding="utf-8")
     with pytest.raises(DataError, match="has 2 rows instead of 1; fetch it again"):
         small_gsm8k(records={"train": "0" * 64}).rows("train")
     assert len(small_gsm8k().rows("train")) == 2
@@ -95,7 +95,7 @@ def test_a_split_of_which_only_some_files_are_there_is_an_error(folder: Path, mo
     monkeypatch.setattr(sources, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
     first, second = svamp.SVAMP_4138.files["test"]
     (folder / "svamp").mkdir()
-    (folder / second.path).write_text("Question,Numbers,Answer\n")
+    (folder / second.path).write_text("Question,Numbers,Answer\n", encoding="utf-8")
     with pytest.raises(DataError, match=f"{DATA_VARIABLE} must name a folder that holds {first.path}"):
         load_records("svamp_paper4138", "equation", "test")
 
@@ -108,7 +108,7 @@ def test_what_the_folder_has_no_file_of_is_read_from_the_pinned_copy(
     assert row.answer == "2"
     (line,) = caplog.messages
     assert line == f"{folder} has no file of gsm8k (train): reading its pinned copy on the hub, openai/gsm8k"
-    (folder / "gsm8k/train.jsonl").write_text(GOOD.replace("#### 2", "#### 3"))
+    (folder / "gsm8k/train.jsonl").write_text(GOOD.replace("#### 2", "#### 3"), encoding="utf-8")
     (row,) = small_gsm8k().rows("train")
     assert row.answer == "3" and len(caplog.messages) == 1
 
@@ -136,20 +136,22 @@ def test_a_folder_that_is_none_is_named(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_wrong_checksum_is_refused(folder: Path):
-    (folder / "gsm8k/train.jsonl").write_text(GOOD)
+    (folder / "gsm8k/train.jsonl").write_text(GOOD, encoding="utf-8")
     with pytest.raises(DataError, match="wrong checksum"):
         load_records("gsm8k", "equation", "train")
 
 
 def test_other_content_under_the_same_name_is_refused(folder: Path):
-    (folder / "gsm8k/train.jsonl").write_text(GOOD)
+    (folder / "gsm8k/train.jsonl").write_text(GOOD, encoding="utf-8")
     with pytest.raises(DataError, match="other content than version 1"):
         small_gsm8k(records={"train": "0" * 64}).rows("train")
 
 
 def test_an_answer_that_is_no_number_is_left_out_where_the_published_set_has_some(folder: Path):
     (folder / "gsm8k_aug").mkdir()
-    (folder / "gsm8k_aug/train.txt").write_text("How much?||<<2/5=0.4>> #### 2/5\nHow many?||<<1+1=2>> #### 2\n")
+    (folder / "gsm8k_aug/train.txt").write_text(
+        "How much?||<<2/5=0.4>> #### 2/5\nHow many?||<<1+1=2>> #### 2\n", encoding="utf-8"
+    )
     file = File(path="gsm8k_aug/train.txt", sha256=None)
     card = gsm8k.GSM8K_AUG.model_copy(update={"counts": {"train": 2}, "files": {"train": (file,)}})
     rows = DataSet(card, gsm8k.aug_lines, gsm8k.gsm8k_aug).rows("train")
@@ -247,9 +249,9 @@ def test_hub_and_folder_give_the_same_records(name: str, monkeypatch: pytest.Mon
     local = load_records(name, "text", "test")
     path = Path(str(DATA)) / DATASETS[name].card.files["test"][0].path
     if name == "gsm8k":
-        parts = {"test": [json.loads(line) for line in path.read_text().splitlines()]}
+        parts = {"test": [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]}
     else:  # the hub's copies are split in two and shuffled
-        rows = [as_hub(name, row) for row in json.loads(path.read_text())][::-1]
+        rows = [as_hub(name, row) for row in json.loads(path.read_text(encoding="utf-8"))][::-1]
         parts = {"train": rows[:300], "test": rows[300:]}
     monkeypatch.delenv(DATA_VARIABLE)
     monkeypatch.setattr(sources, "load_dataset", lambda *_, split, **__: parts[split])

@@ -92,7 +92,7 @@ def test_lengths_count_question_steps_and_answer(prepared: Path):
     corpus = open_corpus(prepared, "train")
     counted = [len(e.question) + sum(map(len, e.steps)) + len(e.answer) for e in corpus.examples(range(len(corpus)))]
     assert corpus.lengths.tolist() == counted
-    assert json.loads((prepared / "done.json").read_text())["tokens_per_epoch"] == sum(counted)
+    assert json.loads((prepared / "done.json").read_text(encoding="utf-8"))["tokens_per_epoch"] == sum(counted)
 
 
 def test_validation_is_apart_from_training(prepared: Path):
@@ -113,7 +113,7 @@ def test_a_test_set_holds_text_ids_and_gold(prepared: Path):
 
 
 def test_done_says_what_was_used(prepared: Path):
-    done = json.loads((prepared / "done.json").read_text())
+    done = json.loads((prepared / "done.json").read_text(encoding="utf-8"))
     assert done["counts"] == {"published": 20_000, "usable": 20_000, "train": 300, "validation": 20, "too_long": 0}
     assert done["overlaps"][TESTS[0]] == {"questions": 500, "shared_with_train": 0, "distinct": 500}
     assert done["cards"]["embedded"]["records"]["train"] == done["digests"]["embedded/train"]
@@ -126,7 +126,10 @@ def test_the_digest_is_of_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyP
         study = make_study()
         monkeypatch.setattr(store, "make_tokenizer", lambda _, rows, size=size: train_bpe(texts(rows), size))
         folder = prepare(study, study.blocks[0], tmp_path / place)
-        found[place] = json.loads((folder / "done.json").read_text())["tokenised"], open_corpus(folder, "train").sha256
+        found[place] = (
+            json.loads((folder / "done.json").read_text(encoding="utf-8"))["tokenised"],
+            open_corpus(folder, "train").sha256,
+        )
     assert found["first"] == found["again"]
     assert not {*found["first"]} & {*found["other"]}
 
@@ -139,7 +142,7 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     assert (folder / "done.json").stat().st_mtime_ns == before
     other = make_study(limit=30, max_question_tokens=28)
     prepare(other, other.blocks[0], tmp_path)
-    done = json.loads((folder / "done.json").read_text())
+    done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
     assert 0 < done["counts"]["train"] < 30
     assert done["counts"]["too_long"] > 0
     assert {path.name for path in folder.parent.iterdir()} == {"equation", ".equation.lock"}
@@ -150,7 +153,7 @@ def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypat
     monkeypatch.setenv(sources.DATA_VARIABLE, str(published))
     (published / "mine").mkdir(parents=True)
     rows = [json.dumps({"question": f"{n} + 1?", "answer": f"<<{n}+1={n + 1}>>\n#### {n + 1}"}) for n in range(80)]
-    (published / "mine/train.jsonl").write_text("\n".join(rows))
+    (published / "mine/train.jsonl").write_text("\n".join(rows), encoding="utf-8")
     changes = {"name": "mine", "counts": {"train": 80}, "records": {"train": None}}
     files = {"files": {"train": (File.of("mine/train.jsonl", None),)}}
     mine = sources.DataSet(gsm8k.GSM8K.model_copy(update=changes | files), sources.json_lines, gsm8k.gsm8k)
@@ -158,7 +161,7 @@ def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypat
     study = make_study(train="mine")
     prepare(study, study.blocks[0], tmp_path)
     assert store.is_prepared(study, study.blocks[0], tmp_path)
-    (published / "mine/train.jsonl").write_text("\n".join(reversed(rows)))
+    (published / "mine/train.jsonl").write_text("\n".join(reversed(rows)), encoding="utf-8")
     assert not store.is_prepared(study, study.blocks[0], tmp_path)
     (published / "mine/train.jsonl").unlink()
     assert store.is_prepared(study, study.blocks[0], tmp_path)
@@ -234,7 +237,7 @@ def test_a_test_question_seen_in_training_is_flagged(tmp_path: Path, monkeypatch
     monkeypatch.setattr(store, "to_records", leak)
     folder = prepare(study, study.blocks[0], tmp_path)
     tests = open_test(folder, TESTS[0])
-    shared = json.loads((folder / "done.json").read_text())["overlaps"][TESTS[0]]["shared_with_train"]
+    shared = json.loads((folder / "done.json").read_text(encoding="utf-8"))["overlaps"][TESTS[0]]["shared_with_train"]
     held_back = {e.id for e in open_corpus(folder, "validation").examples(range(20))}
     assert shared == sum(tests.overlap) == sum(record.id not in held_back for record in leaked) > 30
     flagged = {normalise(text) for text, flag in zip(tests.texts, tests.overlap, strict=True) if flag}

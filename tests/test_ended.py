@@ -198,12 +198,14 @@ torch.optim.AdamW.step = step
 def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
     path = folder / "benchmarks/cli/__main__.py"
-    path.write_text(path.read_text().replace("app(", f"{TERMINATED_ONCE}\napp("))
+    path.write_text(path.read_text(encoding="utf-8").replace("app(", f"{TERMINATED_ONCE}\napp("), encoding="utf-8")
     output = snakemake(folder, "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/train.json")
     assert re.search(r"told to stop; step \d+ is saved", output) and re.search(r"going on from step \d+", output)
     assert "Trying to restart job" in output
     log = folder / "results/smoke/logs/train/equation/cot_sft/s0.log"
-    assert "going on from" in log.read_text() and "told to stop" in Path(f"{log}.1").read_text()
+    assert "going on from" in log.read_text(encoding="utf-8") and "told to stop" in Path(f"{log}.1").read_text(
+        encoding="utf-8"
+    )
     assert (folder / "results/smoke/runs/equation/cot_sft/s0/train.json").exists()
 
 
@@ -236,7 +238,7 @@ main(sys.argv[1:])
 def test_a_workflow_that_is_interrupted_saves_what_it_trains(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
     path = folder / "benchmarks/cli/__main__.py"
-    path.write_text(path.read_text().replace("app(", f"{INTERRUPTED_ONCE}\napp("))
+    path.write_text(path.read_text(encoding="utf-8").replace("app(", f"{INTERRUPTED_ONCE}\napp("), encoding="utf-8")
     record = "results/smoke/runs/equation/cot_sft/s0/train.json"
     arguments = ["--cores", "2", "--config", "study=smoke", "--", record]
     output = printed(folder, [sys.executable, "-c", IN_A_TERMINAL, *arguments], fails=True)

@@ -18,7 +18,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a clean checkout with one method."""
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     (tmp_path / "methods").mkdir()
-    (tmp_path / "methods/mine.py").write_text("")
+    (tmp_path / "methods/mine.py").write_text("", encoding="utf-8")
     author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     for arguments in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "first")):
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
@@ -32,7 +32,7 @@ def test_a_method_that_git_does_not_know_is_a_local_change(path: str, dirty: boo
     """It counts like an edit of a known method. Files in other places are not code."""
     assert environment.environment()["dirty"] is False
     (checkout / path).parent.mkdir(exist_ok=True)
-    (checkout / path).write_text("EDITED = True\n")
+    (checkout / path).write_text("EDITED = True\n", encoding="utf-8")
     assert environment.environment()["dirty"] is dirty
 
 

@@ -119,7 +119,7 @@ def test_written_chains_continue_in_transformers_as_in_the_suite(trained: Path, 
 
 def test_what_is_there_is_not_replaced(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    (tmp_path / "mine" / "thesis.txt").write_text("mine", encoding="utf-8")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for target in (tmp_path / "mine", tmp_path / "mine" / "thesis.txt", tmp_path / "here"):
@@ -145,7 +145,7 @@ def test_a_folder_that_lacks_a_part_is_refused(part: str, copied: Path, tmp_path
 
 
 def test_the_example_of_the_page_runs(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs/commands.md").read_text()
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     exec(re.sub(r'Path\(".*?"\)', f"Path({str(copied / 'marcos')!r})", code), {})
     assert "{'thoughts': (3, 3, 32), 'R': (3, 32)}" in capsys.readouterr().out

@@ -100,8 +100,8 @@ def test_files_and_caption(tmp_path: Path) -> None:
     paths = {path.suffix: path for path in render(ours, tmp_path, Figure.sweeps)}
     assert paths[".png"].read_bytes().startswith(b"\x89PNG") and paths[".pdf"].read_bytes().startswith(b"%PDF")
     assert len(pd.read_csv(paths[".csv"])) == 18
-    assert "Not drawn, as there is no accuracy: tau_2." in paths[".md"].read_text()
-    assert "Hollow" not in paths[".md"].read_text()
+    assert "Not drawn, as there is no accuracy: tau_2." in paths[".md"].read_text(encoding="utf-8")
+    assert "Hollow" not in paths[".md"].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("seeds", [[0], [0, 1]])

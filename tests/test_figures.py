@@ -53,7 +53,7 @@ def test_every_figure_is_written_in_four_files(files: dict[Figure, dict[str, Pat
         assert {path.name for path in paths.values()} == {f"{figure}.{end}" for end in ("png", "pdf", "csv", "md")}
         assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["pdf"].read_bytes().startswith(b"%PDF")
         assert len(pd.read_csv(paths["csv"]))
-        text = paths["md"].read_text()
+        text = paths["md"].read_text(encoding="utf-8")
         assert text.startswith("# A fabricated study") and f"]({figure}.png)" in text
         assert "## How it was made" in text and "  " not in text.split("## How")[0]
 
@@ -86,8 +86,8 @@ def test_a_logarithmic_axis_has_several_ticks(costs: tuple[float, float]) -> Non
 
 
 def test_what_cannot_be_drawn_is_named(files: dict[Figure, dict[str, Path]]) -> None:
-    assert (
-        "Not drawn, as an accuracy or a cost is missing: CoT-SFT (equation)" in files[Figure.pareto]["md"].read_text()
+    assert "Not drawn, as an accuracy or a cost is missing: CoT-SFT (equation)" in files[Figure.pareto]["md"].read_text(
+        encoding="utf-8"
     )
 
 
@@ -98,10 +98,12 @@ def test_curves_of_accuracy_are_those_of_the_logs(tmp_path: Path) -> None:
     for seed in asking.seeds:
         log = tmp_path / f"fake/runs/text/cot/s{seed}/log.jsonl"
         lines = [{"kind": "validation", "stage": "chain", "step": 1, "epoch": e, "accuracy": a} for e, a in marks]
-        log.write_text(log.read_text() + "".join(json.dumps(line) + "\n" for line in lines))
+        log.write_text(
+            log.read_text(encoding="utf-8") + "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+        )
     results.collect(asking, tmp_path)
     paths = {path.suffix[1:]: path for path in render(asking, tmp_path, Figure.curves)}
-    frame, caption = pd.read_csv(paths["csv"]), paths["md"].read_text()
+    frame, caption = pd.read_csv(paths["csv"]), paths["md"].read_text(encoding="utf-8")
     assert frame[["block", "row", "training_seed", "stage"]].drop_duplicates().to_numpy().tolist() == [
         ["text", "cot", 0, "chain"],
         ["text", "cot", 1, "chain"],
@@ -148,7 +150,7 @@ def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
     values = effect.pivot(index="setting", columns="measure", values="value")
     assert list(dict.fromkeys(effect["setting"])) == ["as it is", "0", "0.1", "0.5"]
     assert values.loc["0.5", "longer"] == pytest.approx(1 / 8) and values.loc["0.5", "marked"] == 0
-    text = files[Figure.intervention]["md"].read_text()
+    text = files[Figure.intervention]["md"].read_text(encoding="utf-8")
     assert "clique 4, 9, 17. At 0.5, outputs are 12.5 % longer and 0.0 % of answers have the marker" in text
 
 
@@ -270,11 +272,11 @@ def test_samples_against_the_mean(files: dict[Figure, dict[str, Path]]) -> None:
     )
     bins = frame[frame["part"] == "reliability"]
     assert bins["share"].tolist() == pytest.approx([0.6] * len(bins)) and set(bins["accuracy"]) == {1}
-    assert "Alpha & Co 100% 40.0" in files[Figure.calibration]["md"].read_text()
+    assert "Alpha & Co 100% 40.0" in files[Figure.calibration]["md"].read_text(encoding="utf-8")
 
 
 def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
-    text = files[Figure.encoding]["md"].read_text()
+    text = files[Figure.encoding]["md"].read_text(encoding="utf-8")
     assert "10 of 10 digits have a dimension of their own" in text
     assert "Steering accuracy: 95.0 %, steered over 10 of 10 digits" in " ".join(text.split())
 
@@ -344,7 +346,7 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
         (13, 15, 0.0),
     ]
     assert list(frame[frame["test"] == "copy_k4"]["share"][:3]) == [0.0, 1.0, 0.0]
-    caption = paths[3].read_text()
+    caption = paths[3].read_text(encoding="utf-8")
     assert "copy_k16, training data: text, MarCos: 180 of 200" in caption
     assert set(frame.loc[frame["by_habit"], "row"]) == {"marcos"}
     assert "Hatched: answers copy no more often" in caption

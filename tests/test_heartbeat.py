@@ -51,7 +51,7 @@ def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_pat
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
         beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed, number + 1)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
     launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(247)"], start_new_session=True)
     launcher.wait()
     with pytest.raises(RankFailure, match=r"rank 2 \(process \d+ on .*: ended by SIGKILL"):
@@ -71,7 +71,7 @@ def test_what_a_rank_died_of_is_told_whatever_the_launcher_saw_first(tmp_path: P
     until(lambda: not alive(killed.pid))
     for number, (pid, time_of, code) in enumerate(((failed.pid, 20.0, 1), (killed.pid, 0.0, 0))):
         beat = Beat(number, socket.gethostname(), pid, 7, "forward pass", 1, time_of, code)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
     launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], start_new_session=True)
     with pytest.raises(RankFailure, match=r"rank 1 \(process \d+ on .*: ended by SIGKILL") as failure:
         Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
@@ -84,7 +84,7 @@ def test_a_rank_that_ended_without_a_word_was_killed_though_the_launcher_has_cle
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
         beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed, code)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
     launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], start_new_session=True)
     launcher.wait()
     with pytest.raises(RankFailure, match=r"rank 1 \(process \d+ on .*: ended by a signal .* SIGKILL") as failure:
@@ -97,7 +97,7 @@ def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path)
     ended.wait()
     for number, (pid, failed) in enumerate(((ended.pid, 20.0), (os.getpid(), 10.0), (os.getpid(), 0.0))):
         beat = Beat(number, socket.gethostname(), pid, 7, "forward pass", 1, failed, 2 * number)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)))
+        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
     with pytest.raises(RankFailure, match=r"rank 1 \(process.*ended with exit code 2") as failure:
         Watch(ended, tmp_path, EngineSpec(kind="deepspeed", gpus=3)).until_done()  # type: ignore[arg-type]
     assert failure.value.code == 2
@@ -107,8 +107,8 @@ def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path)
 def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Other ranks fail in turn. That it was not a signal shows which of them was the first to end."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
-    (tmp_path / "spec.json").write_text(spec.model_dump_json())
-    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({}))
+    (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
+    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({}), encoding="utf-8")
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
     ended = subprocess.run(
@@ -125,7 +125,7 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
         check=False,
     )
     beat = read_beat(tmp_path, 0)
-    assert ended.returncode == 2 and "error: " in (tmp_path / "rank-0.log").read_text()
+    assert ended.returncode == 2 and "error: " in (tmp_path / "rank-0.log").read_text(encoding="utf-8")
     assert beat and beat.failed > 0 and beat.code == 2 and beat.where != "done"
 
 
@@ -209,8 +209,8 @@ def test_logs_of_the_try_before_are_kept(tmp_path: Path) -> None:
     for text in ("first", "second", "third"):
         make_room(folder)
         assert not list(folder.iterdir())
-        (folder / "rank-0.log").write_text(text)
-    assert (tmp_path / "ranks/train-before/rank-0.log").read_text() == "second"
+        (folder / "rank-0.log").write_text(text, encoding="utf-8")
+    assert (tmp_path / "ranks/train-before/rank-0.log").read_text(encoding="utf-8") == "second"
 
 
 def test_a_heartbeat_tells_how_far_a_rank_is(tmp_path: Path) -> None:
@@ -238,12 +238,12 @@ rank.main()
 
 def test_a_rank_takes_over_variables_before_torch_reads_them(tmp_path: Path) -> None:
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
-    (tmp_path / "spec.json").write_text(spec.model_dump_json())
-    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
+    (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
+    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({"OMP_NUM_THREADS": "1"}), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", TAKES_OVER, "train", "--folder", tmp_path, "--results", tmp_path, "--parent", "1@here"],
         env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)},
-        text=True,
+        encoding="utf-8",
         capture_output=True,
     )
     assert done.stdout == "1\n", done.stderr

@@ -213,7 +213,7 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     assert other.stdout and other.stdout.readline().split() == ["0", "1"]
     bare.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
@@ -306,7 +306,7 @@ def test_a_rank_that_failed_waits_for_nothing_on_its_way_out() -> None:
         "import atexit, time; from benchmarks.rank import leave\n"
         "atexit.register(time.sleep, 60); print('said'); leave(3)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=30)
     assert (done.returncode, done.stdout) == (3, "said\n")
 
 

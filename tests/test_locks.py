@@ -39,7 +39,7 @@ def process(code: str, *arguments: str, **variables: str) -> Iterator[subprocess
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     try:
         assert started.stdout and started.stdout.readline(), "it ended before its first line"
@@ -78,14 +78,14 @@ def test_jobs_of_the_holder_do_not_hold_the_lock(tmp_path: Path) -> None:
 def test_only_locks_without_a_live_holder_are_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     SNAKEMAKE_LOCKS.mkdir(parents=True)
-    (stale := SNAKEMAKE_LOCKS / "0.output.lock").write_text("results/table_main.md\n")
+    (stale := SNAKEMAKE_LOCKS / "0.output.lock").write_text("results/table_main.md\n", encoding="utf-8")
     with process(HOLD_WORKFLOW) as holder:
         assert f"process {holder.pid}" in str(clear_stale_locks())
         assert stale.exists()
     assert clear_stale_locks() is None
     assert not stale.exists()
     with workflow_lock():
-        assert f'"pid": {os.getpid()}' in WORKFLOW_LOCK.read_text()
+        assert f'"pid": {os.getpid()}' in WORKFLOW_LOCK.read_text(encoding="utf-8")
 
 
 def test_stage_ends_with_the_workflow_that_started_it() -> None:

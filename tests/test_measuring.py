@@ -42,12 +42,14 @@ CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}}
 def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None:
     study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
     path, results = tmp_path / "small.yaml", tmp_path / "results"
-    path.write_text(study.model_dump_json(exclude_unset=True))
+    path.write_text(study.model_dump_json(exclude_unset=True), encoding="utf-8")
     options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", "--micro-batch", "8"]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
     folder = results / "measured/here"
-    lines = {line["row"]: line for line in json.loads((folder / "table_small.json").read_text())["lines"]}
+    lines = {
+        line["row"]: line for line in json.loads((folder / "table_small.json").read_text(encoding="utf-8"))["lines"]
+    }
     assert list(lines) == ["cot_sft", "coconut", "marcos"]
     for line in lines.values():
         # A CPU has no known peak
@@ -61,20 +63,22 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
     assert lines["cot_sft"]["losses"][0] == pytest.approx(np.log(tokens), rel=0.01)  # the weights are untrained
     assert np.mean(lines["cot_sft"]["losses"][-3:]) < lines["cot_sft"]["losses"][0]
     assert lines["marcos"]["losses"] is None
-    table = (folder / "table_small.md").read_text()
+    table = (folder / "table_small.md").read_text(encoding="utf-8")
     assert "extrapolated" in table and "gold" in table and table in run.output
     assert "Timed in batches of 64, median of 2 passes after a whole pass over the set." in table
     assert "on one process, bfloat16, micro-batches of 8\n" in table  # the words of the footers of other tables
-    record = json.loads((folder / "runs/small/equation/marcos.json").read_text())
+    record = json.loads((folder / "runs/small/equation/marcos.json").read_text(encoding="utf-8"))
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
     assert record["engine"]["micro_batch"] == 8 and "micro_tokens" not in record["engine"]
     assert not list(results.rglob("*.safetensors"))
     larger = tmp_path / "larger.yaml"  # with rows of the same names
-    larger.write_text(study.model_copy(update={"name": "larger"}).model_dump_json(exclude_unset=True))
+    larger.write_text(study.model_copy(update={"name": "larger"}).model_dump_json(exclude_unset=True), encoding="utf-8")
     options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", "--micro-batch", "8"]
     assert CliRunner().invoke(app, ["measure", str(larger), "--name", "here", *options]).exit_code == 0
     assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options]).exit_code == 0
-    again = {line["row"]: line for line in json.loads((folder / "table_small.json").read_text())["lines"]}
+    again = {
+        line["row"]: line for line in json.loads((folder / "table_small.json").read_text(encoding="utf-8"))["lines"]
+    }
     assert list(again) == list(lines) and (folder / "table_larger.md").is_file()
     named = ["--output", str(tmp_path / "kept"), *options]
     assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *named]).exit_code == 0
@@ -89,7 +93,7 @@ def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
     records = [record for record in measure(study, tmp_path, tmp_path / "here", steps=1, timed=1) if record["train"]]
     assert [record["row"] for record in records] == ["once", "again"]
     assert all(record["train"]["epoch_seconds"] > 0 and record["engine"]["gpus"] == 1 for record in records)
-    assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text()
+    assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text(encoding="utf-8")
 
 
 def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     study = small_study([{"id": "cot_sft", "method": "cot_sft"}], engine=engine, training={"epochs": 1})
     path = tmp_path / "small.yaml"
     content = study.model_dump_json(exclude_unset=True).replace('"train":"embedded"', '"train":"gsm8k_aug"')
-    path.write_text(content.replace(',"limit":320', ""))
+    path.write_text(content.replace(',"limit":320', ""), encoding="utf-8")
     options = ["--one-process", "--stand-in", "embedded", "--repeats", "1", "--timed", "12", "--results", str(tmp_path)]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
@@ -116,7 +120,7 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
 
 def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
-    path.write_text(small_study(ROWS).model_dump_json(exclude_unset=True))
+    path.write_text(small_study(ROWS).model_dump_json(exclude_unset=True), encoding="utf-8")
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", "--row", "codi"])
     assert run.exit_code == 2 and "no row codi" in run.output
 
@@ -198,7 +202,7 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
         record |= {"test_batch_size": 64, "repeats": 3, "test_warm_up": "a pass"}
         record |= {"training_data": block.data.train, "training_rows": 5, "epoch_rows": 5}
         write_json(tmp_path / f"runs/{name}/{block.id}/marcos.json", record)
-    text = render_measured(study, tmp_path)[0].read_text()
+    text = render_measured(study, tmp_path)[0].read_text(encoding="utf-8")
     shown = [line for line in text.splitlines() if line.startswith("| MarCos")]
     # GPU-hours and the block's own test set
     assert len(shown) == len(study.blocks) and all(line.count("2.00") == 2 for line in shown)
@@ -207,7 +211,7 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
 def test_what_the_paper_says_of_a_number_stands_beside_it(tmp_path: Path) -> None:
     committed = Path(__file__).parents[1] / "results/reference/h200"
     shutil.copytree(committed / "runs", tmp_path / "runs")
-    text = render_measured(load_study("paper_0.5b"), tmp_path)[0].read_text()
+    text = render_measured(load_study("paper_0.5b"), tmp_path)[0].read_text(encoding="utf-8")
     assert text.count("Coconut in the paper: timed on 4 GPUs at batch size 1, all others on 1 GPU at 64") == 1
     assert text.count("<sup>2</sup> Coconut in the paper") == 1 and text.count("| Coconut<sup>2</sup> ") == 1
 
@@ -217,7 +221,7 @@ def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
     committed = Path(__file__).parents[1] / "results/reference/h200"
     shutil.copytree(committed / "runs", tmp_path / "runs")
     for path in render_measured(load_study("paper_0.5b"), tmp_path):
-        assert path.read_text() == (committed / path.name).read_text(), path.name
+        assert path.read_text(encoding="utf-8") == (committed / path.name).read_text(encoding="utf-8"), path.name
 
 
 @pytest.mark.parametrize(

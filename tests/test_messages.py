@@ -148,7 +148,7 @@ def test_the_schema_refuses_the_same(changes: str) -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
-    content = yaml.safe_load(study_path(name).read_text())
+    content = yaml.safe_load(study_path(name).read_text(encoding="utf-8"))
     assert checked(Study, content) == Study.model_validate(content)
 
 
@@ -237,7 +237,7 @@ def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[st
 )
 def test_fields_of_no_model_are_refused(field: str, message: str, tmp_path: Path) -> None:
     """A field that no configuration has would be stored, and another model trained than intended."""
-    (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}}}}}\n")
+    (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}}}}}\n", encoding="utf-8")
     done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
     assert done.exit_code == 2 and message in " ".join(done.output.split()), done.output
 

@@ -31,7 +31,7 @@ def full(*_: Any, **__: Any) -> None:
 def call(folder: Path, command: str, *options: str, **settings: Any) -> str:
     """Run a command that must fail on its input, and return its output on one line."""
     path = folder / "small.yaml"
-    path.write_text(small_study(ROWS, **settings).model_dump_json(exclude_unset=True))
+    path.write_text(small_study(ROWS, **settings).model_dump_json(exclude_unset=True), encoding="utf-8")
     run = CliRunner().invoke(app, [command, str(path), *options, "--results", str(folder)])
     assert run.exit_code == 2, run.output
     return run.output.replace("\n", " ")
@@ -77,7 +77,7 @@ def test_what_was_measured_before_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     table = read_json(folder / "table_small.json")["lines"]
     assert [line.get("step_seconds") is not None for line in table] == [True, False]
     assert all(line["embedded_in_domain_seconds"] > 0 for line in table)
-    assert "| Coconut" in (folder / "table_small.md").read_text()
+    assert "| Coconut" in (folder / "table_small.md").read_text(encoding="utf-8")
     monkeypatch.setattr(CoTSFT, "forward", full)
     assert "training equation/cot_sft/s0" in call(tmp_path, *measured, timing={})
     assert read_json(folder / "runs/small/equation/cot_sft.json") == whole

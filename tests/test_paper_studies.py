@@ -57,7 +57,7 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
 
     It keeps its rows, options, curricula and (except for synthetic tasks) epochs.
     """
-    content = yaml.safe_load(study_path(name).read_text())
+    content = yaml.safe_load(study_path(name).read_text(encoding="utf-8"))
     for place in (content, *content["blocks"], *content["rows"]):
         if backbone := place.get("backbone"):
             if "pretrained" in backbone:
@@ -101,7 +101,7 @@ def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]]
     frame = results.collect(study, tmp_path)
     assert set(frame.status) == {"done"}
     for table in study.tables:
-        text = next(path for path in render(study, tmp_path, table) if path.suffix == ".md").read_text()
+        text = next(path for path in render(study, tmp_path, table) if path.suffix == ".md").read_text(encoding="utf-8")
         assert all(deviation in text for deviation in study.deviations)
         assert table == Table.claims or "not run" not in text  # the table of claims looks at other studies too
     for _, _, spec in analysed(study) if study.figures else ():

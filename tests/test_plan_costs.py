@@ -253,7 +253,7 @@ def test_a_plan_downloads_nothing(
     with pytest.raises(DataError, match="'multiarith' has no train split; it has: test"):
         expected_lengths(DataSpec(train="multiarith"), TokenizerSpec(trained=512))
     (tmp_path / "gsm8k").mkdir()
-    (tmp_path / "gsm8k/train.jsonl").write_text("cut")  # a file that cannot be used counts as missing
+    (tmp_path / "gsm8k/train.jsonl").write_text("cut", encoding="utf-8")  # a file that cannot be used counts as missing
     assert expected_lengths(DataSpec(train="gsm8k"), TokenizerSpec(trained=512)).basis == found.basis
     assert "lengths are assumed, because the published rows cannot be read: " in caplog.text
 
@@ -318,7 +318,7 @@ def test_what_does_not_fit_is_refused_with_the_fix(tmp_path: Path) -> None:
 def test_a_plan_says_nothing_that_is_not_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transformers would warn of the way in which checkpointing is enabled, and of a trunk without a token table."""
     study = small_study(PLANNED[-1:], engine={"activation_checkpointing": True})
-    (tmp_path / "small.yaml").write_text(study.model_dump_json())
+    (tmp_path / "small.yaml").write_text(study.model_dump_json(), encoding="utf-8")
     logged: list[str] = []
     monkeypatch.setattr(logging.getLogger("transformers"), "handle", lambda record: logged.append(record.getMessage()))
     with warnings.catch_warnings(record=True) as warned:

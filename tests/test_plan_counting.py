@@ -134,7 +134,7 @@ def _peak(spec: RunSpec, results: Path, send: Any) -> None:
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD, so that freed memory is returned at once
     train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
     before = _resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     train(spec, results)
     send.send(_resident("VmHWM") - before)
 
@@ -144,7 +144,7 @@ def _short(spec: RunSpec) -> dict[str, Any]:
 
 
 def _resident(name: str) -> int:
-    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert match
     return 1024 * int(match[1])
 

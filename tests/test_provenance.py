@@ -47,9 +47,9 @@ def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_pa
     paths = [tmp_path / f"fake/runs/text/{row}/s0" for row in ("cot", "marcos")]
     for path, codes in zip(paths, (("old", "new", None), ("old", "old", None)), strict=True):
         for stage, code in zip(("train", "evaluate", "time"), codes, strict=True):
-            record = json.loads((path / f"{stage}.json").read_text())
+            record = json.loads((path / f"{stage}.json").read_text(encoding="utf-8"))
             record["environment"] |= {"code": code} if code else {}
-            (path / f"{stage}.json").write_text(json.dumps(record))
+            (path / f"{stage}.json").write_text(json.dumps(record), encoding="utf-8")
     results.collect(study(), tmp_path)
     assert (
         "* **Edited between stages:** the method of text/cot/s0: run them again\n" in contents(study(), tmp_path)["md"]

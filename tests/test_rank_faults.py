@@ -95,15 +95,15 @@ class Place:
     def start(self, hang_seconds: float = 600, fault: str = "") -> subprocess.Popen[str]:
         """Start ``marcos-bench train`` on two ranks, with a ``fault`` as in FAULT."""
         content = study(**RANKS, hang_seconds=hang_seconds).model_dump(mode="json", exclude_unset=True)
-        (file := self.results / "study.yaml").write_text(yaml.safe_dump(content))
-        (self.results / "sitecustomize.py").write_text(FAULT)
+        (file := self.results / "study.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+        (self.results / "sitecustomize.py").write_text(FAULT, encoding="utf-8")
         environment = {"TEST_FAULT": fault} if fault else {}
         command = [sys.executable, "-m", "benchmarks.cli", "train", str(file), "equation/marcos/s0"]
         return subprocess.Popen(
             [*command, "--results", str(self.results)],
             env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join([str(self.results), str(ROOT)])},
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
 
     def beats(self) -> list[Beat]:
@@ -237,7 +237,7 @@ def test_ranks_that_are_told_to_go_save_themselves(faults: dict[str, Outcome]) -
 
 
 def losses(paths: Paths) -> torch.Tensor:
-    lines = [json.loads(line) for line in (paths.run / "log.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (paths.run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     return torch.tensor([line["loss"] for line in lines if line["kind"] == "step"])
 
 
@@ -258,7 +258,7 @@ def test_a_damaged_shard_sends_all_ranks_to_the_checkpoint_before(
     content = bytearray(shard.read_bytes())
     content[-5] ^= 1
     shard.write_bytes(content)
-    state = json.loads((copy / before / "state.json").read_text())
+    state = json.loads((copy / before / "state.json").read_text(encoding="utf-8"))
     found = checkpoints.load_latest(copy, state["key"])
     assert found and found.state == state
     assert f"{shard} is damaged" in caplog.text and "going back to the checkpoint before it" in caplog.text
@@ -303,7 +303,7 @@ def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
     monkeypatch.setitem(sys.modules, "deepspeed", None)  # as if it were not installed
     moved = own.paths.model.rename(tmp_path / "moved")
     exported = dict(whole_weights(exported_method(moved)))
-    record = json.loads((own.paths.run / "train.json").read_text())
+    record = json.loads((own.paths.run / "train.json").read_text(encoding="utf-8"))
     assert checkpoints.digest(exported) == record["weights_sha256"]
 
 

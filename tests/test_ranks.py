@@ -56,7 +56,9 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     finally:
         for rank in ranks:
             rank.kill()
-    assert codes == [0, 0], (folder / "rank-0.log").read_text()[-3000:] + (folder / "rank-1.log").read_text()[-3000:]
+    assert codes == [0, 0], (folder / "rank-0.log").read_text(encoding="utf-8")[-3000:] + (
+        folder / "rank-1.log"
+    ).read_text(encoding="utf-8")[-3000:]
     return folder
 
 
@@ -121,11 +123,11 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor], kind: str) -
 
 def test_what_deepspeed_calls_is_no_news(group: Path) -> None:
     """A user cannot fix DeepSpeed's deprecated calls, and every engine would warn of them again."""
-    assert "FutureWarning" not in (group / "rank-0.log").read_text()
+    assert "FutureWarning" not in (group / "rank-0.log").read_text(encoding="utf-8")
 
 
 def test_a_loss_that_is_no_number_on_one_rank_stops_all_with_its_place(group: Path) -> None:
-    said = [(group / f"said-{rank}.txt").read_text() for rank in range(2)]
+    said = [(group / f"said-{rank}.txt").read_text(encoding="utf-8") for rank in range(2)]
     assert said[0] == said[1]
     assert said[0].startswith("step 5 (chain): cross_entropy is not finite; loss terms {'cross_entropy': nan}")
     assert all(f"'row-{i}'" in said[0] for i in range(6)) and "'row-6'" not in said[0]

@@ -35,7 +35,7 @@ PAGES = [README, *DOCS, ROOT / "CONTRIBUTING.md", *sorted(REFERENCE.rglob("READM
 
 def block(page: str, name: str) -> str:
     """Return the part of a page between the comment with that name and the next ``end``."""
-    return (ROOT / page).read_text().split(f"<!-- {name} -->")[1].split("<!-- end -->")[0]
+    return (ROOT / page).read_text(encoding="utf-8").split(f"<!-- {name} -->")[1].split("<!-- end -->")[0]
 
 
 def grid(text: str) -> list[str]:
@@ -49,7 +49,7 @@ ADD = block("README.md", "add")
 COMMANDS = dict.fromkeys(  # each once; the README last, because docs/commands.md has the stages in order
     line.split(" #")[0].strip()
     for page in [*DOCS, README]
-    for fence in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.M | re.S)
+    for fence in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
     for line in fence.splitlines()
     if line.strip()
 )
@@ -82,7 +82,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     commands = folder / ".venv/bin"
     commands.mkdir(parents=True)
-    (commands / "marcos-bench").write_text(f'#!/bin/sh\nexec {sys.executable} -m benchmarks.cli "$@"\n')
+    (commands / "marcos-bench").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m benchmarks.cli "$@"\n', encoding="utf-8"
+    )
     (commands / "marcos-bench").chmod(0o755)
     (commands / "snakemake").symlink_to(Path(sys.executable).parent / "snakemake")
     (folder / ".venv/.installed").touch()
@@ -92,7 +94,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(command: str, folder: Path) -> str:
     before = [folder / ".venv/bin", Path(sys.executable).parent]
     variables = environment(folder) | {"PATH": os.pathsep.join([*map(str, before), os.environ["PATH"]])}
-    done = subprocess.run(["bash", "-euc", command], cwd=folder, env=variables, text=True, capture_output=True)
+    done = subprocess.run(["bash", "-euc", command], cwd=folder, env=variables, encoding="utf-8", capture_output=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -128,17 +130,17 @@ def working_for(workflow: int) -> list[int]:
 def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
     arguments = ("--config", "study=smoke", "--", TARGET)
     runs = checkout / "results/smoke/runs"
-    with (checkout / "first.log").open("w") as log:
+    with (checkout / "first.log").open("w", encoding="utf-8") as log:
         first = subprocess.Popen(
-            command(*arguments), cwd=checkout, env=environment(checkout), stdout=log, stderr=log, text=True
+            command(*arguments), cwd=checkout, env=environment(checkout), stdout=log, stderr=log, encoding="utf-8"
         )
         try:
-            _wait_for(lambda: bool(finished((checkout / "first.log").read_text(), runs)), first)
+            _wait_for(lambda: bool(finished((checkout / "first.log").read_text(encoding="utf-8"), runs)), first)
             assert f"is being run by process {first.pid}" in snakemake(checkout, "--dry-run", *arguments)
         finally:
             first.send_signal(signal.SIGKILL)
             first.wait()
-    done = {path: path.read_bytes() for path in finished((checkout / "first.log").read_text(), runs)}
+    done = {path: path.read_bytes() for path in finished((checkout / "first.log").read_text(encoding="utf-8"), runs)}
     assert done
     deadline = time.monotonic() + 60
     while working_for(first.pid) and time.monotonic() < deadline:
@@ -149,8 +151,10 @@ def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
     output = snakemake(checkout, *arguments)
     assert "is being run by" not in output
     assert all(path.read_bytes() == content for path, content in done.items()), "finished runs were run again"
-    assert {json.loads(path.read_text())["run"] for path in runs.rglob("train.json")} == set(load_study("smoke").runs)
-    table = (checkout / TARGET).read_text()
+    assert {json.loads(path.read_text(encoding="utf-8"))["run"] for path in runs.rglob("train.json")} == set(
+        load_study("smoke").runs
+    )
+    table = (checkout / TARGET).read_text(encoding="utf-8")
     assert "MarCos" in table
     assert "not run" not in table
     assert "Nothing to be done" in snakemake(checkout, *arguments)
@@ -160,13 +164,13 @@ def test_commands_work_one_after_the_other(checkout: Path) -> None:
     """The commands use the results of the previous test, or make them. Then the new method joins the study."""
     for line in COMMANDS:
         run(harmless(line), checkout)
-    assert "MarCos" in (checkout / TARGET).read_text()
+    assert "MarCos" in (checkout / TARGET).read_text(encoding="utf-8")
 
     study = checkout / "workflows/config/smoke.yaml"
     row = re.search(r"^rows:\n(  - .*my_method.*\n)", ADD, re.M)
     assert row, "the section has a study's rows"
     few = re.sub(r"tokens: [\d.e+]+", "tokens: 1.0e+4", row[1])  # the budget of `quick`
-    study.write_text(study.read_text().replace("rows:\n", f"rows:\n{few}"))
+    study.write_text(study.read_text(encoding="utf-8").replace("rows:\n", f"rows:\n{few}"), encoding="utf-8")
     planned = run("snakemake --dry-run --config study=smoke -- results/table_main.md", checkout)
     assert set(re.findall(r"wildcards: study=smoke, run=\w+/(\w+)", planned)) == {"my_method"}
     run("marcos-bench train smoke equation/my_method/s0", checkout)
@@ -177,19 +181,19 @@ def test_adding_a_method_takes_30_lines_at_most() -> None:
 
 
 def test_readme_is_read_in_minutes() -> None:
-    assert len(README.read_text().splitlines()) <= 220
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 220
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.*)", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_is_linked_exists(page: Path) -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")) if "://" not in link]
     for link in links:
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
@@ -198,12 +202,12 @@ def test_what_is_linked_exists(page: Path) -> None:
 
 
 def test_readme_links_every_page() -> None:
-    links = re.findall(r"\]\(([^)#]+)", README.read_text())
+    links = re.findall(r"\]\(([^)#]+)", README.read_text(encoding="utf-8"))
     assert {page.resolve() for page in PAGES[1:]} <= {(ROOT / link).resolve() for link in links}
 
 
 def test_table_is_the_committed_one() -> None:
-    committed = (REFERENCE / "quick/table_main.md").read_text()
+    committed = (REFERENCE / "quick/table_main.md").read_text(encoding="utf-8")
     assert grid(block("README.md", "table: quick")) == grid(committed)
 
 
@@ -213,7 +217,7 @@ def test_speed_table_names_methods() -> None:
 
 
 def test_pages_name_every_study_and_command() -> None:
-    studies, commands = ((ROOT / f"docs/{name}.md").read_text() for name in ("studies", "commands"))
+    studies, commands = ((ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("studies", "commands"))
     assert not [name for name in shipped() if f"`{name}`" not in studies]
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     assert not [name for name in known if f"marcos-bench {name.replace('_', '-')}" not in commands]

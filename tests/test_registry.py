@@ -35,14 +35,14 @@ def test_a_method_of_another_package_is_found(site: Path) -> None:
     before = code_digest("outsider")
     path = site / "outsider.py"
     text = (
-        path.read_text()
+        path.read_text(encoding="utf-8")
         .replace('"""My method', '"""Our method')
         .replace("title={Think", "title={Do think")
         .replace("pause tokens between", "tokens between")
     )
-    path.write_text(text.replace('title = "Outsider"', 'title = "One from outside"') + "# edited\n")
+    path.write_text(text.replace('title = "Outsider"', 'title = "One from outside"') + "# edited\n", encoding="utf-8")
     assert code_digest("outsider") == before  # an edit of its words starts no run again
-    path.write_text(path.read_text() + "EDITED = True\n")
+    path.write_text(path.read_text(encoding="utf-8") + "EDITED = True\n", encoding="utf-8")
     assert code_digest("outsider") != before  # an edit of its code does
 
 
@@ -59,7 +59,7 @@ def test_a_method_is_made_of_all_modules_of_its_own_package(site: Path) -> None:
         "inner/deep": "def late():\n    from ..far import c\n",
         "far": "",
     }.items():
-        (site / f"plug/{name}.py").write_text(text)
+        (site / f"plug/{name}.py").write_text(text, encoding="utf-8")
     found = builds_on("plug.method")
     own = {f"plug.{name}" for name in ("method", "near", "absolute", "inner.deep", "far")}
     assert {name for name in found if name.startswith("plug")} == own
@@ -71,7 +71,7 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
 ) -> None:
     new_method("unfinished", site)
     install(site, "unfinished", "Unfinished")
-    (site / "unfinished.py").write_text("def (")
+    (site / "unfinished.py").write_text("def (", encoding="utf-8")
     available.cache_clear()
     assert get_method("cot_sft").title == "CoT-SFT"
     assert "unfinished:Unfinished is left out: it cannot be imported (SyntaxError: invalid syntax" in caplog.text
@@ -107,8 +107,8 @@ def test_a_method_that_lacks_something_is_named(
     path = new_method("unfinished", site)
     install(site, "unfinished", "Unfinished")
     monkeypatch.delitem(sys.modules, "unfinished", raising=False)
-    assert line in path.read_text()
-    path.write_text(path.read_text().replace(line, becomes))
+    assert line in path.read_text(encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(line, becomes), encoding="utf-8")
     available.cache_clear()
     with pytest.raises(InputError, match=f"no method is named 'unfinished'.*unfinished.Unfinished is left .*{lacks}"):
         get_method("unfinished")
@@ -118,7 +118,7 @@ def test_a_method_that_lacks_something_is_named(
 
 def test_an_entry_point_that_is_no_method_is_named(site: Path) -> None:
     install(site, "stray", "Stray")
-    (site / "stray.py").write_text("def Stray(): ...\n")
+    (site / "stray.py").write_text("def Stray(): ...\n", encoding="utf-8")
     available.cache_clear()
     with pytest.raises(InputError, match="stray:Stray is left out: it is no subclass of"):
         get_method("stray")
@@ -128,7 +128,7 @@ def test_classes_that_methods_are_derived_from_are_no_methods(site: Path, caplog
     path = new_method("family", site)
     install(site, "family", "Family")
     base = "class Base(Method):\n    pass\n\n\nclass Family(Base):"
-    path.write_text(path.read_text().replace("class Family(Method):", base))
+    path.write_text(path.read_text(encoding="utf-8").replace("class Family(Method):", base), encoding="utf-8")
     available.cache_clear()
     assert get_method("family").__mro__[1].__name__ == "Base" and not caplog.messages
 
@@ -153,7 +153,7 @@ def test_a_module_comes_with_its_data_and_a_package_with_all_its_modules() -> No
 def test_of_two_methods_of_one_name_that_in_the_module_of_the_name_is_used(site: Path) -> None:
     new_method("rival", site)
     path = site / "rival.py"
-    path.write_text(path.read_text().replace('name = "rival"', 'name = "codi"'))
+    path.write_text(path.read_text(encoding="utf-8").replace('name = "rival"', 'name = "codi"'), encoding="utf-8")
     install(site, "rival", "Rival")
     available.cache_clear()
     assert get_method("codi").title == "CODI"
@@ -163,7 +163,7 @@ def test_of_two_methods_of_one_name_that_in_the_module_of_the_name_is_used(site:
 def test_two_methods_of_one_name_are_left_out_and_keep_no_other_from_being_used(site: Path) -> None:
     for name in ("castor", "pollux"):
         path = new_method(name, site)
-        path.write_text(path.read_text().replace(f'name = "{name}"', 'name = "twin"'))
+        path.write_text(path.read_text(encoding="utf-8").replace(f'name = "{name}"', 'name = "twin"'), encoding="utf-8")
         install(site, name, name.capitalize())
     available.cache_clear()
     assert get_method("cot_sft").title == "CoT-SFT"

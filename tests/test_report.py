@@ -57,8 +57,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     for figure in (Figure.pareto, Figure.steps):
         figures.render(made, folder, figure)
     (folder / "reference/other").mkdir(parents=True)
-    (folder / "reference/other/collect.json").write_text("{}")
-    return report(folder).read_text()
+    (folder / "reference/other/collect.json").write_text("{}", encoding="utf-8")
+    return report(folder).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,12 @@ def outline(page: str) -> Outline:
 
 
 def test_sentences_in_tables_are_broken_into_lines(tmp_path: Path) -> None:
-    (tmp_path / "collect.json").write_text("{}")
+    (tmp_path / "collect.json").write_text("{}", encoding="utf-8")
     cells = ["12.5 ± 0.3", "a claim that nobody would read in one line " * 2]
-    (tmp_path / "table_main.md").write_text(f"# A title\n\n| a | b |\n|---|---|\n| {' | '.join(cells)} |\n")
-    text = report(tmp_path).read_text()
+    (tmp_path / "table_main.md").write_text(
+        f"# A title\n\n| a | b |\n|---|---|\n| {' | '.join(cells)} |\n", encoding="utf-8"
+    )
+    text = report(tmp_path).read_text(encoding="utf-8")
     assert f"<td>{cells[0]}</td>" in text and f'<td class="sentence">{cells[1].strip()}</td>' in text
     assert text.count(".sentence {") == 2  # once for the screen and once for print
 
@@ -125,5 +127,5 @@ def test_the_study_with_the_main_table_and_its_details_comes_first(tmp_path: Pat
     render(made, tmp_path, made.tables[0])
     shutil.copytree(tmp_path / "fake", tmp_path / "another")
     render(made, tmp_path, made.tables[1])
-    page = report(tmp_path).read_text()
+    page = report(tmp_path).read_text(encoding="utf-8")
     assert page.index('id="fake"') < page.index('id="another"')

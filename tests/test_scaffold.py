@@ -36,12 +36,12 @@ def test_new_method_passes_the_conformance_tests(tmp_path: Path) -> None:
         ],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
-        text=True,
+        encoding="utf-8",
         capture_output=True,
     )
     passed = re.search(r"(\d+) passed", done.stdout)
     assert done.returncode == 0 and passed and int(passed[1]) >= 10, done.stdout + done.stderr
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert "MyMethod" not in text and "my_method" not in text and "# CHANGE" in text
     assert 'title = "Deep thought"' in text
 
@@ -57,11 +57,11 @@ def test_new_method_passes_the_conformance_tests(tmp_path: Path) -> None:
     ],
 )
 def test_bad_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "taken.py").write_text("mine\n")
+    (tmp_path / "taken.py").write_text("mine\n", encoding="utf-8")
     with pytest.raises(InputError, match=message):
         new_method(name, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["taken.py"]
-    assert (tmp_path / "taken.py").read_text() == "mine\n"
+    assert (tmp_path / "taken.py").read_text(encoding="utf-8") == "mine\n"
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marc
 def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> None:
     study, output = tmp_path / "small.yaml", tmp_path / "speed.json"
     few = {"id": "equation", "title": "Equation", "data": {"train": "embedded", "validation": 32, "limit": 32}}
-    study.write_text(small_study(ROWS, blocks=[few]).model_dump_json())  # JSON is YAML
+    study.write_text(small_study(ROWS, blocks=[few]).model_dump_json(), encoding="utf-8")  # JSON is YAML
     size = ["--repeats", "1", "--questions", "1000"]
     run = CliRunner().invoke(app, ["speed", str(study), "--results", str(tmp_path), "--output", str(output), *size])
     assert run.exit_code == 0, run.output
-    record = json.loads(output.read_text())
+    record = json.loads(output.read_text(encoding="utf-8"))
     assert record["questions"] == 32, "all that there are"
     assert record["answers"].keys() == available().keys()
     for method in record["answers"].values():

@@ -155,13 +155,13 @@ def test_options_of_a_block_must_not_replace_those_that_tell_rows_apart() -> Non
 
 def test_commands_that_are_advised_name_the_study_and_its_results_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "my own.yaml"
-    path.write_text(yaml.safe_dump(MINIMAL))
+    path.write_text(yaml.safe_dump(MINIMAL), encoding="utf-8")
     study = load_study(str(path))
     assert study.command("collect", Path("results")) == f"marcos-bench collect '{path}'"
     with pytest.raises(BrokenRecord, match=f"run `marcos-bench collect '{path}' --results {tmp_path}`"):
         load_collected(study, tmp_path)
     other = tmp_path / "other.yaml"
-    other.write_text(yaml.safe_dump({**MINIMAL, "name": "other", "shares": str(path)}))
+    other.write_text(yaml.safe_dump({**MINIMAL, "name": "other", "shares": str(path)}), encoding="utf-8")
     sharing = load_study(str(other))
     (run,) = sharing.sources.values()
     assert sharing.home(run).called == str(path) and sharing.home(study.runs[run.id]).name == study.name
@@ -206,7 +206,7 @@ def _decodings(**decodings: dict[str, Any]) -> dict[str, Any]:
 
 def test_schema_is_up_to_date() -> None:
     generated = runpy.run_path(str(ROOT / "workflows/schemas/generate.py"))
-    committed = json.loads(generated["TARGET"].read_text())
+    committed = json.loads(generated["TARGET"].read_text(encoding="utf-8"))
     assert committed == json.loads(json.dumps(generated["study_schema"]())), "run `make schema`"
 
 
@@ -272,21 +272,21 @@ def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
 def test_studies_that_share_runs_in_a_circle_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
     for name, shares in {"apart": "first", "first": "second", "second": "third", "third": "first"}.items():
-        (tmp_path / f"{name}.yaml").write_text(json.dumps(MINIMAL | {"name": name, "shares": shares}))
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(MINIMAL | {"name": name, "shares": shares}), encoding="utf-8")
     for name in ("first", "apart"):
         with pytest.raises(StudyError, match="first -> second -> third -> first: they share runs in a circle"):
             load_study(name)
-    (tmp_path / "third.yaml").write_text(json.dumps(MINIMAL | {"name": "third"}))
+    (tmp_path / "third.yaml").write_text(json.dumps(MINIMAL | {"name": "third"}), encoding="utf-8")
     assert load_study("apart").sources["equation/cot/s0"].study == "third"
     assert load_study("first").shared == {"third": ["equation/cot/s0"]}
 
 
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     """The message has the line. A key that a merge brings along does not count as a second one."""
-    text = (STUDIES / "smoke.yaml").read_text().replace("name: smoke", "name: mine")
-    (path := tmp_path / "mine.yaml").write_text(text)
+    text = (STUDIES / "smoke.yaml").read_text(encoding="utf-8").replace("name: smoke", "name: mine")
+    (path := tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     assert load_study(str(path)).name == "mine"
-    path.write_text(f"{text}\ntitle: Another\n")
+    path.write_text(f"{text}\ntitle: Another\n", encoding="utf-8")
     with pytest.raises(StudyError, match=rf"key .title. is there twice\n.*line {text.count(chr(10)) + 2}"):
         load_study(str(path))
 
@@ -306,8 +306,8 @@ def test_a_copy_that_keeps_its_name_is_refused(
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path / "studies")
     for name in ("studies", "elsewhere"):
         (tmp_path / name).mkdir()
-    (tmp_path / "studies/quick.yaml").write_text(original.read_text())
-    (tmp_path / folder / "mine.yaml").write_text(original.read_text())
+    (tmp_path / "studies/quick.yaml").write_text(original.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / folder / "mine.yaml").write_text(original.read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(StudyError, match=message):
         load_study(str(tmp_path / folder / "mine.yaml"))
     assert load_study("quick").name == "quick"

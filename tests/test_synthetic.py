@@ -33,7 +33,7 @@ TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num
 
 def small(name: str, blocks: tuple[str, ...]) -> Study:
     """Return some blocks of a shipped study, with few examples and a tiny backbone."""
-    content = yaml.safe_load(study_path(name).read_text())
+    content = yaml.safe_load(study_path(name).read_text(encoding="utf-8"))
     content["backbone"]["overrides"] = TINY | {"num_key_value_heads": 1, "head_dim": 8}
     content["blocks"] = [block for block in content["blocks"] if block["id"] in blocks]
     for block in content["blocks"]:
@@ -142,7 +142,7 @@ def test_a_row_decodes_in_its_own_way() -> None:
 
 
 def test_a_row_that_changes_an_unknown_decoding_is_refused() -> None:
-    content = yaml.safe_load(study_path("synthetic").read_text())
+    content = yaml.safe_load(study_path("synthetic").read_text(encoding="utf-8"))
     content["rows"][0]["decodings"] = {"smapled": {"seeds": 5}}
     with pytest.raises(StudyError, match=r"row 'cot_sft' changes decodings \['smapled'\]: name them in `evaluation`"):
         parse_study(content, "place.yaml")
@@ -157,7 +157,7 @@ def test_a_row_that_changes_an_unknown_decoding_is_refused() -> None:
     ],
 )
 def test_blocks_that_name_what_is_not_there_are_refused(change: dict[str, Any], message: str) -> None:
-    content = yaml.safe_load(study_path("synthetic").read_text())
+    content = yaml.safe_load(study_path("synthetic").read_text(encoding="utf-8"))
     content["blocks"][0] |= change
     with pytest.raises(StudyError, match=message):
         parse_study(content, "place.yaml")
@@ -219,7 +219,7 @@ def test_the_table_has_both_accuracies_the_entropy_and_the_papers_numbers(tmp_pa
 
 def test_rows_that_the_paper_does_not_print_have_no_line_of_it(tmp_path: Path) -> None:
     """The paper's source has one that is commented out."""
-    content = yaml.safe_load(study_path("paper_synthetic").read_text())
+    content = yaml.safe_load(study_path("paper_synthetic").read_text(encoding="utf-8"))
     content["rows"].append(content["rows"][0] | {"id": "cot_sft_3b", "title": "CoT (3B)"})
     study = parse_study(content, "place.yaml")
     with_draws(study, tmp_path, {"0": 1})

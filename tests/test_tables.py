@@ -370,9 +370,9 @@ def test_times_of_a_column_have_one_unit(tmp_path: Path) -> None:
     made = study()
     fabricate(made, tmp_path)
     path = tmp_path / "fake/runs/text/marcos/s0/time.json"
-    record = json.loads(path.read_text())
+    record = json.loads(path.read_text(encoding="utf-8"))
     record["train"]["phases"]["phase 1"]["epoch_seconds"] = 7200.0
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(record), encoding="utf-8")
     results.collect(made, tmp_path)
     text = contents(made, tmp_path)["md"]
     assert "Train (h)" in text and cells(text, "MarCos", "Training data: text")[0] == "2.00"

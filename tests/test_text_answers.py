@@ -136,7 +136,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
         rows = list(rows_with(answer))
         for split, own in (("train", rows[:240]), ("test", rows[240:])):
             text = "\n".join(json.dumps(row) for row in own)
-            (tmp_path / f"published/mine/{split}.jsonl").write_text(text)
+            (tmp_path / f"published/mine/{split}.jsonl").write_text(text, encoding="utf-8")
         monkeypatch.setitem(DATASETS, "mine", DataSet(CARD.model_copy(update=changes), json_lines, convert))
 
     return registered
@@ -213,7 +213,9 @@ def test_a_data_set_of_text_answers_goes_through_all_stages(mine: Callable[..., 
     training = {"epochs": 10, "learning_rate": 5e-3}
     study = small_study(rows, blocks=[block], evaluation=settings, training=training, timing=None)
     file, results = tmp_path / "small.yaml", tmp_path / "results"
-    file.write_text(yaml.safe_dump(study.model_dump(mode="json", exclude_none=True) | {"timing": None}))
+    file.write_text(
+        yaml.safe_dump(study.model_dump(mode="json", exclude_none=True) | {"timing": None}), encoding="utf-8"
+    )
     study = load_study(str(file))
 
     def behind(text: str) -> str:
@@ -241,7 +243,7 @@ def test_a_data_set_of_text_answers_goes_through_all_stages(mine: Callable[..., 
     assert any(text == "The answer is: Yes." for text in texts["codi"])
     said("collect", str(file), *where)
     said("table", str(file), *where)
-    table = (results / "small/table_main.md").read_text()
+    table = (results / "small/table_main.md").read_text(encoding="utf-8")
     assert f"Strict: {Text.strict_means}." in table and "not run" not in table
     shown = said("explain", str(file), "--question", "1", *where)
     assert "Gold answer: Yes." in shown and "(no answer)" not in shown

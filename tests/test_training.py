@@ -52,7 +52,9 @@ def trained(request: pytest.FixtureRequest, small_data: Path, tmp_path_factory: 
 
 def test_record_and_log_agree(trained) -> None:
     spec, results, record = trained
-    lines = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert record["steps"] == 20 == sum(stage["steps"] for stage in record["stages"])
     assert record["examples"] == 2 * 320
     assert [line["step"] for line in lines if line["kind"] == "step"] == [10, 20]
@@ -250,7 +252,9 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
     spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
     record = training.Trainer(spec, results).run()
     assert record["stages"][0]["warnings"] == [] and record["warnings"] == ["dead"]
-    logged = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [line["step"] for line in logged if line["kind"] == "warning"] == [10]
 
 
@@ -325,7 +329,9 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
     record = training.Trainer(spec, results).run()
     chosen = [(stage["selected_step"], stage["validation"]) for stage in record["stages"]]
     assert chosen == [(None, {"cross_entropy": 5.0}), (8, {"cross_entropy": 8.0})]
-    logged = [json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     lines = [line for line in logged if line["kind"] == "validation"]
     assert [(line["stage"], line["cross_entropy"]) for line in lines] == [
         ("first", 5.0),

@@ -156,19 +156,19 @@ def test_settings_that_came_later_are_no_change(folder: Path) -> None:
 
 def test_a_changed_number_in_a_table_is_told_from_changed_words(folder: Path) -> None:
     path = folder / "table_main.md"
-    path.write_text(path.read_text().replace("Bold:", "In bold:"))
+    path.write_text(path.read_text(encoding="utf-8").replace("Bold:", "In bold:"), encoding="utf-8")
     assert [finding.place for finding in findings(folder, "drift")] == ["table_main.md"]
     assert not findings(folder, "differs")
     path = folder / "table_main.json"
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     content["lines"][0]["accuracy"] = 1.0
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
     assert "accuracy: 1.0 is recorded" in findings(folder, "differs")[0].text
 
 
 def test_a_changed_difference_to_the_control_is_found(folder: Path) -> None:
     path = folder / "table_main.json"
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     content["against_controls"][0]["p_holm"] = 0.5
     write_json(path, content)
     (found,) = findings(folder, "differs")
@@ -178,9 +178,9 @@ def test_a_changed_difference_to_the_control_is_found(folder: Path) -> None:
 def test_a_number_in_a_rendered_table_is_checked_against_the_records(folder: Path) -> None:
     for ending in ("md", "tex", "csv"):
         path = folder / f"table_main.{ending}"
-        text = path.read_text()
-        path.write_text(text.replace("0.25", "0.26"))
-        assert path.read_text() != text
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("0.25", "0.26"), encoding="utf-8")
+        assert path.read_text(encoding="utf-8") != text
     assert {finding.place for finding in findings(folder, "differs")} == {
         "table_main.md",
         "table_main.tex",
@@ -202,11 +202,11 @@ def test_the_last_digits_of_another_machine_are_no_difference(folder: Path) -> N
 def test_numbers_in_rows_that_are_not_theirs_are_found(ending: str, sign: str, folder: Path) -> None:
     """All numbers are still in the table."""
     path = folder / f"table_main.{ending}"
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     one, other = (next(i for i, line in enumerate(lines) if name in line) for name in ("CoT-SFT", "w/o R"))
     (title, numbers), (second, others) = (lines[i].split(sign, 1) for i in (one, other))
     lines[one], lines[other] = title + sign + others, second + sign + numbers
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     (found,) = findings(folder, "differs")
     assert found.place == path.name and found.text.startswith("a row whose numbers do not come out: ")
 

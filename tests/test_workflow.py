@@ -168,11 +168,11 @@ def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
     """The same command tries again, and tables are rendered after each try."""
     asked = ("--config", "study=smoke", "--", TARGET)
     record, down = finished / "results/smoke/track.json", finished / "server_is_down"
-    record.write_text(json.dumps({"status": "pending", "tries": 1}))
+    record.write_text(json.dumps({"status": "pending", "tries": 1}), encoding="utf-8")
     down.touch()
     for tries, status in ((2, "pending"), (3, "done")):
         assert planned(snakemake(finished, *asked)) == {"track": 1, "table": 1, "latest_table": 1}
-        assert json.loads(record.read_text()) == {"status": status, "tries": tries}
+        assert json.loads(record.read_text(encoding="utf-8")) == {"status": status, "tries": tries}
         down.unlink(missing_ok=True)
     assert "Nothing to be done" in snakemake(finished, *asked)
 
@@ -182,7 +182,7 @@ def test_the_address_of_a_server_is_not_kept(finished: Path, tmp_path: Path) -> 
     folder = shutil.copytree(finished, tmp_path / "copy")
     words = [sys.executable, "-m", "snakemake", "--cores", "2", "--config", "study=smoke", "--", TARGET]
     variables = environment(folder) | {"MLFLOW_TRACKING_URI": "https://me:secret@example.org"}
-    done = subprocess.run(words, cwd=folder, env=variables, text=True, capture_output=True)
+    done = subprocess.run(words, cwd=folder, env=variables, encoding="utf-8", capture_output=True)
     assert planned(done.stdout + done.stderr) == {"track": 1, "table": 1, "latest_table": 1}
     files = [path for path in (folder / ".snakemake").rglob("*") if path.is_file()]
     assert files and not [path for path in files if b"secret" in path.read_bytes()]
@@ -215,7 +215,7 @@ def test_what_a_run_starts_from_is_trained_in_the_study_that_it_is_shared_with(f
 def made(*variables: str) -> list[str]:
     """Return the commands of `make table`, even if make itself runs these tests."""
     command = ["make", "--no-print-directory", "-n", "table", *variables]
-    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True).stdout.splitlines()
+    return subprocess.run(command, cwd=ROOT, encoding="utf-8", capture_output=True).stdout.splitlines()
 
 
 def test_make_prints_the_first_table_of_the_study_that_it_is_told(finished: Path) -> None:
@@ -234,7 +234,7 @@ def test_make_without_a_study_makes_the_main_table() -> None:
         shell=True,
         cwd=ROOT,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     lines = printed.stdout.splitlines()
     assert lines[2].startswith("| Model") and lines[-2].startswith("| Answer only")
@@ -253,7 +253,7 @@ def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[
 def test_another_title_renders_tables_alone(finished: Path, edit: Callable[[str, str], None]) -> None:
     edit("methods/cot_sft.py", "")  # restored when the test ends
     path = finished / "methods/cot_sft.py"
-    path.write_text(path.read_text().replace('title = "CoT-SFT"', 'title = "CoT"'))
+    path.write_text(path.read_text(encoding="utf-8").replace('title = "CoT-SFT"', 'title = "CoT"'), encoding="utf-8")
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
     assert jobs == {"collect": 1, "track": 1, "table": 1, "latest_table": 1}
 
@@ -268,7 +268,7 @@ def test_one_test_set_more_has_all_runs_look_again(finished: Path, edit: Callabl
     """The train stage runs too, but ends at once if a run is already trained (``test_ended.py``)."""
     study = finished / "workflows/config/smoke.yaml"
     edit("workflows/config/smoke.yaml", "")  # restored when the test ends
-    study.write_text(study.read_text().replace("tests: [", "tests: [multiarith, "))
+    study.write_text(study.read_text(encoding="utf-8").replace("tests: [", "tests: [multiarith, "), encoding="utf-8")
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
     assert {job for job in jobs if " " in job} == {f"{stage} {run}" for stage in STAGES for run in SMOKE}
     assert jobs["data"] == 2
@@ -279,7 +279,7 @@ def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished
     folder = tmp_path / "suite"
     shutil.copytree(finished, folder, symlinks=True)
     for name in ("methods/cot_sft.py", "benchmarks/data/store.py", "benchmarks/records/provenance.py"):
-        with (folder / name).open("a") as file:
+        with (folder / name).open("a", encoding="utf-8") as file:
             file.write("\nEDITED = True\n")
     asked = ("--config", "study=smoke", "--", TARGET)
     jobs = planned(snakemake(folder, *asked))
@@ -296,25 +296,29 @@ def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished
     ],
 )
 def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments: list[str], message: str) -> None:
-    (finished / "bad.yaml").write_text((finished / "workflows/config/smoke.yaml").read_text() + "sedes: [0]\n")
+    (finished / "bad.yaml").write_text(
+        (finished / "workflows/config/smoke.yaml").read_text(encoding="utf-8") + "sedes: [0]\n", encoding="utf-8"
+    )
     output = snakemake(finished, "--dry-run", *arguments, "--", TARGET, fails=True)
     assert re.search(message, output), output
 
 
 def test_a_test_set_or_table_that_there_is_none_of_is_refused_before_anything_runs(finished: Path) -> None:
-    text = (finished / "workflows/config/smoke.yaml").read_text()
+    text = (finished / "workflows/config/smoke.yaml").read_text(encoding="utf-8")
     text = text.replace("name: smoke", "name: mine").replace("tests: [", "tests: [svmp, ")
-    (finished / "mine.yaml").write_text(text)
+    (finished / "mine.yaml").write_text(text, encoding="utf-8")
     output = snakemake(finished, "--dry-run", "--configfile", "mine.yaml", "--", TARGET, fails=True)
     assert "no data set is named 'svmp'; did you mean `svamp`?" in output and "Traceback" not in output
-    (finished / "mine.yaml").write_text(text.replace("tests: [svmp, ", "tests: [") + "paper: main_1b\n")
+    (finished / "mine.yaml").write_text(
+        text.replace("tests: [svmp, ", "tests: [") + "paper: main_1b\n", encoding="utf-8"
+    )
     output = snakemake(finished, "--dry-run", "--configfile", "mine.yaml", "--", TARGET, fails=True)
     assert "numbers.yaml has no table 'main_1b'" in output and "Traceback" not in output
 
 
 def test_a_study_without_tables_has_its_figures_alone(finished: Path) -> None:
-    text = (finished / "workflows/config/smoke.yaml").read_text().replace("name: smoke", "name: drawn")
-    (finished / "drawn.yaml").write_text(f"{text}\ntables: []\n")
+    text = (finished / "workflows/config/smoke.yaml").read_text(encoding="utf-8").replace("name: smoke", "name: drawn")
+    (finished / "drawn.yaml").write_text(f"{text}\ntables: []\n", encoding="utf-8")
     asked = ["--dry-run", "--configfile", "drawn.yaml"]
     output = snakemake(finished, *asked, "--", "results/table.md", fails=True)
     assert "study drawn renders no table (`tables: []`)" in output
@@ -331,8 +335,8 @@ def test_a_run_that_ends_with_an_error_of_its_own_is_not_trained_again(tmp_path:
     for tries in (1, 2):  # each new call gets a try
         output = snakemake(folder, "--config", "study=smoke", "--", f"{run}/train.json", fails=True)
         assert f"Not tried again: the error is in {error}" in output
-        assert (folder / error).read_text() == "what was wrong\n"
-        assert (folder / "trained").read_text() == "x" * tries
+        assert (folder / error).read_text(encoding="utf-8") == "what was wrong\n"
+        assert (folder / "trained").read_text(encoding="utf-8") == "x" * tries
 
 
 def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
@@ -365,13 +369,13 @@ def test_jobs_share_a_machine_that_has_slurm_and_no_gpu(tmp_path: Path, monkeypa
 def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None:
     """The runs use one node, two nodes of four GPUs, and two nodes of one GPU."""
     folder = copy_suite(tmp_path)
-    study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text())
+    study = yaml.safe_load((folder / "workflows/config/smoke.yaml").read_text(encoding="utf-8"))
     study |= {"name": "ranks", "threads": 3, "timing_threads": 2, "engine": {"kind": "deepspeed", "gpus": 4}}
     study["rows"][0]["engine"] = {"nodes": 2}
     study["rows"][3] |= {"engine": {"nodes": 2, "gpus": 1}, "backbone": {"name": "qwen2.5-0.5b"}}
-    (folder / "ranks.yaml").write_text(yaml.safe_dump(study))
+    (folder / "ranks.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     (plugin := folder / "snakemake_executor_plugin_slurm").mkdir()
-    (plugin / "__init__.py").write_text(CLUSTER)
+    (plugin / "__init__.py").write_text(CLUSTER, encoding="utf-8")
     words = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", "--configfile", "ranks.yaml"]
     runs = {"equation/marcos/s0": (1, 4), "equation/cot_sft/s0": (2, 4), "equation/marcos_wo_r/s0": (2, 1)}
     records = [
@@ -396,5 +400,5 @@ def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
     imports = ", ".join(f"benchmarks.{module}" for module in (*modules, "training.stage", "launch"))
     load = "benchmarks.studies.study.load_study('quick').runs"
     code = f"import sys, {imports}; {load}; print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), text=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), encoding="utf-8", capture_output=True)
     assert done.stdout == "False\n", done.stderr

@@ -11,16 +11,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from benchmarks.cli import catalogue, costs, inspection, stages, trained
+from benchmarks.cli import catalogue, costs, inspection, stages, terminal, trained
 from benchmarks.locks import watch_parent
+from benchmarks.os_errors import in_words
 from benchmarks.processes import collect_garbage_less_often
 from benchmarks.processes.heartbeat import RankFailure
 from methods.errors import InputError
 
 
 class Commands(TyperGroup):
-    """Reports bad input as one message with exit code 2, without a traceback, and failed ranks with the exit code of
-    their failure. A bug keeps its traceback."""
+    """Reports bad input and files that the system refuses as one message with exit code 2, without a traceback, and
+    failed ranks with the exit code of their failure. A bug keeps its traceback."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        terminal.prepare()  # before any help or usage is printed
+        return super().main(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -28,6 +33,11 @@ class Commands(TyperGroup):
         except (InputError, RankFailure) as error:
             typer.secho(f"error: {error}", fg="red", err=True)
             raise typer.Exit(error.code if isinstance(error, RankFailure) else 2) from error
+        except OSError as error:
+            if (message := in_words(error)) is None:
+                raise
+            typer.secho(f"error: {message}", fg="red", err=True)
+            raise typer.Exit(2) from error
 
 
 app = typer.Typer(

@@ -143,4 +143,4 @@ def measure(
     )
     for _ in records:
         files = render_measured(loaded, folder)  # each time, so that it has all that was measured before an error
-    typer.echo(files[0].read_text())
+    typer.echo(files[0].read_text(encoding="utf-8"))

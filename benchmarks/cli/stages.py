@@ -139,7 +139,7 @@ def table(
     importer.attach_table(loaded, results, files)
     if not any(run.train or run.evaluate for run in load_collected(loaded, results).runs.values()):
         typer.secho(f"warning: no run of {loaded.name} has a record, so the table has no result", fg="yellow", err=True)
-    typer.echo(next(path for path in files if path.suffix == ".md").read_text())
+    typer.echo(next(path for path in files if path.suffix == ".md").read_text(encoding="utf-8"))
 
 
 @app.command()

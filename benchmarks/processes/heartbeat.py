@@ -60,7 +60,7 @@ def beat_file(folder: Path, rank: int) -> Path:
 def read_beat(folder: Path, rank: int) -> Beat | None:
     """Return the last beat of a rank, or None if it has not written one or is just writing it."""
     try:
-        return Beat(**json.loads(beat_file(folder, rank).read_text()))
+        return Beat(**json.loads(beat_file(folder, rank).read_text(encoding="utf-8")))
     except (OSError, json.JSONDecodeError):
         return None
 
@@ -140,7 +140,7 @@ class Heartbeat:
             self.written += 1
             beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed, self.code)
             temporary = self.path.with_suffix(".partial")
-            temporary.write_text(json.dumps(asdict(beat)))
+            temporary.write_text(json.dumps(asdict(beat)), encoding="utf-8")
             temporary.replace(self.path)
 
 

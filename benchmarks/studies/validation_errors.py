@@ -78,7 +78,7 @@ StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.012
 def study_content(path: Path) -> Any:
     """Return the content of a study's file, not yet validated."""
     try:
-        return yaml.load(path.read_text(), StudyLoader)
+        return yaml.load(path.read_text(encoding="utf-8"), StudyLoader)
     except yaml.YAMLError as error:
         raise StudyError(f"{path} is not valid YAML: {error}") from error
 

@@ -69,7 +69,7 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
             found = [_answers(client, own, decoding) for own in runs]
     except Outage as outage:
         cause = str(outage).partition("\n")[0]
-        raise InputError(f"MLflow cannot be asked ({cause}): {advice(results)}") from outage
+        raise InputError(f"MLflow cannot be asked ({cause}): {advice(results, outage)}") from outage
     shared = [name for name in found[0] if name in found[1]]
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:
@@ -207,9 +207,12 @@ def _by_id(client: MlflowClient, id: str) -> Run:
     from mlflow.exceptions import MlflowException
 
     try:
-        return client.get_run(id)
+        run = client.get_run(id)
     except MlflowException as error:
         raise InputError(f"MLflow has no run {id!r}: {error}") from error
+    if run.info.lifecycle_stage == "deleted":
+        raise InputError(f"run {id} was deleted in MLflow: bring it back with `mlflow runs restore --run-id {id}`")
+    return run
 
 
 def _answers(client: MlflowClient, runs: Sequence[Run], decoding: str) -> dict[str, pd.DataFrame]:
@@ -223,6 +226,12 @@ def _answers(client: MlflowClient, runs: Sequence[Run], decoding: str) -> dict[s
 def _predictions(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.DataFrame]:
     """Download a run's predictions, by test set."""
     known = [Path(file.path).stem for file in client.list_artifacts(run.info.run_id, "predictions")]
+    if not known:
+        study = run.data.tags.get("study", "STUDY")
+        raise InputError(
+            f"MLflow has no predictions of {run.info.run_name}. If it was evaluated, their files were removed: "
+            f"`marcos-bench track {study}` brings them again. Otherwise, evaluate, collect and track it"
+        )
     if decoding not in known:
         raise InputError(f"{run.info.run_name} has no predictions of decoding {decoding!r}; it has: {known}")
     with tempfile.TemporaryDirectory() as folder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,17 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import STAGES, RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.tracking.state import read_state, tries
-from benchmarks.tracking.store import Outage, experiment_id, find_runs, public, session, tracking_uri
+from benchmarks.tracking.store import (
+    Fixable,
+    Outage,
+    experiment_id,
+    find_runs,
+    is_local,
+    local_artifacts,
+    public,
+    session,
+    tracking_uri,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -65,6 +76,9 @@ def track(study: Study, results: Path) -> dict[str, Any]:
                 parent, runs = _import(client, records, origin)
                 _attach(client, parent, sorted(path.parent.glob("table_*")))  # rendered while the server was down
             state |= {"status": "done", "reason": None, "parent": parent, "runs": runs}
+        except Fixable as error:
+            state |= {"status": "pending", "reason": str(error)}
+            log.warning("nothing was imported into MLflow at %s: %s: %s", state["uri"], error, error.remedy)
         except Outage as error:
             state |= {"status": "pending", "reason": str(error)}
             log.warning("MLflow at %s cannot be used now, `track` will catch up: %s", state["uri"], error)
@@ -80,6 +94,8 @@ def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
         return
     try:
         with _one_writer(results), session(results) as client:
+            if client.get_run(state["parent"]).info.lifecycle_stage == "deleted":
+                raise Outage(f"the study's run {state['parent']} was deleted")
             _attach(client, state["parent"], files)
     except Outage as error:
         write_json(path, state | {"status": "pending", "reason": str(error)})
@@ -91,15 +107,20 @@ def _one_writer(results: Path) -> Iterator[str]:
     """Wait for other imports from the same folder. The kernel frees the lock if its holder dies.
 
     Yield the id of the results folder, which the lock file keeps. Only runs with it may be replaced from this folder.
+    The file's inode is kept beside it, so that a copy of the folder gets an id of its own: it must not replace runs of
+    the original on a server that both use.
     """
     results.mkdir(parents=True, exist_ok=True)
-    with (results / ".mlflow.lock").open("a+") as file:
+    with (results / ".mlflow.lock").open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        origin = file.read()
-        if not origin:
-            origin = uuid.uuid4().hex
-            file.write(origin)
+        origin, _, inode = file.read().partition(" ")
+        here = str(os.fstat(file.fileno()).st_ino)
+        if not origin or inode not in ("", here):
+            origin, inode = uuid.uuid4().hex, ""
+        if not inode:
+            file.truncate(0)
+            file.write(f"{origin} {here}")
             file.flush()
         yield origin
 
@@ -112,23 +133,39 @@ def _attach(client: MlflowClient, parent: str, files: Iterable[Path]) -> None:
 def _import(client: MlflowClient, records: StudyRecords, origin: str) -> tuple[str, dict[str, str]]:
     """Import new runs, delete those that this folder's records replaced, and return the parent's id and ids by run."""
     study, experiment = records.study, experiment_id(client, records.results)
-    known = find_runs(client, experiment, f"tags.study = '{study.name}'")
+    query = f"tags.study = '{study.name}'"
+    known, deleted = find_runs(client, experiment, query), find_runs(client, experiment, query, deleted=True)
     parents = [run for run in known if run.data.tags.get("kind") == "study"]
+    anew = [] if parents else [run for run in deleted if run.data.tags.get("kind") == "study"][:1]
     made = parents[-1] if parents else _create_parent(client, experiment, study)
     if made.info.status != "FINISHED":  # it is new, or the server went away before it was finished
         client.set_terminated(made.info.run_id)
     parent = made.info.run_id
-    by_digest = {run.data.tags.get("record_digest"): run.info.run_id for run in known}
+    by_digest = {run.data.tags.get("record_digest"): run for run in known}
     importer = _Importer(client, experiment, parent, records, origin)
     runs: dict[str, str] = {}
     for id, own in records.runs.items():
-        if own.stages:
-            digest = _digest(records, id)
-            runs[id] = by_digest.get(digest) or importer.create(study.runs[id], digest)
+        if not own.stages:
+            continue
+        digest = _digest(records, id)
+        if run := by_digest.get(digest):
+            runs[id] = run.info.run_id
+            importer.mend(study.runs[id], run)
+        else:
+            anew += [run for run in deleted if run.data.tags.get("record_digest") == digest][:1]
+            runs[id] = importer.create(study.runs[id], digest)
     for run in known:  # delete runs that are superseded, or left incomplete by a killed import
         tags = run.data.tags
-        if tags.get("origin") == origin and tags.get("run") in runs and run.info.run_id != runs[tags["run"]]:
+        mine = is_local() or tags.get("origin") == origin  # a copied folder has another origin than its database
+        if mine and tags.get("run") in runs and run.info.run_id != runs[tags["run"]]:
             client.delete_run(run.info.run_id)
+    if anew:
+        log.warning(
+            "imported anew, as they were deleted in MLflow: %s. To have the deleted runs back instead, delete the new "
+            "ones and `mlflow runs restore --run-id` %s",
+            ", ".join(str(run.info.run_name) for run in anew),
+            ", ".join(run.info.run_id for run in anew),
+        )
     return parent, runs
 
 
@@ -167,6 +204,18 @@ class _Importer:
         self.client.set_terminated(run, end_time=end)
         self.client.set_tag(run, "record_digest", digest)
         return run
+
+    def mend(self, spec: RunSpec, run: Run) -> None:
+        """Give a run that is there already the parent that it lost, and the files, if they were in the results folder
+        and are gone."""
+        if run.data.tags.get("mlflow.parentRunId") != self.parent:
+            self.client.set_tag(run.info.run_id, "mlflow.parentRunId", self.parent)
+        if not is_local():
+            return
+        stored = local_artifacts(run)
+        for path, folder in _files(self.records.paths(spec.id), self.records.runs[spec.id]):
+            if not (stored / (folder or "") / path.name).is_file():
+                self.client.log_artifact(run.info.run_id, str(path), folder)
 
     def _tags(self, spec: RunSpec, environment: dict[str, Any]) -> dict[str, str]:
         """Return a run's tags. ``origin`` distinguishes the results folders that import into the same server."""

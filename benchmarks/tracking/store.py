@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from benchmarks.files import BrokenRecord
+from benchmarks.locks import lock_holders
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "marcos-bench"
 DATABASE = "mlflow.db"  # in the results folder
+ARTIFACTS = "mlartifacts"  # beside it: the files of all runs
+PATIENCE = 10.0  # seconds to wait for another process that has locked the database
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -28,13 +33,42 @@ SETTINGS = {
 }
 
 
+log = logging.getLogger(__name__)
+
+
+def is_local() -> bool:
+    """Return whether the database is the one in the results folder."""
+    return not os.environ.get("MLFLOW_TRACKING_URI")
+
+
 def tracking_uri(results: Path) -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(results / DATABASE).resolve()}"
+    if not is_local():
+        return os.environ["MLFLOW_TRACKING_URI"]
+    path = str((results / DATABASE).resolve())
+    if not re.search(r"[?#%]", path):
+        return f"sqlite:///{path}"
+    return f"sqlite:///file:{quote(path)}?uri=true"  # SQLite decodes it; SQLAlchemy would cut it off at a question mark
 
 
-def advice(results: Path) -> str:
+def artifact_root(results: Path) -> str:
+    """Return the URI of the folder of all runs' files, if a server does not have them."""
+    return (results / ARTIFACTS).resolve().as_uri()
+
+
+def local_artifacts(run: Run) -> Path:
+    """Return the folder with the files of a run whose files are on this machine."""
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    return Path(local_file_uri_to_path(str(run.info.artifact_uri)))
+
+
+def advice(results: Path, outage: Outage) -> str:
     """Return advice on a store that cannot be queried."""
-    if os.environ.get("MLFLOW_TRACKING_URI"):
+    if isinstance(outage, Busy):
+        return "wait for what uses it, or stop that, and run the same command"
+    if isinstance(outage, Fixable):
+        return outage.remedy
+    if not is_local():
         return "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
     return f"if {results / DATABASE} is damaged, move it away, and run `marcos-bench track STUDY`"
 
@@ -57,7 +91,7 @@ def require_store(results: Path) -> None:
     The message names the database and the command that fills it.
     """
     path = (results / DATABASE).absolute()
-    if not os.environ.get("MLFLOW_TRACKING_URI") and not path.is_file():
+    if is_local() and not path.is_file():
         raise BrokenRecord(
             f"{path} does not exist, so no run is tracked there: run `marcos-bench track STUDY`, or "
             "name the folder that has it (--results)"
@@ -65,9 +99,20 @@ def require_store(results: Path) -> None:
 
 
 def find_experiment(client: MlflowClient) -> str | None:
-    """Return the id of the experiment that holds all studies, or None if nothing was ever tracked."""
+    """Return the id of the experiment that holds all studies, or None if nothing was ever tracked. Raise
+    :class:`Fixable` if somebody deleted it."""
     found = client.get_experiment_by_name(EXPERIMENT)
-    return found.experiment_id if found else None
+    if found is None:
+        return None
+    if found.lifecycle_stage == "deleted":
+        id = found.experiment_id
+        raise Fixable(
+            f"the experiment {EXPERIMENT} was deleted in MLflow",
+            f"restore it with `mlflow experiments restore --experiment-id {id}`, or remove it for good with `mlflow gc "
+            f"--experiment-ids {id}` (both want the database in MLFLOW_TRACKING_URI, gc also as --backend-store-uri); "
+            "`marcos-bench track STUDY` then goes on, or starts anew",
+        )
+    return found.experiment_id
 
 
 def experiment_id(client: MlflowClient, results: Path) -> str:
@@ -78,15 +123,19 @@ def experiment_id(client: MlflowClient, results: Path) -> str:
     if found := find_experiment(client):
         return found
     local = tracking_uri(results).startswith("sqlite:")
-    return client.create_experiment(EXPERIMENT, (results / "mlartifacts").resolve().as_uri() if local else None)
+    return client.create_experiment(EXPERIMENT, artifact_root(results) if local else None)
 
 
-def find_runs(client: MlflowClient, experiment: str, query: str) -> list[Run]:
-    """Return all runs that match, newest first."""
+def find_runs(client: MlflowClient, experiment: str, query: str, deleted: bool = False) -> list[Run]:
+    """Return all runs that match, newest first: those that are there, or those that were ``deleted``."""
+    from mlflow.entities import ViewType
+
+    view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+    order = ["attributes.start_time DESC"]
     found: list[Run] = []
     page = None
     while True:
-        runs = client.search_runs([experiment], query, order_by=["attributes.start_time DESC"], page_token=page)
+        runs = client.search_runs([experiment], query, view, order_by=order, page_token=page)
         found += runs
         if not (page := runs.token):
             return found
@@ -96,15 +145,68 @@ class Outage(Exception):
     """The server cannot be reached, or the server, its database or the disk fails."""
 
 
+class Busy(Outage):
+    """Another process has locked the database for longer than :data:`PATIENCE`."""
+
+
+class Fixable(Outage):
+    """The store is in a state that only a user can change; ``remedy`` tells how."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(cause)
+        self.remedy = remedy
+
+
 @contextmanager
 def session(results: Path) -> Iterator[MlflowClient]:
     """Yield a client whose failures are raised as :class:`Outage`."""
     try:
+        if is_local() and (results / DATABASE).is_file():
+            _settle(results)
         yield connect(results)
     except Exception as error:
         if not _is_outage(error):
             raise
+        if "database is locked" in str(error):
+            raise Busy(_busy(results / DATABASE)) from error
         raise Outage(public(str(error))) from error
+
+
+def _settle(results: Path) -> None:
+    """Make the database of a results folder refer to the files in that folder, if it was copied or moved.
+
+    MLflow records the files of an experiment and of each run by absolute addresses. Those of a copy would be the files
+    of the original, to which everything would then be written.
+    """
+    path, here = results / DATABASE, artifact_root(results)
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)) as database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE name = 'experiments'").fetchall()
+        query = "SELECT artifact_location FROM experiments WHERE name = ?"
+        recorded = database.execute(query, (EXPERIMENT,)).fetchone() if tables else None
+        if recorded is None or not (before := recorded[0]) or before == here:
+            return
+        try:
+            with database:  # in one transaction
+                for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+                    database.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {column} = ? "
+                        f"OR substr({column}, 1, ?) = ?",
+                        (here, len(before) + 1, before, len(before) + 1, f"{before}/"),
+                    )
+        except sqlite3.OperationalError as error:
+            if "readonly" not in str(error):
+                raise
+            raise Fixable(
+                f"{path} was copied or moved here from the folder of {before}, and cannot be written",
+                "make it writable, or copy the results folder to a place where it is",
+            ) from error
+    log.warning("%s was copied or moved: its runs had their files in %s, and now have them in %s", path, before, here)
+
+
+def _busy(path: Path) -> str:
+    """Return that a database is locked, and by whom if the system tells."""
+    by = " and ".join(lock_holders(path)) if is_local() else ""
+    return f"{path} is locked by {by or 'another process'}, for more than {PATIENCE:g} s"
 
 
 def _is_outage(error: Exception) -> bool:
@@ -115,7 +217,7 @@ def _is_outage(error: Exception) -> bool:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return isinstance(error, (MlflowException, SQLAlchemyError, OSError))
+    return isinstance(error, (MlflowException, SQLAlchemyError, sqlite3.Error, OSError))
 
 
 def public(text: str) -> str:

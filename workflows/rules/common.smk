@@ -46,7 +46,7 @@ def study_file():
         if unknown := set(config) - {"study"}:
             raise WorkflowError(f"unknown keys {sorted(unknown)}: use --config study=NAME, or --configfile STUDY.yaml")
         return path_of(str(config.get("study", "quick")))
-    if len(files) > 1 or config != yaml.safe_load(Path(files[0]).read_text()):
+    if len(files) > 1 or config != yaml.safe_load(Path(files[0]).read_text(encoding="utf-8")):
         raise WorkflowError("a study is one file: give one --configfile and no --config; to change it, edit a copy")
     return Path(files[0])
 

@@ -14,4 +14,4 @@ def study_schema() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(json.dumps(study_schema(), indent=2) + "\n")
+    TARGET.write_text(json.dumps(study_schema(), indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,194 @@
+"""Tracked results that were copied or moved, deleted in MLflow, locked, or have odd names."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.files import write_text
+from benchmarks.records import results
+from benchmarks.studies.study import Study
+from benchmarks.tracking import importer, store
+from benchmarks.tracking.comparison import compare
+from benchmarks.tracking.store import experiment_id, find_runs, session
+from conftest import needs_linux
+from fabricate import fabricate, study
+from methods.errors import InputError
+
+RUNS = "text/cot/s0", "text/oracle/s0"
+
+
+def small() -> Study:
+    """Return a study of one block, so that its import is quick."""
+    return study(blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "results"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        fabricate(small(), folder)
+        results.collect(small(), folder)
+        importer.track(small(), folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def copied(original: Path, tmp_path: Path) -> Path:
+    """Return a copy in a folder whose name has characters that mean something in URLs."""
+    return Path(shutil.copytree(original, tmp_path / "a?b#c%20d é:'\"e&f" / "results"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_copy_has_its_own_files_and_leaves_the_original_alone(
+    original: Path, copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = contents(original)
+    assert len(compare(*RUNS, copied, None, "default").tests)
+    assert caplog.text.count("was copied or moved") == 1
+    write_text(copied / "fake/table_of_the_copy.md", "# new\n")
+    assert importer.track(small(), copied)["status"] == "done"
+    importer.attach_table(small(), copied, [copied / "fake/table_of_the_copy.md"])
+    assert contents(original) == before
+    assert len(list((copied / "mlartifacts").rglob("table_of_the_copy.md"))) == 1
+    assert not list(copied.parent.parent.glob("a")), "the question mark belongs to the name"
+
+
+def test_a_moved_folder_works_without_the_place_that_it_was_moved_from(copied: Path) -> None:
+    compare(*RUNS, copied, None, "default")
+    moved = copied.rename(copied.parent.parent / "moved")
+    assert len(compare(*RUNS, moved, None, "default").tests)
+    assert importer.track(small(), moved)["status"] == "done"
+
+
+def test_results_start_in_a_folder_with_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "100%? #1" / "r:e's"
+    fabricate(small(), folder)
+    results.collect(small(), folder)
+    assert importer.track(small(), folder)["status"] == "done" and (folder / "mlflow.db").is_file()
+    assert len(compare(*RUNS, folder, None, "default").tests)
+    assert [path.name for path in tmp_path.iterdir()] == ["100%? #1"]
+
+
+def test_files_that_were_removed_come_again(copied: Path) -> None:
+    shutil.rmtree(copied / "mlartifacts")
+    with pytest.raises(InputError, match="files were removed: `marcos-bench track fake` brings them again"):
+        compare(*RUNS, copied, None, "default")
+    importer.track(small(), copied)
+    assert len(compare(*RUNS, copied, None, "default").tests)
+
+
+def test_a_copy_is_another_folder_to_a_server(original: Path, copied: Path) -> None:
+    with importer._one_writer(original) as one, importer._one_writer(copied) as other:
+        assert one != other
+    with importer._one_writer(original) as again:
+        assert again == one
+
+
+def test_a_deleted_experiment_is_restored_or_removed_by_its_owner(
+    copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with session(copied) as client:
+        client.delete_experiment(experiment := experiment_id(client, copied))
+    caplog.clear()
+    assert importer.track(small(), copied)["status"] == "pending"
+    assert "was deleted in MLflow" in caplog.text and "will catch up" not in caplog.text
+    with pytest.raises(InputError, match=rf"mlflow experiments restore --experiment-id {experiment}`"):
+        compare(*RUNS, copied, None, "default")
+    with session(copied) as client:
+        client.restore_experiment(experiment)
+    assert importer.track(small(), copied)["status"] == "done"
+
+
+def test_deleted_runs_are_imported_anew_and_children_get_the_new_parent(
+    copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = importer.track(small(), copied)
+    with session(copied) as client:
+        for run in (state["parent"], state["runs"][RUNS[0]]):
+            client.delete_run(run)
+    with pytest.raises(InputError, match="was deleted in MLflow: bring it back with `mlflow runs restore"):
+        compare(state["runs"][RUNS[0]], RUNS[1], copied, None, "default")
+    importer.attach_table(small(), copied, [])
+    assert "was deleted" in caplog.text, "no table goes to a run that nobody sees"
+    caplog.clear()
+    again = importer.track(small(), copied)
+    assert again["status"] == "done" and again["parent"] != state["parent"]
+    assert f"deleted in MLflow: fake, {RUNS[0]}." in caplog.text and state["parent"] in caplog.text
+    with session(copied) as client:
+        found = find_runs(client, experiment_id(client, copied), "tags.kind = 'run'")
+    assert {run.data.tags["mlflow.parentRunId"] for run in found} == {again["parent"]}
+    assert {run.info.run_name for run in found} == set(small().runs)
+
+
+def test_a_parent_that_is_gone_for_good_is_made_anew(copied: Path) -> None:
+    state = importer.track(small(), copied)
+    with sqlite3.connect(copied / "mlflow.db") as database:  # as `mlflow gc` does
+        for table in ("tags", "latest_metrics", "metrics", "params", "runs"):
+            database.execute(f"DELETE FROM {table} WHERE run_uuid = ?", (state["parent"],))
+    shutil.rmtree(next((copied / "mlartifacts").glob(state["parent"])), ignore_errors=True)
+    again = importer.track(small(), copied)
+    assert again["status"] == "done" and again["parent"] != state["parent"] and again["runs"] == state["runs"]
+
+
+@contextmanager
+def locking(database: Path) -> Iterator[int]:
+    """Lock a database from another process, and yield that process's id."""
+    code = (
+        "import sqlite3, sys\nheld = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "held.execute('BEGIN EXCLUSIVE')\nprint('locked', flush=True)\nsys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(database)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as other:
+        assert other.stdout is not None and other.stdout.readline() == "locked\n"
+        yield other.pid
+        other.communicate()
+
+
+@needs_linux
+def test_a_locked_database_is_not_called_damaged(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "PATIENCE", 0.2)
+    with locking(copied / "mlflow.db") as pid, pytest.raises(InputError) as refused:
+        compare(*RUNS, copied, None, "default")
+    message = str(refused.value)
+    assert f"mlflow.db is locked by process {pid} (" in message and "BEGIN EXCLUSIVE" in message
+    assert "damaged" not in message and "wait for what uses it" in message
+    assert len(compare(*RUNS, copied, None, "default").tests)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, as only root can")
+def test_another_user_is_told_about_a_copy_that_cannot_be_written(original: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shutil.copytree(original, shared)
+    for path in (shared, *shared.rglob("*"), *tmp_path.parents):
+        path.chmod(path.stat().st_mode | 0o005 if path.is_dir() else 0o644)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            with session(shared):
+                os._exit(3)
+        except store.Fixable as error:
+            os._exit(0 if "make it writable" in error.remedy else 2)
+        except BaseException:
+            logging.exception("in the child")
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
