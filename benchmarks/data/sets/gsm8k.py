@@ -24,6 +24,7 @@ GSM8K = Card(
     revision="3101c7d",
     licence="MIT",
     citation=COBBE,
+    version="2",
     forms=("equation", "text"),
     counts={"train": 7473, "test": 1319},
     records={
@@ -40,7 +41,9 @@ GSM8K = Card(
         revision="740312add88f781978c0658806c59bc2815b9866",
         splits={"train": ("train",), "test": ("test",)},
     ),
-    notes="95 solutions of train and 18 of test carry no calculator mark, so they have no equation steps.",
+    notes="95 solutions of train and 18 of test carry no calculator mark, so they have no equation steps. Version 2: as "
+    "text, abbreviations (Mr., lbs., a.m.) end no step any more, which changes the steps of 114 rows of train and 19 of "
+    "test. Questions, answers and equations are those of version 1.",
 )
 
 GSM8K_AUG = Card(
@@ -104,13 +107,15 @@ GSM8K_AUG_TEXT = Card(
     revision="not pinned",
     licence="not stated; derived from GSM8K-Aug (MIT)",
     citation=DENG,
+    version="2",
     forms=("text",),
     counts={"train": 385_620},
     records={"train": None},
     files={"train": (File.of("gsm8k_aug/train_text.jsonl", None),)},
     hub=Hub(name="zen-E/GSM8k-Aug-NL", splits={"train": ("train",)}),
     notes="The file holds the rows of the hub data set as JSON lines with the fields question, cot and answer. Their "
-    "number is taken to be that of GSM8K-Aug: other rows are used as they are, with a warning.",
+    "number is taken to be that of GSM8K-Aug: other rows are used as they are, with a warning. Version 2: abbreviations "
+    "(Mr., lbs., a.m.) end no step any more.",
     ragged=True,
 )
 
