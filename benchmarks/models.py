@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, open_corpus, open_test, vocabulary
-from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.files import BrokenRecord, MissingKey, read_json, write_json
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
@@ -90,8 +90,8 @@ def trained_weights(paths: Paths, stage: int | None = None) -> str:
     try:
         record = read_json(path, UNTRAINED)
         return (record if stage is None else record["stages"][stage])["weights_sha256"]
-    except KeyError as error:
-        raise BrokenRecord(f"{path} has no {error}: train this run again") from error
+    except MissingKey as error:
+        raise BrokenRecord(f"{path} has no {error.key!r}: train this run again") from error
 
 
 def kept_stages(paths: Paths) -> list[int]:

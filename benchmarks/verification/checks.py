@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from benchmarks.data.sets import DATASETS
-from benchmarks.files import BrokenRecord, read_json
+from benchmarks.files import BrokenRecord, MissingKey, read_json
 from benchmarks.records.results import read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
 from benchmarks.records.study_records import StudyRecords
@@ -134,8 +134,8 @@ def _origin(record: Record, stage: StageName, recorded: dict[str, Any], today: R
         expected = {settings_digest(recorded, stage)}
         if settings_digest(recorded, "train") == today.digest("train"):
             expected.add(today.digest(stage))
-    except KeyError as error:
-        yield f"cannot be held against {SPEC}, which lacks {error}"
+    except MissingKey as error:
+        yield f"cannot be held against {SPEC}, which lacks {error.key!r}"
         return
     if record.digest not in expected:
         yield f"was made from another specification than {SPEC}: digest {record.digest}"
