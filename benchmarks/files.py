@@ -164,11 +164,9 @@ def _entries(content: Any, path: Path) -> Any:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is something at a path. A name that no file can have names nothing."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
+    """Return whether there is something at a path, if only a link to nothing. A name that no file can have is that of
+    nothing."""
+    return os.path.lexists(path)
 
 
 def read_bytes(path: Path, fix: str, refusal: type[InputError] = InputError) -> bytes:
@@ -302,9 +300,9 @@ def csv_table(
         raise refusal(f"{path}, line {reader.line_num}: broken CSV ({error}); {fix}") from error
 
 
-def named_folder(variable: str, content: str) -> Path | None:
-    """Return the folder that an environment variable names, or None if it is not set. Raise :class:`InputError` if
-    there is none. ``content``: what the folder should hold."""
+def named_folder(variable: str, content: str, refusal: type[InputError] = InputError) -> Path | None:
+    """Return the folder that an environment variable names, or None if it is not set. Raise an error of type
+    ``refusal`` if there is none. ``content``: what the folder should hold."""
     name = os.environ.get(variable)
     if not name:
         return None
@@ -313,7 +311,7 @@ def named_folder(variable: str, content: str) -> Path | None:
     except (OSError, ValueError):  # a name that is too long, or no text
         whole = False
     if not whole:
-        raise InputError(
+        raise refusal(
             f"{variable} names {printable(name)}, which is not a folder: give the folder of {content}, or unset the "
             "variable"
         )

@@ -18,20 +18,17 @@ from benchmarks.studies.reasons import checked
 from benchmarks.studies.runs import RunSpec
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
-from methods.errors import InputError
 from methods.registry import build
-from methods.room import room
+from methods.room import require_room, room
 
 UNTRAINED = "train this run first (marcos-bench train)"
 SPEC, TOKENIZER, CONFIG = "spec.json", "tokenizer", "backbone"  # in a `model` folder, beside the final weights
-SPARE = 128  # positions of a sequence for what its example does not have: markers, line ends, thoughts
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
     """Return the run's method with freshly initialised weights, in training mode.
-    ``data``: the folder with its prepared data. Raise InputError if they are longer than a checkpoint can read."""
-    if spec.backbone.pretrained:
-        _require_room(spec, data)
+    ``data``: the folder with its prepared data. Raise InputError if they are longer than its backbone can read."""
+    _require_room(spec, data)
     setup = _setup(spec, data, spec.training.dropout)
     return build(spec.method, spec.options, setup, spec.seed).train()  # pretrained parts load in eval mode
 
@@ -45,20 +42,16 @@ def _require_room(spec: RunSpec, data: Path) -> None:
     """Raise InputError before anything is trained if the longest example, or the longest question with the longest
     answer, is longer than the backbone's sequences may be. Markers, line ends and thoughts are allowed for by
     :data:`SPARE` positions."""
-    most = room(_setup(spec, data).backbone.config)
-    if most is None:
+    config = _setup(spec, data).backbone.config
+    if room(config) is None:
         return
     longest = {split: int(open_corpus(data, split).lengths.max()) for split in ("train", "validation")}
     for name in spec.evaluation.tests:
         longest[name] = max(map(len, open_test(data, name).questions)) + spec.evaluation.max_new_tokens
     place = max(longest, key=lambda name: longest[name])
-    if longest[place] + SPARE > most.positions:
-        raise InputError(
-            f"{spec.backbone.pretrained} takes sequences of {most.positions:,} tokens ({most.reason}), and {place} has "
-            f"one of {longest[place]:,}{' with its answer' if place in spec.evaluation.tests else ''}, and markers and "
-            f"thoughts may add {SPARE}: lower `max_question_tokens` or `max_new_tokens`, or take another "
-            "checkpoint"
-        )
+    what = f"the longest of {place}{', with its answer,' if place in spec.evaluation.tests else ''}"
+    fix = "lower `max_question_tokens` or `max_new_tokens`, or take another backbone"
+    require_room(config, spec.backbone.pretrained or spec.backbone.name, longest[place], what, fix)
 
 
 def published_model(spec: RunSpec, data: Path) -> nn.Module:
@@ -111,7 +104,11 @@ def exported_method(folder: Path) -> Method:
     """Return the method in a run's ``model`` folder, in evaluation mode. The folder may have been copied anywhere and
     is self-contained: neither the network nor a checkpoint that training may have started from is needed."""
     spec = checked(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
-    backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
+    read_json(folder / CONFIG / "config.json", "copy all of the folder again")  # says what is wrong with the file
+    try:
+        backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
+    except Exception as error:  # those of transformers have no common base class
+        raise BrokenRecord(f"{folder / CONFIG} holds no configuration ({error}): copy all of it again") from error
     return _filled(spec, Setup(backbone, vocabulary(load_tokenizer(folder))), read_weights(folder / WEIGHTS))
 
 

@@ -194,7 +194,7 @@ class Generated:
 
 def published_files() -> Path | None:
     """Return the folder that :data:`DATA_VARIABLE` names, or None if the variable is not set."""
-    return named_folder(DATA_VARIABLE, "the published files")
+    return named_folder(DATA_VARIABLE, "the published files", DataError)
 
 
 def read_published(path: Path, file: File) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from benchmarks.studies.paths import TAKEN
 from methods.errors import InputError
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 def require_known_names(study: Study) -> None:
     """Raise ValueError if a name is given twice, or stands for nothing in the study."""
+    require_free_name(study.name)
     if study.name in (*study.shares, *study.beside):
         raise ValueError("a study cannot share its own runs or stand beside itself: name another one")
     named = {"block": [b.id for b in study.blocks], "row": [r.id for r in study.rows]}
@@ -37,6 +39,14 @@ def require_known_names(study: Study) -> None:
             raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
         if unknown := block.options.keys() - methods:
             raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
+
+
+def require_free_name(name: str) -> None:
+    """Raise ValueError if something else lies in a folder of results under the name of a study."""
+    if name.casefold() in TAKEN or name.casefold().startswith("mlflow.db"):
+        raise ValueError(
+            f"`name: {name}` is taken: the folder of results has something else of that name; name the study otherwise"
+        )
 
 
 def require_rows_told_apart(study: Study) -> None:

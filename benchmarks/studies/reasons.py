@@ -35,7 +35,11 @@ NEEDED = {  # what a value must be, by pydantic's type of error
     "literal_error": "{expected}",
     "enum": "{expected}",
 }
-COUNTS = {"too_short": "must have {min_length} or more entries", "too_long": "must have {max_length} entries at most"}
+COUNTS = {
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} entries at most",
+    "string_too_long": "must have {max_length} letters at most, as files are named after it",
+}
 OF_KEYS = {"missing", "extra_forbidden"}
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of characters that YAML can write as escapes
 MOST_NODES = 100_000  # values, list entries and keys of a study, with anchors written out

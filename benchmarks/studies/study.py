@@ -6,6 +6,7 @@ happens to be available on a machine.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from benchmarks.files import exists
 from benchmarks.studies.consistency import require_known_names, require_rows_told_apart
 from benchmarks.studies.measured import AnalysisSpec, TimingSpec
 from benchmarks.studies.reasons import StudyError, checked, study_content
@@ -241,7 +243,7 @@ class Study(Strict):
 def study_path(name: str) -> Path:
     """Return the YAML file of a study, given its name or a path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"
-    if not path.is_file():
+    if not exists(path):
         near, known = suggestion(path.stem, shipped()), ", ".join(shipped())
         raise StudyError(f"no study at {path}{near} (give the path of a YAML file, or one of: {known})")
     return path
@@ -255,7 +257,7 @@ def shipped() -> list[str]:
 def load_study(name: str) -> Study:
     """Read and validate a study, given its name or the path of its YAML file."""
     path, above = study_path(name), _READING.get()
-    if (file := path.resolve()) in above:
+    if (file := Path(os.path.realpath(path))) in above:  # unlike `resolve`, it ends on links in a circle
         circle = " -> ".join(one.stem for one in (*above[above.index(file) :], file))
         raise StudyError(f"{circle}: they share runs in a circle, so one of them must not name the next")
     token = _READING.set((*above, file))
@@ -269,7 +271,7 @@ def load_study(name: str) -> Study:
 
 
 def _require_own_name(name: str, path: Path) -> None:
-    """Raise StudyError if a study's results, which lie under its name, could be taken for another's."""
+    """Raise StudyError if a study's results, which lie under its name, could be taken for something else's."""
     if path.resolve().parent == STUDIES and name != path.stem:
         raise StudyError(f"{path} has `name: {name}`: write `name: {path.stem}`, or name the file {name}.yaml")
     if path.resolve().parent != STUDIES and name in shipped():
