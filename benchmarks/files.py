@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
+import io
 import json
+import math
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,18 +119,208 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path, fix: str = "run the stage that writes it") -> Any:
-    """Return the content of a JSON file, or raise :class:`BrokenRecord`. ``fix``: what to do if there is no file."""
+class MissingKey(BrokenRecord, KeyError):
+    """Raised when a record lacks a key. ``key`` is its name."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        super().__init__(f"{path} has no {key!r}: it is damaged, or of another version; delete it and run again")
+        self.key = key
+
+    __str__ = Exception.__str__  # a KeyError would print the message in quotes
+
+
+class Entries(dict[str, Any]):
+    """The content of a record. A missing key raises :class:`MissingKey`, which names the file."""
+
+    path = Path()
+
+    def __missing__(self, key: str) -> Any:
+        raise MissingKey(self.path, key)
+
+
+def read_json(path: Path, fix: str = "run the stage that writes it") -> dict[str, Any]:
+    """Return the content of a JSON file that the suite has written, or raise :class:`BrokenRecord`. ``fix``: what to do
+    if there is no file."""
+    again = "delete it and run again"
+    if not exists(path):
+        raise BrokenRecord(f"{path} does not exist: {fix}")
+    content = parse_json(read_text(path, again, BrokenRecord), str(path), again, BrokenRecord)
+    if not isinstance(content, dict):
+        raise BrokenRecord(f"{path}: must be a JSON object, not {shown(content)}; {again}")
+    return _entries(content, path)
+
+
+def _entries(content: Any, path: Path) -> Any:
+    if isinstance(content, list):
+        return [_entries(part, path) for part in content]
+    if not isinstance(content, dict):
+        return content
+    entries = Entries({key: _entries(value, path) for key, value in content.items()})
+    entries.path = path
+    return entries
+
+
+# ---- files of users: whatever is wrong with one is said with its place, and with what to do
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is something at a path, if only a link to nothing. A name that no file can have is that of
+    nothing."""
+    return os.path.lexists(path)
+
+
+def read_bytes(path: Path, fix: str, refusal: type[InputError] = InputError) -> bytes:
+    """Return the content of a file. If it cannot be read, raise an error of type ``refusal``, which ends with the
+    remedy ``fix``."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BrokenRecord(f"{path} does not exist: {fix}") from error
-    except json.JSONDecodeError as error:
-        raise BrokenRecord(
-            f"{path}, line {error.lineno}: broken JSON ({error.msg}); delete it and run again"
-        ) from error
+        if path.is_symlink() and not path.exists():
+            raise refusal(f"{path} is a link to {os.readlink(path)}, which does not exist; {fix}")
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise refusal(f"cannot read {path} ({kind}); {fix}")
+        return path.read_bytes()
+    except OSError as error:
+        raise refusal(f"cannot read {path} ({error.strerror}); {fix}") from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise refusal(f"cannot read {str(path)!r} ({error}); {fix}") from error
+
+
+def read_text(path: Path, fix: str, refusal: type[InputError] = InputError) -> str:
+    """Return the text of a UTF-8 file. See :func:`read_bytes` for the arguments."""
+    return decode_utf8(read_bytes(path, fix, refusal), path, fix, refusal)
+
+
+def decode_utf8(content: bytes, path: Path, fix: str, refusal: type[InputError] = InputError) -> str:
+    """Return the text of a file's content. A byte order mark is no part of it."""
+    try:
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BrokenRecord(f"{path}, byte {error.start}: no UTF-8; delete it and run again") from error
+        line = error.object[: error.start].count(b"\n") + 1  # what is decoded begins behind the byte order mark
+        raise refusal(f"{path}, line {line}: not UTF-8 (byte {error.object[error.start]:#04x}); {fix}") from error
+
+
+LONE = re.compile(  # half of a surrogate pair, as JSON escapes it
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+DEPTH = 100  # no file of ours has a tenth of it, and functions that call themselves come further
+ENDLESS = re.compile(rf"\d{{{sys.int_info.default_max_str_digits + 1}}}")
+
+
+def parse_json(text: str, place: str, fix: str, refusal: type[InputError] = InputError, lines: bool = True) -> Any:
+    """Return the content of a JSON text. If it has none, or has what could not be written again as text and numbers,
+    raise an error of type ``refusal``. ``place`` names the text; ``lines``: whether to add the line in it."""
+
+    def say(what: str, start: int) -> InputError:
+        line = f", line {text[:start].count(chr(10)) + 1}" if lines else ""
+        return refusal(f"{place}{line}: {what}; {fix}")
+
+    def finite(written: str) -> float:
+        if math.isinf(value := float(written)) or math.isnan(value):
+            raise say(f"{written} is no number that can be computed with", text.find(written))
+        return value
+
+    try:
+        content = json.loads(text, parse_constant=finite, parse_float=finite)
+    except json.JSONDecodeError as error:
+        raise say(f"broken JSON ({error.msg})", error.pos) from error
+    except RecursionError as error:
+        raise refusal(f"{place}: nested too deeply; {fix}") from error
+    except InputError:
+        raise
+    except ValueError as error:  # of int
+        found = ENDLESS.search(text)
+        raise say("a number of too many digits", found.start() if found else 0) from error
+    if not _is_flat(content):
+        raise refusal(f"{place}: nested too deeply; {fix}")
+    if (half := LONE.search(text)) and not _is_text(content):
+        raise say(f"{half[0]} is half of a character", half.start())
+    return content
+
+
+def _is_flat(content: Any) -> bool:
+    """Return whether the content of JSON is nested no deeper than :data:`DEPTH`."""
+    level = [content]
+    for _ in range(DEPTH):
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = list(chain.from_iterable(parts))
+        if not level:
+            return True
+    return False
+
+
+def _is_text(content: Any) -> bool:
+    """Return whether all texts in the content of JSON can be written as UTF-8."""
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(content: Any, length: int = 40) -> str:
+    """Return the content of JSON for a message, shortened."""
+    text = json.dumps(content, ensure_ascii=False)
+    return text if len(text) <= length else f"{text[:length]} ..."
+
+
+def json_rows(text: str, path: Path, fix: str, refusal: type[InputError] = InputError) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the content of each line of JSON lines that is not blank."""
+    for place, line in filled_lines(text, path):
+        yield place, parse_json(line, place, fix, refusal, lines=False)
+
+
+def filled_lines(text: str, path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the place of each line that is not blank, and the line. Lines end at newlines only: ``splitlines`` would
+    also split at separators that JSON allows inside text."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"{path}, line {number}", line
+
+
+def csv_table(
+    text: str, path: Path, fix: str, refusal: type[InputError] = InputError
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the place and the fields of each row of a CSV file, whose first row names the columns."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        names = list(reader.fieldnames or ())
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise refusal(f"{path}, line 1: column {twice[0]!r} is there twice; {fix}")
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            if None in row or None in row.values():
+                raise refusal(f"{place}: not as many fields as the {len(names)} columns in line 1; {fix}")
+            if any("\0" in value for value in row.values()):
+                raise refusal(f"{place}: a NUL byte; {fix}")
+            yield place, row
+    except csv.Error as error:
+        raise refusal(f"{path}, line {reader.line_num}: broken CSV ({error}); {fix}") from error
+
+
+def named_folder(variable: str, content: str, refusal: type[InputError] = InputError) -> Path | None:
+    """Return the folder that an environment variable names, or None if it is not set. Raise an error of type
+    ``refusal`` if there is none. ``content``: what the folder should hold."""
+    name = os.environ.get(variable)
+    if not name:
+        return None
+    try:
+        whole = Path(name).is_dir() and bool(name.encode())
+    except (OSError, ValueError):  # a name that is too long, or no text
+        whole = False
+    if not whole:
+        raise refusal(
+            f"{variable} names {printable(name)}, which is not a folder: give the folder of {content}, or unset the "
+            "variable"
+        )
+    return Path(name)
+
+
+def printable(text: str) -> str:
+    """Return a text that may have bytes of no UTF-8 as a message can show it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def json_digest(content: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import select
 import shlex
 import socket
@@ -165,6 +166,8 @@ def watch_parent() -> None:
     No more is lost than with SIGKILL: every file is written to a temporary path first and then moved.
     """
     if parent := os.environ.get(PARENT_VARIABLE):
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", parent):
+            raise InputError(f"{PARENT_VARIABLE} is {parent!r}, which is no process: unset it, as workflows set it")
         die_with(int(parent), "the workflow")
 
 

@@ -12,26 +12,23 @@ from transformers import AutoConfig
 
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, open_corpus, open_test, vocabulary
-from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.files import BrokenRecord, MissingKey, read_json, write_json
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.validation_errors import checked
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
-from methods.context_length import context_limit
-from methods.errors import InputError
+from methods.context_length import context_limit, require_context
 from methods.registry import build
 
 UNTRAINED = "train this run first (marcos-bench train)"
 SPEC, TOKENIZER, CONFIG = "spec.json", "tokenizer", "backbone"  # in a `model` folder, beside the final weights
-SPARE = 128  # positions of a sequence for what its example does not have: markers, line ends, thoughts
 
 
 def build_method(spec: RunSpec, data: Path) -> Method:
     """Return the run's method with freshly initialised weights, in training mode.
-    ``data``: the folder with its prepared data. Raise InputError if they are longer than a checkpoint can read."""
-    if spec.backbone.pretrained:
-        _require_context(spec, data)
+    ``data``: the folder with its prepared data. Raise InputError if they are longer than its backbone can read."""
+    _require_context(spec, data)
     setup = _setup(spec, data, spec.training.dropout)
     return build(spec.method, spec.options, setup, spec.seed).train()  # pretrained parts load in eval mode
 
@@ -45,20 +42,16 @@ def _require_context(spec: RunSpec, data: Path) -> None:
     """Raise InputError before anything is trained if the longest example, or the longest question with the longest
     answer, is longer than the backbone's sequences may be. Markers, line ends and thoughts are allowed for by
     :data:`SPARE` positions."""
-    most = context_limit(_setup(spec, data).backbone.config)
-    if most is None:
+    config = _setup(spec, data).backbone.config
+    if context_limit(config) is None:
         return
     longest = {split: int(open_corpus(data, split).lengths.max()) for split in ("train", "validation")}
     for name in spec.evaluation.tests:
         longest[name] = max(map(len, open_test(data, name).questions)) + spec.evaluation.max_new_tokens
     place = max(longest, key=lambda name: longest[name])
-    if longest[place] + SPARE > most.positions:
-        raise InputError(
-            f"{spec.backbone.pretrained} takes sequences of {most.positions:,} tokens ({most.reason}), and {place} has "
-            f"one of {longest[place]:,}{' with its answer' if place in spec.evaluation.tests else ''}, and markers and "
-            f"thoughts may add {SPARE}: lower `max_question_tokens` or `max_new_tokens`, or take another "
-            "checkpoint"
-        )
+    what = f"the longest of {place}{', with its answer,' if place in spec.evaluation.tests else ''}"
+    fix = "lower `max_question_tokens` or `max_new_tokens`, or take another backbone"
+    require_context(config, spec.backbone.pretrained or spec.backbone.name, longest[place], what, fix)
 
 
 def published_model(spec: RunSpec, data: Path) -> nn.Module:
@@ -90,8 +83,8 @@ def trained_weights(paths: Paths, stage: int | None = None) -> str:
     try:
         record = read_json(path, UNTRAINED)
         return (record if stage is None else record["stages"][stage])["weights_sha256"]
-    except KeyError as error:
-        raise BrokenRecord(f"{path} has no {error}: train this run again") from error
+    except MissingKey as error:
+        raise BrokenRecord(f"{path} has no {error.key!r}: train this run again") from error
 
 
 def kept_stages(paths: Paths) -> list[int]:
@@ -111,7 +104,11 @@ def exported_method(folder: Path) -> Method:
     """Return the method in a run's ``model`` folder, in evaluation mode. The folder may have been copied anywhere and
     is self-contained: neither the network nor a checkpoint that training may have started from is needed."""
     spec = checked(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
-    backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
+    read_json(folder / CONFIG / "config.json", "copy all of the folder again")  # says what is wrong with the file
+    try:
+        backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))
+    except Exception as error:  # those of transformers have no common base class
+        raise BrokenRecord(f"{folder / CONFIG} holds no configuration ({error}): copy all of it again") from error
     return _filled(spec, Setup(backbone, vocabulary(load_tokenizer(folder))), read_weights(folder / WEIGHTS))
 
 

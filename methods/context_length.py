@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from methods.errors import InputError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+SPARE = 128  # positions of a sequence for what its example does not have: markers, line ends, thoughts
 
 
 class ContextLimit(NamedTuple):
@@ -29,3 +33,14 @@ def context_limit(config: PreTrainedConfig) -> ContextLimit | None:
     if places and not getattr(config, "rope_parameters", None):  # rotations can be computed for any position
         found.append(ContextLimit(places, f"it has a table of {places} positions"))
     return min(found, default=None)
+
+
+def require_context(config: PreTrainedConfig, model: str, tokens: int, what: str, fix: str) -> None:
+    """Raise InputError if a sequence of ``tokens`` tokens, with :data:`SPARE` positions for markers and thoughts, is
+    longer than a model's may be. ``model`` names the model, ``what`` the sequence, and ``fix`` is the remedy."""
+    most = context_limit(config)
+    if most is not None and tokens + SPARE > most.positions:
+        raise InputError(
+            f"{model} takes sequences of {most.positions:,} tokens ({most.reason}), and {what} has {tokens:,}, "
+            f"to which markers and thoughts may add {SPARE}: {fix}"
+        )

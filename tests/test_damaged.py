@@ -279,7 +279,7 @@ def test_a_state_that_is_no_text_is_damaged(tmp_path: Path, caplog: pytest.LogCa
     path = tmp_path / "step-000000002-000/state.json"
     path.write_bytes(bytes([path.read_bytes()[0] | 0x80]) + path.read_bytes()[1:])
     found = checkpoints.load_latest(tmp_path, "key")
-    assert found and found.model["weight"].tolist() == [1.0] * 3 and "no UTF-8" in caplog.text
+    assert found and found.model["weight"].tolist() == [1.0] * 3 and "not UTF-8" in caplog.text
 
 
 # -- final weights

@@ -1,9 +1,16 @@
 """Steps, answers, and the normalisation that decides whether two questions are the same."""
 
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
 from benchmarks.data.loading import shared, split_validation, to_records
-from benchmarks.data.records import DataError, Raw, Record, equations, normalise, number_text, sentences
+from benchmarks.data.records import MARK, DataError, Raw, Record, equations, normalise, number_text, sentences
+from benchmarks.data.sets import DATASETS
 
 
 def test_equation_steps_keep_their_marks():
@@ -21,6 +28,64 @@ def test_equation_steps_keep_their_marks():
 )
 def test_a_period_ends_a_sentence_and_a_decimal_point_does_not(solution: str, steps: tuple[str, ...]):
     assert sentences(solution) == steps
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Mr. Smith and Mrs. Jones see Dr. Who in St. Ives.",
+        "He has 3 lbs. of flour, 2 ft. 5 in. of rope and 160 sq. ft. of floor.",
+        "The wall is 8 ft. * 20 ft. = 160 sq. ft. (without doors)",
+        "From 7:30 a.m. to 9 p.m. it is 13.5 hrs. per day.",
+        "It blinks after 2, 4, 6... seconds.",
+        "J. K. Rowling and John F. Kennedy meet Mr. T. Smith.",
+        "1. Tonya sold 11.5 lbs. at $2.50.",
+        "She takes No. 5, e.g. Bus 5.",
+        "The 2000 sq.ft. home is 30 min. away.",
+        "The P.E. class has 5.",
+    ],
+)
+def test_a_period_of_an_abbreviation_ends_no_sentence(sentence: str):
+    assert sentences(sentence) == (sentence,)
+    assert sentences(f"{sentence}\nThat is all.") == (sentence, "That is all.")
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "It is 60 mins. So it is late.",
+        "It weighs 30 lbs. At 5 it was 25.",
+        "It is 9 a.m. She gets up.",
+        "Call it T. She has 5.",
+        "We look for G. $0.25G is 5.",
+        "He said no. Then he went.",
+        "She put it in. He took it out.",
+        "If they count ... The rest is 5.",
+        "she has 5. he has 3.",
+        "This is plan B. The first failed.",
+    ],
+)
+def test_a_sentence_may_end_with_an_abbreviation(solution: str):
+    assert len(sentences(solution)) == 2 and " ".join(sentences(solution)) == solution
+
+
+def test_all_solutions_of_gsm8k_are_cut_at_ends_of_sentences(data_dir: Path):
+    """Nothing is lost, no step is a title, and none ends in mid-sentence."""
+    rows = [row for split in ("train", "test") for row in DATASETS["gsm8k"].rows(split)]
+    assert len(rows) == 8792
+    short = re.compile(
+        r"(?:^|[\s\d(])(Mr|Mrs|Ms|Dr|lbs?|oz|ft|in|yds?|hrs?|mins?|secs?|sq|cu|gal|[ap]\.m|i\.e|\.\.)\.$"
+    )
+    changed = 0
+    for row in rows:
+        plain, steps = MARK.sub("", row.solution), sentences(row.solution)
+        assert " ".join(" ".join(steps).split()) == " ".join(plain.split())
+        for line in plain.split("\n"):
+            parts = sentences(line)
+            assert not any(re.fullmatch(r"(Mr|Mrs|Ms|Dr|\d+)\.", part) for part in parts)
+            assert not any(short.search(one) and not other[0].isupper() for one, other in pairwise(parts))
+        changed += steps != tuple(part.strip() for part in re.split(r"(?<=\.)\s+|\n+", plain) if part.strip())
+    assert changed == 133  # of which the card gives an account
 
 
 @pytest.mark.parametrize(

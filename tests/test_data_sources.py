@@ -143,7 +143,7 @@ def test_a_wrong_checksum_is_refused(folder: Path):
 
 def test_other_content_under_the_same_name_is_refused(folder: Path):
     (folder / "gsm8k/train.jsonl").write_text(GOOD, encoding="utf-8")
-    with pytest.raises(DataError, match="other content than version 1"):
+    with pytest.raises(DataError, match="other content than version 2"):
         small_gsm8k(records={"train": "0" * 64}).rows("train")
 
 

@@ -1,5 +1,6 @@
 """Trained and published tokenizers."""
 
+import json
 import os
 from pathlib import Path
 from typing import cast
@@ -166,6 +167,44 @@ def test_qwen():
     assert words.size == PUBLISHED["qwen2.5"].size
     assert decode(tokenizer, words.encode("<<48/2=24>> a .")) == "<<48/2=24>> a ."
     assert len(words.encode("2048")) == 4
+
+
+def test_a_tokenizer_without_its_vocabulary_is_refused(
+    trained: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Transformers makes one of special tokens from the settings alone."""
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": END, "additional_special_tokens": ["<|im_end|>"]})
+    )
+    monkeypatch.setenv(TOKENIZER_VARIABLE, str(tmp_path))
+    with pytest.raises(
+        DataError, match=r"special tokens only, .* \(tokenizer\.json, or vocab.* from Qwen/Qwen2\.5-0\.5B"
+    ):
+        make_tokenizer(TokenizerSpec(pretrained="qwen2.5"), [])
+    with pytest.raises(DataError, match=r"special tokens only, .*name a folder with all of its files"):
+        make_tokenizer(TokenizerSpec(pretrained=str(tmp_path)), [])
+    trained.save_pretrained(tmp_path)
+    with pytest.raises(
+        DataError, match=rf"has {len(trained)} tokens, and the published one 151,665: set {TOKENIZER_VARIABLE}"
+    ):
+        make_tokenizer(TokenizerSpec(pretrained="qwen2.5"), [])
+
+
+@pytest.mark.parametrize(
+    "content", [b"5", b"[1]", b"{", b"\xff", b'{"a": "\\ud83d"}', b"{}", b'{"model": 3}', b"[" * 9999]
+)
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_files_of_a_tokenizer_that_cannot_be_read_are_named(
+    trained: PreTrainedTokenizerFast, file: str, content: bytes, tmp_path: Path
+):
+    trained.save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / file).write_bytes(content)
+    try:
+        load_tokenizer(tmp_path)
+    except DataError as error:
+        assert str(tmp_path) in str(error) and "marcos-bench data" in str(error)
+    else:
+        assert content == b"{}" or content.startswith(b'{"model')  # settings that are not used, or none
 
 
 def test_words_are_single_tokens_and_text_comes_back():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -12,11 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from benchmarks.cli import catalogue, costs, inspection, stages, terminal, trained
+from benchmarks.files import printable
 from benchmarks.locks import watch_parent
 from benchmarks.os_errors import in_words
 from benchmarks.processes import collect_garbage_less_often
 from benchmarks.processes.heartbeat import RankFailure
 from methods.errors import InputError
+
+VARIABLES = ("MARCOS_BENCH_", "MLFLOW_", "HF_")
 
 
 class Commands(TyperGroup):
@@ -27,17 +31,38 @@ class Commands(TyperGroup):
         terminal.prepare()  # before any help or usage is printed
         return super().main(*arguments, **options)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            require_text(args, os.environ)
+        except InputError as error:
+            raise _failure(error) from error
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except (InputError, RankFailure) as error:
-            typer.secho(f"error: {error}", fg="red", err=True)
-            raise typer.Exit(error.code if isinstance(error, RankFailure) else 2) from error
+            raise _failure(error) from error
         except OSError as error:
             if (message := in_words(error)) is None:
                 raise
-            typer.secho(f"error: {message}", fg="red", err=True)
-            raise typer.Exit(2) from error
+            raise _failure(InputError(message)) from error
+
+
+def _failure(error: InputError | RankFailure) -> typer.Exit:
+    """Print an error, and return what ends the command."""
+    typer.secho(f"error: {printable(str(error))}", fg="red", err=True)
+    return typer.Exit(error.code if isinstance(error, RankFailure) else 2)
+
+
+def require_text(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Raise InputError if an argument of the command line, or a variable of the environment that is read here, has
+    bytes that are no UTF-8."""
+    named = {f"argument {number}": text for number, text in enumerate(arguments, start=1)}
+    named |= {name: text for name, text in environment.items() if name.startswith(VARIABLES)}
+    for name, text in named.items():
+        if (shown := printable(text)) != text:
+            raise InputError(f"{name}, {shown!r}, has bytes that are not UTF-8: write it in UTF-8")
 
 
 app = typer.Typer(

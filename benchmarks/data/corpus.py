@@ -14,6 +14,7 @@ import pyarrow as pa
 from datasets import Dataset, Features, List, Value, load_from_disk
 
 from benchmarks.data.records import DataError, normalise
+from benchmarks.data.tokenizers import read_tokenizer
 from benchmarks.studies.paths import DONE
 from methods.base import Example
 
@@ -136,12 +137,10 @@ def open_test(directory: Path, name: str) -> TestSet:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    from transformers import AutoTokenizer
-
-    path = directory / "tokenizer"
+    path, fix = directory / "tokenizer", f"remove {directory}, and run `marcos-bench data` for the study"
     if not path.is_dir():  # transformers would look for it on the hub
-        raise DataError(f"{path} is not there: remove {directory}, and run `marcos-bench data` for the study")
-    return AutoTokenizer.from_pretrained(path)
+        raise DataError(f"{path} is not there: {fix}")
+    return read_tokenizer(path, "main", fix)
 
 
 def _open(directory: Path, path: Path) -> Dataset:

@@ -5,13 +5,80 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from methods.errors import InputError
 
 MARK = re.compile(r"<<[^<>]*>>")  # the calculator marks of GSM8K, as in <<48/2=24>>
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+# Abbreviations, whose period need not end a sentence. Splitters in libraries (pysbd, sentencex) know titles, but few of
+# the units that word problems are full of. Titles and the like are always followed by something:
+TITLES = {"Mr", "Mrs", "Ms", "Mx", "Dr", "St", "Mt", "Prof", "Rev", "Gen", "Lt", "Col", "Capt", "Sgt", "Messrs"}
+TITLES |= {"vs", "approx", "e.g", "i.e"}
+NUMBERED = {"No", "no", "Nos", "nos", "Nr", "nr", "Fig", "fig", "Eq", "eq"}  # a number follows, or they are words
+UNITS = {"lb", "lbs", "oz", "ft", "in", "yd", "yds", "mi", "sq", "cu", "gal", "gals", "qt", "qts", "pt", "pts", "tsp"}
+UNITS |= {
+    "tbsp",
+    "doz",
+    "pkg",
+    "pkgs",
+    "hr",
+    "hrs",
+    "min",
+    "mins",
+    "sec",
+    "secs",
+    "wk",
+    "wks",
+    "mo",
+    "mos",
+    "yr",
+    "yrs",
+}
+UNITS |= {
+    "km",
+    "cm",
+    "mm",
+    "kg",
+    "mg",
+    "ml",
+    "mph",
+    "ave",
+    "avg",
+    "jr",
+    "sr",
+    "inc",
+    "co",
+    "etc",
+    "max",
+    "temp",
+    "misc",
+}
+OPENERS = {  # they begin sentences, so what stands before them is no initial
+    *("The", "This", "That", "These", "Those", "There", "Then", "Thus", "Therefore", "Hence", "Next", "First", "Now"),
+    *(
+        "I",
+        "You",
+        "He",
+        "She",
+        "It",
+        "We",
+        "They",
+        "His",
+        "Her",
+        "Its",
+        "Our",
+        "Their",
+        "A",
+        "An",
+        "Each",
+        "And",
+        "But",
+    ),
+    *("So", "Since", "If", "In", "On", "At", "For", "To", "Let", "When", "After", "As", "With", "Initially"),
+}
 
 
 class DataError(InputError):
@@ -46,9 +113,48 @@ def equations(solution: str) -> tuple[str, ...]:
 
 def sentences(solution: str) -> tuple[str, ...]:
     """Return the sentences of a solution, without its calculator marks. A step ends at a line break, or at a period
-    before a blank, so a decimal point does not end one."""
-    plain = MARK.sub("", solution)
-    return tuple(part.strip() for part in re.split(r"(?<=\.)\s+|\n+", plain) if part.strip())
+    before a blank that ends a sentence: not behind a title (Mr.), an initial (J. K. Rowling), the number of a list
+    entry, or in mid-sentence behind a unit (3 lbs. of coffee), a time (7 a.m. to 9 a.m.) or an ellipsis. Joined by
+    blanks, the steps are the text again."""
+    steps: list[str] = []
+    for line in map(str.strip, MARK.sub("", solution).split("\n")):
+        start = 0
+        for gap in re.finditer(r"(?<=\.)\s+", line):
+            if _ends_sentence(line[start : gap.start()], line[gap.end() :]):
+                steps.append(line[start : gap.start()])
+                start = gap.end()
+        steps.append(line[start:])
+    return tuple(filter(None, steps))
+
+
+def _ends_sentence(before: str, after: str) -> bool:
+    """Return whether the period at the end of ``before`` ends a sentence. ``after``: the rest of the line. A period is
+    taken to end one unless it is known to belong to the word before it: not every sentence begins with a capital."""
+    *others, word = before.split()
+    capital = after[0].isupper()
+    if not others and re.fullmatch(r"\(?(\d{1,2}|[a-z])\.", word):  # the number of a list entry, as in "1. He pays"
+        return False
+    if word.endswith(".."):
+        return capital
+    name = re.sub(r"^[\W\d]+", "", word).removesuffix(".")  # "ft" of "8ft.", "Mr" of "(Mr."
+    if name in TITLES:
+        return False
+    if name in NUMBERED:
+        return not after[0].isdigit()
+    last = name.rpartition(".")[2]  # "ft" of "sq.ft."
+    if last.lower() in UNITS and (last != "in" or last != word[:-1] or _measures(others)):
+        return capital and re.match(r"(Ft|In|Yd|Mi|Cm)\b", after) is None
+    if re.fullmatch(r"([A-Za-z]\.)+[A-Za-z]", name):  # a.m., P.E.
+        return capital
+    if re.fullmatch(r"[A-Z]", name) and capital:  # an initial, or an unknown, as in "Call it T. She has 5"
+        in_name = bool(others) and others[-1][0].isupper() and others[-1] not in OPENERS
+        return not (re.match(r"[A-Z]\.\s", after) or (in_name and re.split(r"\W", after)[0] not in OPENERS))
+    return True
+
+
+def _measures(words: Sequence[str]) -> bool:
+    """Return whether "in." behind these words is a unit: behind a number, or behind "sq." and the like."""
+    return bool(words) and re.search(r"\d\W*$|^(sq|cu)\.?$", words[-1]) is not None
 
 
 def lines(solution: str) -> tuple[str, ...]:

@@ -3,12 +3,8 @@ the hub: the same rows from both."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,46 +14,52 @@ from datasets import load_dataset
 
 from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw, digest
-from benchmarks.files import sha256
+from benchmarks.files import (
+    csv_table,
+    decode_utf8,
+    exists,
+    json_rows,
+    named_folder,
+    parse_json,
+    read_bytes,
+    sha256,
+    shown,
+)
 
 DATA_VARIABLE = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
+
+AGAIN = "fetch the file again"
 
 log = logging.getLogger(__name__)
 
 Fields = Mapping[str, Any]
 
 
-def rows_of(text: str) -> list[str]:
-    """Split text into lines at newlines only. ``splitlines`` would also split at separators
-    that JSON allows inside text."""
-    return text.rstrip("\n").split("\n") if text.strip() else []
-
-
 def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Yield the place and the fields of each line of a JSON lines file."""
-    for number, line in enumerate(rows_of(text), start=1):
-        place = f"{path}, line {number}"
-        try:
-            yield place, json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{place}: broken JSON ({error.msg}); fetch the file again") from error
+    """Yield the place and the fields of each line of a JSON lines file. Blank lines are skipped."""
+    for place, row in json_rows(text, path, AGAIN, DataError):
+        yield place, _fields(row, place)
 
 
 def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each element of a JSON array."""
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: broken JSON ({error.msg}); fetch the file again") from error
+    rows = parse_json(text, str(path), AGAIN, DataError)
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: must be a JSON array of rows, not {shown(rows)}; {AGAIN}")
     for number, row in enumerate(rows, start=1):
-        yield f"{path}, element {number}", row
+        place = f"{path}, element {number}"
+        yield place, _fields(row, place)
 
 
 def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each row of a CSV file."""
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    for row in reader:
-        yield f"{path}, line {reader.line_num}", row
+    return csv_table(text, path, AGAIN, DataError)
+
+
+def _fields(row: Any, place: str) -> Fields:
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: a row must be a JSON object with fields, not {shown(row)}; {AGAIN}")
+    return row
 
 
 @dataclass(frozen=True)
@@ -85,24 +87,25 @@ class DataSet:
 
     def in_folder(self, split: str) -> bool:
         """Return whether any file of a split is in the folder that :data:`DATA_VARIABLE` names."""
-        folder = os.environ.get(DATA_VARIABLE)
-        if not folder:
-            return False
-        return any((Path(folder) / file.path).exists() for file in self.card.files.get(split, ()))
+        folder = published_files()
+        return folder is not None and any(exists(folder / file.path) for file in self.card.files.get(split, ()))
 
     def unpinned(self, split: str) -> dict[str, str]:
         """Return the SHA-256 of each file of a split that the folder has and the card has no checksum of: only these
         may change and still be read."""
-        folder = os.environ.get(DATA_VARIABLE, "")
-        paths = {file.path: Path(folder) / file.path for file in self.card.files.get(split, ()) if not file.sha256}
-        return {name: sha256(path) for name, path in paths.items() if folder and path.is_file()}
+        folder = published_files()
+        if folder is None:
+            return {}
+        paths = {file.path: folder / file.path for file in self.card.files.get(split, ()) if not file.sha256}
+        return {name: sha256(path) for name, path in paths.items() if path.is_file()}
 
     def _from_folder(self, split: str, folder: Path) -> list[Raw]:
         rows: list[Raw] = []
         for file in self.card.files[split]:
             path = folder / file.path
-            content = read_file(path, file)
-            rows += [self._convert(place, row) for place, row in self.parse(decode_utf8(path, content), path)]
+            content = read_published(path, file)
+            text = decode_utf8(content, path, AGAIN, DataError)
+            rows += [self._convert(place, row) for place, row in self.parse(text, path)]
             check_sha256(path, file, content)
         return rows
 
@@ -160,7 +163,7 @@ class DataSet:
                 raise DataError("the question is empty")
         except KeyError as error:
             raise DataError(f"{place}: field {error} is missing; {self._mend}") from error
-        except (AttributeError, IndexError, TypeError, DataError) as error:
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"{place}: cannot be read ({error}); {self._mend}") from error
         if (why := self.card.refusal(raw.answer)) and not self.card.ragged:
             other = ", or name another `scorer` in its card, such as `text`" if self.card.numeric else ""
@@ -191,36 +194,15 @@ class Generated:
 
 def published_files() -> Path | None:
     """Return the folder that :data:`DATA_VARIABLE` names, or None if the variable is not set."""
-    folder = os.environ.get(DATA_VARIABLE)
-    if not folder:
-        return None
-    if not Path(folder).is_dir():
-        raise DataError(
-            f"{DATA_VARIABLE} names {folder}, which is not a folder: give the folder of the published files, or unset "
-            "the variable"
-        )
-    return Path(folder)
+    return named_folder(DATA_VARIABLE, "the published files", DataError)
 
 
-def read_file(path: Path, file: File) -> bytes:
+def read_published(path: Path, file: File) -> bytes:
     """Return the content of a file. Raise :class:`DataError` if it is missing or empty."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path} ({error.strerror}): {DATA_VARIABLE} must name a folder that holds {file.path}"
-        ) from error
+    content = read_bytes(path, f"{DATA_VARIABLE} must name a folder that holds {file.path}", DataError)
     if not content.strip():
-        raise DataError(f"{path} is empty; fetch the file again")
+        raise DataError(f"{path} is empty; {AGAIN}")
     return content
-
-
-def decode_utf8(path: Path, content: bytes) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}, line {line}: not UTF-8; fetch the file again") from error
 
 
 def check_sha256(path: Path, file: File, content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.data.records import DataError, Record
+from benchmarks.files import named_folder, parse_json, read_text, shown
 from benchmarks.studies.specs import TokenizerSpec
 from methods.base import ANSWER_MARKER, Vocabulary
 
@@ -100,33 +100,53 @@ def _wrapped(tokenizer: Tokenizer, **settings: str) -> PreTrainedTokenizerFast:
 def published(name: str, revision: str | None = None) -> PreTrainedTokenizerFast:
     """Load a tokenizer by name, folder or hub id. ``revision`` pins that of a hub id. Raise :class:`DataError` if there
     is none, or if it is pinned already."""
-    from transformers import AutoTokenizer
-
     if revision and name in PUBLISHED:
         raise DataError(
             f"the tokenizer {name} is pinned to {PUBLISHED[name].revision} of {PUBLISHED[name].hub}: leave out its "
             "`revision`, or name the hub id as `pretrained`"
         )
-    known = PUBLISHED.get(name, Published(name, revision or "main"))
-    place, revision = known.hub, known.revision
-    if known.folder and (folder := os.environ.get(known.folder)):
-        place, revision = folder, "main"
-        if not Path(folder).is_dir():
-            raise DataError(f"{known.folder} names {folder}, which is not a folder: give the folder of {name}'s files")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
-    except (OSError, ValueError) as error:
-        fix = (
-            f"set {known.folder} to a folder with it" if known.folder else "log in to the hub, or name a folder with it"
-        )
+    known = PUBLISHED.get(name)
+    place, wanted = (known.hub, known.revision) if known else (name, revision or "main")
+    fix = "log in to the hub, or name a folder with all of its files"
+    if known and known.folder:
+        fix = f"set {known.folder} to a folder with all of its files, from {known.hub} on the hub"
+        if folder := named_folder(known.folder, f"{name}'s files", DataError):
+            place, wanted = str(folder), "main"
+    tokenizer = read_tokenizer(place, wanted, f"to fix the study's `tokenizer: {{pretrained: {name}}}`, {fix}")
+    if known and len(tokenizer) != known.size:
         raise DataError(
-            f"no tokenizer can be read from {place} ({error}). To fix the study's `tokenizer: "
-            f"{{pretrained: {name}}}`, {fix}"
-        ) from error
-    if known.end:
+            f"the tokenizer in {place} has {len(tokenizer):,} tokens, and the published one {known.size:,}: {fix}"
+        )
+    if known and known.end:
         tokenizer.eos_token = tokenizer.pad_token = known.end
     if tokenizer.eos_token_id is None:
         raise DataError(f"the tokenizer {place} has no end-of-text token; choose one that has")
+    return tokenizer
+
+
+def read_tokenizer(place: str | Path, revision: str, fix: str) -> PreTrainedTokenizerFast:
+    """Read a tokenizer from a folder or the hub. Raise :class:`DataError`, which ends with the remedy ``fix``, if it
+    cannot be read, or has special tokens only: transformers makes such a one where the files of a vocabulary lack."""
+    from transformers import AutoTokenizer
+
+    if Path(place).is_dir():
+        for path in sorted(Path(place).glob("*.json")):
+            content = parse_json(read_text(path, fix, DataError), str(path), fix, DataError)
+            if not isinstance(content, dict):
+                raise DataError(f"{path}: must be a JSON object, not {shown(content)}; {fix}")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
+    except Exception as error:  # those of tokenizers have no common base class
+        said = " ".join(str(error).split())
+        raise DataError(f"no tokenizer can be read from {place} ({type(error).__name__}: {said}); {fix}") from error
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise DataError(f"the tokenizer in {place} is no fast one of transformers: {fix}")
+    if not backend.get_vocab().keys() - {str(token) for token in tokenizer.added_tokens_decoder.values()}:
+        raise DataError(
+            f"the tokenizer in {place} has special tokens only, as the files of its vocabulary are missing "
+            f"(tokenizer.json, or vocab.json and merges.txt); {fix}"
+        )
     return tokenizer
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode
 from benchmarks.engine import autocast, pick_device
@@ -25,6 +25,7 @@ from benchmarks.progress import Progress
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EvaluationSpec
 from methods.base import Method, Stage
+from methods.context_length import require_context
 from methods.errors import InputError
 from methods.generation import Decoding, Generation
 
@@ -94,7 +95,13 @@ def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decod
 def generated(
     method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, spec: RunSpec
 ) -> Iterator[tuple[np.ndarray, Generation]]:
-    """Yield the answers to all questions batch by batch, each batch with the indices of its questions."""
+    """Yield the answers to all questions batch by batch, each batch with the indices of its questions. Raise
+    :class:`InputError` before the first if a question and its answer are longer than the model can read."""
+    longest = max(map(len, questions), default=0)
+    for model in (module for module in method.modules() if isinstance(module, PreTrainedModel)):
+        what = f"a question ({longest:,} tokens) with its answer (up to {decoding.max_new_tokens:,})"
+        fix = "ask a shorter question, or lower `max_new_tokens`"
+        require_context(model.config, spec.id, longest + decoding.max_new_tokens, what, fix)
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
         yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
 

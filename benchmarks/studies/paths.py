@@ -11,6 +11,9 @@ AT_STAGE = "default@"  # no decoding of a study can have a name like this
 COLLECTED = "collect.json"  # the gathered records of a study's runs
 DONE = "done.json"  # describes the prepared data in a folder; written last
 
+# What else has a place in a folder of results, or may get one
+TAKEN = {"reference", "report.html", "mlflow.db", "mlartifacts", "mlruns", "measured", "stand_in", "logs"}
+
 
 def data_folder(results: Path, study: str, block: str) -> Path:
     """Return the folder of the prepared data of a study's block."""

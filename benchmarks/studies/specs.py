@@ -12,7 +12,8 @@ from methods.base import added_field
 from methods.generation import Latents, Tokens
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-Identifier = Annotated[str, Field(pattern=NAME)]
+LONGEST_NAME = 100  # letters: files are named after it, most with something before and behind it, and have 255 at most
+Identifier = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 Form = Literal["equation", "text", "lines"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

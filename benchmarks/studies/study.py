@@ -6,6 +6,7 @@ happens to be available on a machine.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -17,6 +18,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from benchmarks.files import exists
+from benchmarks.studies.paths import TAKEN
 from benchmarks.studies.runs import RunSpec, overridden, run_id
 from benchmarks.studies.specs import (
     AnalysisSpec,
@@ -240,7 +243,7 @@ class Study(Strict):
 def study_path(name: str) -> Path:
     """Return the YAML file of a study, given its name or a path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"
-    if not path.is_file():
+    if not exists(path):
         near, known = suggestion(path.stem, shipped()), ", ".join(shipped())
         raise StudyError(f"no study at {path}{near} (give the path of a YAML file, or one of: {known})")
     return path
@@ -254,7 +257,7 @@ def shipped() -> list[str]:
 def load_study(name: str) -> Study:
     """Read and validate a study, given its name or the path of its YAML file."""
     path, above = study_path(name), _READING.get()
-    if (file := path.resolve()) in above:
+    if (file := Path(os.path.realpath(path))) in above:  # unlike `resolve`, it ends on links in a circle
         circle = " -> ".join(one.stem for one in (*above[above.index(file) :], file))
         raise StudyError(f"{circle}: they share runs in a circle, so one of them must not name the next")
     token = _READING.set((*above, file))
@@ -268,7 +271,7 @@ def load_study(name: str) -> Study:
 
 
 def _require_own_name(name: str, path: Path) -> None:
-    """Raise StudyError if a study's results, which lie under its name, could be taken for another's."""
+    """Raise StudyError if a study's results, which lie under its name, could be taken for something else's."""
     if path.resolve().parent == STUDIES and name != path.stem:
         raise StudyError(f"{path} has `name: {name}`: write `name: {path.stem}`, or name the file {name}.yaml")
     if path.resolve().parent != STUDIES and name in shipped():
@@ -291,6 +294,7 @@ def parse_study(content: Any, place: str) -> Study:
 
 def require_known_names(study: Study) -> None:
     """Raise ValueError if a name is given twice, or stands for nothing in the study."""
+    require_free_name(study.name)
     if study.name in (*study.shares, *study.beside):
         raise ValueError("a study cannot share its own runs or stand beside itself: name another one")
     named = {"block": [b.id for b in study.blocks], "row": [r.id for r in study.rows]}
@@ -315,6 +319,14 @@ def require_known_names(study: Study) -> None:
             raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
         if unknown := block.options.keys() - methods:
             raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
+
+
+def require_free_name(name: str) -> None:
+    """Raise ValueError if something else lies in a folder of results under the name of a study."""
+    if name.casefold() in TAKEN or name.casefold().startswith("mlflow.db"):
+        raise ValueError(
+            f"`name: {name}` is taken: the folder of results has something else of that name; name the study otherwise"
+        )
 
 
 def require_rows_told_apart(study: Study) -> None:

@@ -14,7 +14,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+from yaml.events import AliasEvent
 
+from benchmarks.files import read_text
 from benchmarks.studies.specs import NAME
 from methods.base import MethodOptions
 from methods.errors import InputError, suggestion
@@ -31,8 +34,14 @@ NEEDED = {  # what a value must be, by pydantic's type of error
     "literal_error": "{expected}",
     "enum": "{expected}",
 }
-COUNTS = {"too_short": "must have {min_length} or more entries", "too_long": "must have {max_length} entries at most"}
+COUNTS = {
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} entries at most",
+    "string_too_long": "must have {max_length} letters at most, as files are named after it",
+}
 OF_KEYS = {"missing", "extra_forbidden"}
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of characters that YAML can write as escapes
+MOST_NODES = 100_000  # values, list entries and keys of a study, with anchors written out
 SHOWN = 60  # characters of a wrong value that a message quotes
 
 
@@ -60,16 +69,55 @@ def _refuse(value: Any) -> Any:
 
 
 class StudyLoader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as YAML 1.2 does, and refuses duplicate keys, of which YAML loaders silently keep the
-    last."""
+    """Reads 1e-3 as a number, as YAML 1.2 does. What other loaders accept in silence is refused: duplicate keys, of
+    which they keep the last, keys that are no text, halves of characters, and anchors that stand for themselves or for
+    more than a study could have."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.sizes: dict[yaml.Node, int] = {}  # how many nodes each node that is read stands for, with itself
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
+        alias = self.check_event(AliasEvent)
+        node = super().compose_node(parent, index)
+        if node is None:
+            return None
+        if alias and node not in self.sizes:  # it is still being read
+            raise ComposerError(None, None, "an anchor refers to itself: write out what it stands for", node.start_mark)
+        if not alias:
+            self.sizes[node] = 1 + sum(self.sizes[part] for part in _parts(node))
+        if self.sizes[node] > MOST_NODES:
+            raise ComposerError(None, None, f"more than {MOST_NODES:,} values, by its anchors", node.start_mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         keys = [(key.tag, key.value) for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):
-            if keys[number] in keys[:number] and key.value != "<<":
+            merges = key.tag == "tag:yaml.org,2002:merge"
+            if not merges and key.tag != "tag:yaml.org,2002:str":
+                written = key.value if isinstance(key, yaml.ScalarNode) else "list or mapping"
+                raise ComposerError(None, None, f"key {written} is no text: put quotes around it", key.start_mark)
+            if keys[number] in keys[:number] and not merges:
                 raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
         return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # e.g. of 2024-13-01
+            shown = node.value if isinstance(node, yaml.ScalarNode) else "this"
+            raise ConstructorError(None, None, f"{shown[:SHOWN]} cannot be read ({error})", node.start_mark) from error
+        if isinstance(value, str) and UNWRITABLE.search(value):
+            raise ConstructorError(None, None, f"{value[:SHOWN]!a} has what no text can have", node.start_mark)
+        return value
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    """Return the entries of a list, or the keys and values of a mapping."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
 StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.0123456789"))
@@ -77,10 +125,13 @@ StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.012
 
 def study_content(path: Path) -> Any:
     """Return the content of a study's file, not yet validated."""
+    text = read_text(path, "a study is a YAML file in UTF-8", StudyError)
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), StudyLoader)
+        return yaml.load(text, StudyLoader)
     except yaml.YAMLError as error:
         raise StudyError(f"{path} is not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise StudyError(f"{path} is not a valid study: its values are nested too deeply") from error
 
 
 @dataclass

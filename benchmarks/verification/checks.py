@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from benchmarks.files import BrokenRecord, read_json
+from benchmarks.data.sets import DATASETS
+from benchmarks.files import BrokenRecord, MissingKey, read_json
 from benchmarks.records.results import read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
 from benchmarks.records.study_records import StudyRecords
@@ -133,8 +134,8 @@ def _origin(record: Record, stage: StageName, recorded: dict[str, Any], today: R
         expected = {settings_digest(recorded, stage)}
         if settings_digest(recorded, "train") == today.digest("train"):
             expected.add(today.digest(stage))
-    except KeyError as error:
-        yield f"cannot be held against {SPEC}, which lacks {error}"
+    except MissingKey as error:
+        yield f"cannot be held against {SPEC}, which lacks {error.key!r}"
         return
     if record.digest not in expected:
         yield f"was made from another specification than {SPEC}: digest {record.digest}"
@@ -159,6 +160,7 @@ def _made(study: Study, results: Path) -> Iterator[Finding]:
         yield Finding(COLLECTED, "differs", text)
         return
     yield Finding(COLLECTED, *_collection(records))
+    yield from _data_versions(records)
     yield _csv(records.folder / "frame.csv", to_frame(records).to_csv(index=False))
     for table in Table:  # all of them: that of claims may exist although the study does not name it
         if (records.folder / f"table_{table}.json").is_file():
@@ -179,6 +181,17 @@ def _lacking(records: StudyRecords) -> Iterator[str]:
         held = records.runs[id]
         missing = [record.missing(spec.evaluation) for record in (held.evaluate, held.time) if record]
         yield from (f"{id}: {what}" for what in missing if what)
+
+
+def _data_versions(records: StudyRecords) -> Iterator[Finding]:
+    """Yield the data sets that have had another version since a block's data were prepared."""
+    for block, data in records.data.items():
+        for name, held in data.get("cards", {}).items():
+            if name in DATASETS and (today := DATASETS[name].card).version != held["version"]:
+                text = (
+                    f"made from version {held['version']} of {name}, which is at version {today.version} now: results "
+                )
+                yield Finding(f"data of {block}", "drift", f"{text}of a new run may differ. {today.notes}")
 
 
 def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
