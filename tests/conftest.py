@@ -40,7 +40,7 @@ LONG = (
     "test_paper_studies",
     "test_workflow",
     "test_plan_costs",
-    "test_plan_counting",
+    "test_plan_flops",
     "test_training",
     "test_conformance",
     "test_tracking",

@@ -7,6 +7,7 @@ difference to a method, which the conformance tests check.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode
 from benchmarks.engine import autocast, pick_device
-from benchmarks.engine.device import memory_for_answers
+from benchmarks.engine.device import memory_for
 from benchmarks.evaluation.inference_precision import prepare_for_answers
 from benchmarks.models import trained_method
 from benchmarks.progress import Progress
@@ -184,3 +185,10 @@ def distinct_questions(tests: Mapping[str, TestSet]) -> tuple[dict[str, np.ndarr
                 questions.append(ids)
         place[name] = np.array([known[text] for text in test.texts])
     return place, questions
+
+
+def memory_for_answers(questions: int, longest: int) -> AbstractContextManager[None]:
+    return memory_for(
+        f"answering {questions} questions at once, the longest of {longest} tokens",
+        "Lower `batch_size`: `evaluation` has one, and `timing` its own",
+    )

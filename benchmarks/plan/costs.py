@@ -169,14 +169,14 @@ def plan(study: Study, results: Path) -> list[RunPlan]:
     """Return a plan of every run that the study trains itself."""
     require_known(study)
     require_reference(study)
-    own = [run for id, run in study.runs.items() if study.sources[id] is run]
-    with Progress(f"{study.name} plan", len(study.blocks) + len(own)) as progress:
+    trained = [run for id, run in study.runs.items() if study.sources[id] is run]
+    with Progress(f"{study.name} plan", len(study.blocks) + len(trained)) as progress:
         lengths = {}
         for block in study.blocks:
             lengths[block.id] = lengths_of(study, block, results)
             progress.advance()
         plans = []
-        for run in own:
+        for run in trained:
             try:
                 plans.append(plan_run(run, lengths[run.block]))
             except InputError as error:
@@ -200,7 +200,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     ]
     copy = BFLOAT16 * parameters if run.engine.precision == "bfloat16" else 0
     if run.training.lora:  # autocast makes one copy of a weight that is trained, and one for each pass of the others
-        several = [_kept(run, stage, lengths, dimensions, passes[0][1]).copies for stage in _extremes(stages)]
+        several = [_saved_bytes(run, stage, lengths, dimensions, passes[0][1]).copies for stage in _extremes(stages)]
         copy = max(*several, min(copy, BFLOAT16 * trained))
     weights, gradients = FLOAT32 * parameters, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
@@ -300,12 +300,12 @@ def _activations(
     """Return the bytes per row of a training pass over such examples: activations that are kept, and twice the widest
     output in float32. That output is the logits; the second copy is either their gradient, which exists while they
     still do, or their log-softmax."""
-    kept = _kept(run, stage, lengths, dimensions, examples).activations
+    kept = _saved_bytes(run, stage, lengths, dimensions, examples).activations
     passed, *_ = passed_in_stage(small_method(run, count_tokens=lengths.count_tokens), stage, [examples])
     return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
 
 
-def _kept(
+def _saved_bytes(
     run: RunSpec, stage: Stage, lengths: Lengths, dimensions: Dimensions, examples: Sequence[Example]
 ) -> SavedBytes:
     return activation_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.count_tokens)

@@ -15,23 +15,23 @@ from benchmarks.plan.memory import ZERO
 from benchmarks.studies.study import Study
 
 MACHINE = 8  # GPUs of one machine, as in the paper
-TOLD = 0.05  # share of idle ranks, or of additional passes, that is worth a note
+WORTH_A_NOTE = 0.05  # share of idle ranks, or of additional passes, that is worth a note
 
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
     """Render the plan as a Markdown table, followed by its assumptions."""
     header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
     header += ["Hours", "GPU-hours", "Disk", ""]
-    lines = [_line(made, gpu, utilisation) for made in plans]
+    lines = [_line(plan, gpu, utilisation) for plan in plans]
     table = tabulate(
         lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
     )
-    total = sum(made.hours(gpu, utilisation) * made.ranks for made in plans)
+    total = sum(plan.hours(gpu, utilisation) * plan.ranks for plan in plans)
     speed = gpu.peak(study.engine.precision) / 1e12
     notes = [
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
         f"at {utilisation:.0%} of {speed:.0f} TFLOP/s: {total:,.1f} GPU-hours of training.",
-        f"Lengths: {'; '.join(dict.fromkeys(made.basis for made in plans))}.",
+        f"Lengths: {'; '.join(dict.fromkeys(plan.basis for plan in plans))}.",
         "ZeRO 0 to 3: GB on each GPU, activations of the largest micro-batch included; * the stage that the study asks "
         "for: columns from this stage on leave out what the study offloads to the CPU. Hours: training alone, "
         "without what GPUs tell each other; a warm start has its own line.",
@@ -48,27 +48,27 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
 def _disk(plans: Sequence[RunPlan], results: Path) -> list[str]:
     """Return a line about the disk space that all runs take, with a warning if there is too little for the runs that
     the workflow trains at the same time."""
-    together = min(len(plans), max(1, MACHINE // min((made.ranks for made in plans), default=1)))
+    together = min(len(plans), max(1, MACHINE // min((plan.ranks for plan in plans), default=1)))
     alone, several, free = disk_needed(plans), disk_needed(plans, together), disk_free(results)
     at_a_time = f"{together} at a time, as {MACHINE} GPUs train them"
-    told = [
+    lines = [
         f"Disk: GB of a run while it trains; {alone / 1e9:,.0f} GB for all, one after the other, "
         f"{several / 1e9:,.0f} GB {at_a_time}, and {free / 1e9:,.0f} GB are free in {results}."
     ]
     if alone <= free < several:
-        told.append(f"WARNING: there is no room for {at_a_time}: give Snakemake fewer GPUs (`--resources gpu=N`).")
-    return told
+        lines.append(f"WARNING: there is no room for {at_a_time}: give Snakemake fewer GPUs (`--resources gpu=N`).")
+    return lines
 
 
 def _idle(plans: Sequence[RunPlan]) -> list[str]:
     """Return warnings of ranks that wait for others, one for all runs whose batches are dealt alike."""
     waiting: dict[tuple[int, float, int], list[RunPlan]] = {}
-    for made in plans:
-        if made.occupancy < 1 - TOLD:
-            waiting.setdefault((made.run.training.batch_size, made.parts, made.ranks), []).append(made)
+    for plan in plans:
+        if plan.occupancy < 1 - WORTH_A_NOTE:
+            waiting.setdefault((plan.run.training.batch_size, plan.parts, plan.ranks), []).append(plan)
     return [
         f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {batch} examples of a step in "
-        f"{parts:.3g} micro-batches on {ranks} ranks ({', '.join(made.run.id for made in alike)}): set another "
+        f"{parts:.3g} micro-batches on {ranks} ranks ({', '.join(plan.run.id for plan in alike)}): set another "
         f"{'micro_batch' if alike[0].run.engine.micro_batch else 'batch_size'}, or fewer ranks."
         for (batch, parts, ranks), alike in waiting.items()
     ]
@@ -76,33 +76,33 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
 
 def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]:
     """Return a note on the runs whose training time is set by the host rather than the GPU."""
-    waiting = [made for made in plans if made.waits_for_host(gpu, utilisation)]
+    waiting = [plan for plan in plans if plan.waits_for_host(gpu, utilisation)]
     if not waiting:
         return []
-    several = [made.run.id for made in waiting if made.passes > 1 + TOLD]
+    several = [plan.run.id for plan in waiting if plan.passes > 1 + WORTH_A_NOTE]
     fewer = f" Larger micro-batches, where they fit, take less ({', '.join(several)})." if several else ""
     return [
-        f"Hours of {', '.join(made.run.id for made in waiting)}: not the GPU's, but what a host takes to launch their "
+        f"Hours of {', '.join(plan.run.id for plan in waiting)}: not the GPU's, but what a host takes to launch their "
         f"layers, {LAUNCH * 1e3:g} ms each, forward and backward, as it did beside an H200.{fewer}"
     ]
 
 
-def _line(made: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
-    hours = made.hours(gpu, utilisation)
-    memory = [_gigabytes(made.needed_at(stage)) for stage in ZERO]
-    memory[made.run.engine.zero_stage] += " *"
+def _line(plan: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
+    hours = plan.hours(gpu, utilisation)
+    memory = [_gigabytes(plan.needed_at(stage)) for stage in ZERO]
+    memory[plan.run.engine.zero_stage] += " *"
     return [
-        made.run.id,
-        f"{made.parameters / 1e6:,.2f}M",
-        f"{made.tokens_per_epoch / 1e6:,.2f}M",
-        f"{made.epochs:g}",
-        f"{made.flops:.2e}".replace("e+", "e"),
+        plan.run.id,
+        f"{plan.parameters / 1e6:,.2f}M",
+        f"{plan.tokens_per_epoch / 1e6:,.2f}M",
+        f"{plan.epochs:g}",
+        f"{plan.flops:.2e}".replace("e+", "e"),
         *memory,
-        _gigabytes(made.memory.activations),
+        _gigabytes(plan.memory.activations),
         f"{hours:,.2f}",
-        f"{hours * made.ranks:,.2f}",
-        _gigabytes(made.disk),
-        "" if made.fits(gpu) else made.advice(gpu),
+        f"{hours * plan.ranks:,.2f}",
+        _gigabytes(plan.disk),
+        "" if plan.fits(gpu) else plan.advice(gpu),
     ]
 
 
@@ -113,7 +113,7 @@ def _gigabytes(size: float) -> str:
 def feasibility_errors(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
     """Return the reasons why the study cannot run as it is, with fixes. The list is empty if it can."""
     found = []
-    if large := [made.run.id for made in plans if not made.fits(gpu)]:
+    if large := [plan.run.id for plan in plans if not plan.fits(gpu)]:
         found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table says what to change")
     needed, free = disk_needed(plans), disk_free(results)
     if needed > free:
@@ -127,8 +127,8 @@ def feasibility_errors(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> lis
 def disk_needed(plans: Sequence[RunPlan], together: int = 1) -> float:
     """Return the bytes that all runs take if ``together`` of them train at a time: what each run leaves, and what the
     largest ones need in addition while they train."""
-    training = sorted((made.disk - made.left for made in plans), reverse=True)[:together]
-    return sum(training) + sum(made.left for made in plans)
+    training = sorted((plan.disk - plan.left for plan in plans), reverse=True)[:together]
+    return sum(training) + sum(plan.left for plan in plans)
 
 
 def disk_free(results: Path) -> int:

@@ -23,7 +23,6 @@ from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, p
 from benchmarks.data.tokenizers import encode_questions, encode_texts
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters
-from benchmarks.engine.device import memory_for_training
 from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference_precision import temporarily_prepared
@@ -39,7 +38,14 @@ from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
-from benchmarks.training.steps import PrefetchingLoader, StageLoader, batches_of, optimizer_step, phase_of
+from benchmarks.training.steps import (
+    PrefetchingLoader,
+    StageLoader,
+    batches_of,
+    memory_for_training,
+    optimizer_step,
+    phase_of,
+)
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed

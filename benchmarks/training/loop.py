@@ -24,7 +24,6 @@ from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights, whole_weights
-from benchmarks.engine.device import memory_for_training
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, complete_folder
@@ -39,6 +38,7 @@ from benchmarks.training.steps import (
     StageLoader,
     Sums,
     batches_of,
+    memory_for_training,
     optimizer_step,
     phase_of,
     validation_sums,

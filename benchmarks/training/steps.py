@@ -10,6 +10,7 @@ import math
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -21,9 +22,11 @@ from torch import Tensor
 from benchmarks.budgets import steps_of
 from benchmarks.data import Corpus, epoch_batches
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast
+from benchmarks.engine.device import memory_for
 from benchmarks.files import reserve
 from benchmarks.progress import Progress
-from benchmarks.studies.micro_batches import cuts
+from benchmarks.studies.micro_batches import cuts, rows_per_pass
+from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
 from methods.errors import InputError
@@ -261,6 +264,16 @@ def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: 
         f"step {context.step} ({context.stage.name}): {', '.join(names)} is not finite{place}; loss terms "
         f"{sums.terms()}{rows}. The last checkpoint is kept, and lies before this step; lower the learning rate, or "
         "look at these rows"
+    )
+
+
+def memory_for_training(spec: RunSpec) -> AbstractContextManager[None]:
+    """Raise :class:`OutOfMemory`, with what takes less memory, if a training pass inside does not fit."""
+    rows = rows_per_pass(spec.training.batch_size, spec.engine.ranks, spec.engine.micro_batch)
+    return memory_for(
+        f"{spec.study}: training {spec.id}",
+        f"A training pass has at most {rows} rows: lower `engine.micro_batch` or `engine.micro_tokens`, or set "
+        "`engine.activation_checkpointing`; `marcos-bench plan` says what fits",
     )
 
 
