@@ -5,7 +5,7 @@
 # The first runs the default study (quick), the second one that is shipped, the third any study file.
 from snakemake.utils import min_version
 
-min_version("9.20")
+min_version("9.27")  # as in pyproject.toml
 
 
 container: "docker://python:3.11"  # for `snakemake --lint`. It lacks the packages, so do not use `--sdm apptainer`

@@ -130,7 +130,8 @@ def lock_holders(path: Path) -> list[str]:
     described = []
     for pid in pids:
         try:
-            described.append(f"process {pid} ({shlex.join(psutil.Process(pid).cmdline())})")
+            command = " ".join(shlex.join(psutil.Process(pid).cmdline()).split())  # on one line
+            described.append(f"process {pid} ({command[:200]})")
         except (psutil.Error, ValueError):  # gone, of another user, or outside this container
             described.append(f"process {pid}" if pid > 0 else "a process outside this container")
     return described
