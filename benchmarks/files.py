@@ -297,7 +297,7 @@ def csv_table(
                 raise refusal(f"{place}: a NUL byte; {fix}")
             yield place, row
     except csv.Error as error:
-        raise refusal(f"{path}, line {reader.line_num}: broken CSV ({error}); {fix}") from error
+        raise refusal(f"{path}, line {reader.reader.line_num}: broken CSV ({error}); {fix}") from error
 
 
 def named_folder(variable: str, content: str, refusal: type[InputError] = InputError) -> Path | None:

@@ -53,7 +53,7 @@ def study_on(
     return small_study([{"id": "cot_sft", "method": "cot_sft"}], blocks=blocks, evaluation=evaluation)
 
 
-READ = (gsm8k.aug_lines, gsm8k.gsm8k_aug)
+READ = (gsm8k.aug_lines, gsm8k.gsm8k_aug, gsm8k.aug_line)
 
 
 def test_a_file_is_fetched_once(server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,8 @@ def test_a_file_is_fetched_once(server: tuple[str, Path], tmp_path: Path, monkey
     assert fetching.fetch(study, None) == [path] and path.read_bytes() == CONTENT
     (served / "train.txt").unlink()
     assert fetching.fetch(study, None) == []
-    with pytest.raises(DataError, match="404"):
+    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: 1 / 0)
+    with pytest.raises(DataError, match=r"404.*, and whynlp/gsm8k-aug on the hub does not give its rows"):
         fetching.fetch(study, tmp_path / "another")
 
 
@@ -77,6 +78,7 @@ def test_another_file_than_the_published_one_is_not_kept(
     address, served = server
     for name in ("good.txt", "bad.txt"):
         (served / name).write_bytes(CONTENT)
+    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: [])
     study = study_on(
         monkeypatch,
         File.of("bad.txt", hashlib.sha256(b"").hexdigest(), f"{address}/bad.txt"),
@@ -111,6 +113,36 @@ def test_what_could_not_be_verified_has_no_address() -> None:
         File.of("train.txt", None, "https://example.org/train.txt")
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a39\nsize 87805358\n"
+ROWS = [
+    {"question": "How many?", "steps": ["<<1+1=2>>", "<<2+1=3>>"], "answer": "3"},
+    {"question": "x", "steps": [], "answer": "1"},
+]
+
+
+@pytest.mark.parametrize("served_as", [None, POINTER])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_what_an_address_refuses_is_made_from_the_hub(
+    served_as: bytes | None, end: str, server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git LFS answers with an error once its quota is used up, and some addresses give the pointer."""
+    address, served = server
+    if served_as:
+        (served / "train.txt").write_bytes(served_as)
+    content = f"How many?||<<1+1=2>> <<2+1=3>> #### 3\nx|| #### 1{end}".encode()
+    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: ROWS)
+    file = File.of("train.txt", hashlib.sha256(content).hexdigest(), f"{address}/train.txt")
+    study = study_on(monkeypatch, file)
+    assert fetching.fetch(study, tmp_path / "data") == [tmp_path / "data/train.txt"]
+    assert (tmp_path / "data/train.txt").read_bytes() == content
+    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: ROWS[:1])
+    with pytest.raises(
+        DataError, match=r"does not give it \(.*\), and the rows of whynlp/gsm8k-aug on the hub make another"
+    ):
+        fetching.fetch(study, tmp_path / "other")
+    assert not list((tmp_path / "other").iterdir())
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=rf"{tmp_path}/file/gsm8k_aug cannot be made \(.*\): name another --folder"):
@@ -141,6 +173,7 @@ def test_rows_without_a_pinned_revision_are_written_to_a_file(
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     found = DATASETS["gsm8k_aug_text"].rows("train")
     assert [(row.question, row.solution, row.answer) for row in found] == [tuple(row.values()) for row in rows]
+    assert "has 2 rows, and 385620 were expected" in caplog.text
     assert f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" in caplog.text
     path.unlink()
     monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split: 1 / 0)

@@ -5,9 +5,10 @@ A file has an address; or it is written from the rows that the hub has today, if
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.client import HTTPException
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,7 @@ from datasets import Dataset, concatenate_datasets, load_dataset
 from benchmarks.data.cards import File
 from benchmarks.data.loading import get_dataset
 from benchmarks.data.records import DataError
-from benchmarks.data.sources import DATA_VARIABLE, DataSet, json_lines
+from benchmarks.data.sources import DATA_VARIABLE, DataSet, Fields, json_lines
 from benchmarks.data.store import used_by
 from benchmarks.files import replacing, sha256
 from benchmarks.studies.study import Study
@@ -45,7 +46,7 @@ def fetch(study: Study, folder: Path | None) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{path.parent} cannot be made ({error.strerror}): name another --folder") from error
-        if why := _download(file, path) if file.url else _write_rows(dataset, split, path):
+        if why := _download(dataset, split, file, path) if file.url else _write_rows(dataset, split, path):
             card = dataset.card
             failures.append(f"{file.path} of {card.name}: {why}; put it there by hand, from {card.source}")
         else:
@@ -63,8 +64,9 @@ def _wanted(study: Study) -> Iterator[tuple[DataSet, str, File]]:
             yield from ((dataset, split, file) for file in dataset.card.files.get(split, ()))
 
 
-def _download(file: File, path: Path) -> str:
-    """Download a file to a path, whole and verified or not at all. Return why it cannot be, or an empty text."""
+def _download(dataset: DataSet, split: str, file: File, path: Path) -> str:
+    """Download a file to a path, whole and verified or not at all. If its address does not give it (a quota of Git LFS,
+    or the pointer in its place), make it from the rows on the hub. Return why neither can be, or an empty text."""
     from torch.hub import download_url_to_file  # takes a second
 
     assert file.url
@@ -72,8 +74,32 @@ def _download(file: File, path: Path) -> str:
         with replacing(path) as part:
             download_url_to_file(file.url, str(part), hash_prefix=file.sha256)
     except (OSError, RuntimeError, HTTPException) as error:
-        return f"{file.url} does not give it ({error})"
+        why = f"{file.url} does not give it ({error})"
+        if dataset.line is None or dataset.card.hub is None or len(dataset.card.files[split]) != 1:
+            return why
+        other = _make(dataset, split, file, path)
+        return f"{why}, and {other}" if other else ""
     return ""
+
+
+def _make(dataset: DataSet, split: str, file: File, path: Path) -> str:
+    """Write a published file of lines from the rows of its copy on the hub, if that gives the very file. Return why it
+    does not, or an empty text."""
+    hub, line = dataset.card.hub, dataset.line
+    assert hub and line
+    log.warning("%s: its address does not give it; making it from %s on the hub", path, hub.name)
+    try:
+        parts = [load_dataset(hub.name, hub.config, split=name, revision=hub.revision) for name in hub.splits[split]]
+        lines = [line(row) for part in parts for row in cast(Iterable[Fields], part)]
+    except Exception as error:  # the hub's errors have no common base class
+        return f"{hub.name} on the hub does not give its rows ({error})"
+    for end in ("\n", ""):
+        content = ("\n".join(lines) + end).encode()
+        if hashlib.sha256(content).hexdigest() == file.sha256:
+            with replacing(path) as part:
+                part.write_bytes(content)
+            return ""
+    return f"the rows of {hub.name} on the hub make another file (not sha256 {file.sha256})"
 
 
 def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
@@ -89,6 +115,8 @@ def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
         return f"{hub.name} on the hub does not give its rows ({error})"
     with replacing(path) as part:
         rows.to_json(part)
+    if (expected := dataset.card.counts[split]) != len(rows):
+        log.warning("%s has %d rows, and %d were expected: make sure that they are all", path, len(rows), expected)
     log.warning(
         "%s: the rows that %s has on the hub today (sha256 %s). No revision of it is pinned, so they may be others "
         "tomorrow: keep the file",

@@ -67,11 +67,14 @@ class DataSet:
     """A card, how a file is parsed into rows, and how a row's fields are converted to a :class:`Raw`.
 
     If ``convert`` sets ``Raw.key``, rows are sorted by it. Their final keys are their positions in the resulting order.
+    ``line``: how a row of the copy on the hub is written as a line of the published file, if `marcos-bench fetch` can
+    make the file from that copy.
     """
 
     card: Card
     parse: Callable[[str, Path], Iterator[tuple[str, Fields]]]
     convert: Callable[[Fields], Raw]
+    line: Callable[[Fields], str] | None = None
 
     def rows(self, split: str) -> list[Raw]:
         """Return all published rows of a split, verified against the card. They come from the folder that

@@ -143,9 +143,14 @@ def aug_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
         yield place, {"question": question, "cot": steps, "answer": answer}
 
 
+def aug_line(row: Fields) -> str:
+    """Return a row of the hub's copy as a line of a GSM8K-Aug file."""
+    return f"{row['question'].strip()}||{gsm8k_aug(row).solution} #### {str(row['answer']).strip()}"
+
+
 DATASETS = (
     DataSet(GSM8K, json_lines, gsm8k),
-    DataSet(GSM8K_AUG, aug_lines, gsm8k_aug),
+    DataSet(GSM8K_AUG, aug_lines, gsm8k_aug, aug_line),
     DataSet(GSM8K_AUG_FIRST3000, aug_lines, gsm8k_aug),
     DataSet(GSM8K_AUG_TEXT, json_lines, gsm8k_aug),
 )

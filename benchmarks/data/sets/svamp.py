@@ -11,7 +11,8 @@ from benchmarks.data.sources import DataSet, Fields, csv_rows, json_array
 PATEL = """@inproceedings{patel2021svamp, title={Are {NLP} Models really able to Solve Simple Math Word Problems?},
  author={Patel, Arkil and Bhattamishra, Satwik and Goyal, Navin}, booktitle={NAACL}, year={2021}}"""
 
-MAWPS = "https://raw.githubusercontent.com/arkilpatel/SVAMP/main/data/mawps-asdiv-a_svamp"
+COMMIT = "689d7ccac74b9983a2ac7cc3b264f441b99e7c53"
+MAWPS = f"https://raw.githubusercontent.com/arkilpatel/SVAMP/{COMMIT}/data/mawps-asdiv-a_svamp"
 
 SVAMP = Card(
     name="svamp",

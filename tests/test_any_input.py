@@ -1,0 +1,346 @@
+"""Whatever bytes a file has, its reader gives rows or an InputError that names the file; and so do arguments, variables
+of the environment and paths."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from benchmarks.cli import app, require_text
+from benchmarks.data.cards import File
+from benchmarks.data.records import DataError
+from benchmarks.data.sets import gsm8k, multiarith, svamp
+from benchmarks.data.sources import DATA_VARIABLE, DataSet
+from benchmarks.data.tokenizers import read_tokenizer
+from benchmarks.files import MissingKey, csv_table, named_folder, parse_json, read_json, read_text
+from benchmarks.locks import PARENT_VARIABLE, watch_parent
+from benchmarks.records.schema import parsed
+from benchmarks.studies.reasons import study_content
+from benchmarks.studies.study import load_study, parse_study
+from methods.errors import InputError
+
+quick = settings(
+    deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def odd(*texts: str) -> st.SearchStrategy[bytes]:
+    """Return bytes: any, or pieces of what files of a kind have, in any order."""
+    pieces = st.sampled_from([text.encode() for text in texts]) | st.binary(max_size=3)
+    pieces |= st.sampled_from([b"\n", b"\r\n", b'"', b"\\ud83d", b"\xef\xbb\xbf", b"\0", b"NaN", b"1e999", b"9" * 5000])
+    return st.binary(max_size=40) | st.lists(pieces, max_size=12).map(b"".join)
+
+
+JSON = ("{", "}", "[", "]", ",", ":", '"question"', '"answer"', '"Body"', '"lSolutions"', "null", "true", "5", "-0.0")
+READERS = {
+    "json_lines": (gsm8k.GSM8K, gsm8k.gsm8k, '{"question": "x", "answer": "y #### 2"}', JSON),
+    "json_array": (multiarith.MULTIARITH, multiarith.multiarith, '[{"sQuestion": "x", "lSolutions": [2]}]', JSON),
+    "svamp": (svamp.SVAMP, svamp.svamp, '[{"ID": "chal-1", "Body": "x", "Question": "y", "Answer": 2}]', JSON),
+    "csv_rows": (svamp.SVAMP_4138, svamp.svamp_masked, "Question,Numbers,Answer\n", ("number0", ",", "number99", "'")),
+    "aug_lines": (gsm8k.GSM8K_AUG, gsm8k.gsm8k_aug, "x||<<1+1=2>> #### 2\n", ("||", "####", "<<1=1>>", "2/5", "x")),
+}
+PARSERS = {
+    "json_lines": gsm8k.json_lines,
+    "json_array": multiarith.json_array,
+    "svamp": svamp.json_array,
+    "csv_rows": svamp.csv_rows,
+    "aug_lines": gsm8k.aug_lines,
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_any_bytes_are_rows_or_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card, convert, good, pieces = READERS[kind]
+    file, path = File.of("rows", None), tmp_path / "rows"
+    update = {"files": {"test": (file,)}, "counts": {"test": 1}, "records": {"test": None}, "ragged": True}
+    dataset = DataSet(card.model_copy(update=update), PARSERS[kind], convert)
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+
+    @quick
+    @given(odd(good, good[: len(good) // 2], *pieces))
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            rows = dataset.rows("test")
+        except DataError as error:
+            assert str(tmp_path) in str(error)
+        else:
+            assert rows and all(isinstance(row.question, str) for row in rows)
+
+    check()
+
+
+STUDY = """
+name: minimal
+title: Minimal
+tokenizer: {trained: 512}
+blocks: [{id: equation, title: Equation, data: {train: embedded}}]
+rows: [{id: cot, method: cot_sft}]
+training: {epochs: 1}
+evaluation: {tests: [embedded_in_domain]}
+"""
+YAML = (
+    "a: ",
+    "- ",
+    "&a ",
+    "*a",
+    "<<: ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "? ",
+    "!!set ",
+    "!!binary ",
+    "2024-13-01",
+    "~",
+    "'",
+    "|",
+    "#",
+)
+
+
+def test_any_bytes_are_a_study_or_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+
+    @quick
+    @given(odd(STUDY, "seeds: ", "title: ", "rows: ", "training: ", "engine: ", *YAML), st.booleans())
+    def check(content: bytes, behind: bool) -> None:
+        path.write_bytes(STUDY.encode() + content if behind else content)
+        with suppress(InputError):
+            parse_study(study_content(path), str(path))
+
+    check()
+
+
+KEYS = [*STUDY.split(), "seeds", "options", "training", "engine", "shares", "beside", "timing", "figures"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(KEYS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=2), inner),
+    max_leaves=6,
+)
+
+
+@quick
+@given(st.sampled_from(["name", "blocks", "rows", "training", "evaluation", "tokenizer", "backbone", "seeds"]), VALUES)
+def test_any_value_of_a_key_is_a_study_or_is_refused(key: str, value: Any) -> None:
+    content = {
+        "name": "minimal",
+        "title": "Minimal",
+        "tokenizer": {"trained": 512},
+        "blocks": [{"id": "equation", "title": "E", "data": {"train": "embedded"}}],
+        "rows": [{"id": "cot", "method": "cot_sft"}],
+        "training": {"epochs": 1},
+        "evaluation": {"tests": ["embedded_in_domain"]},
+    }
+    with suppress(InputError):
+        parse_study(content | {key: value}, "study.yaml")
+
+
+@pytest.mark.parametrize("read", [read_json, lambda path: parsed(path, "train"), lambda path: parsed(path, "evaluate")])
+def test_any_bytes_are_a_record_or_are_refused(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+
+    @quick
+    @given(odd('"digest"', '"environment"', '{"digest": "x"}', *JSON))
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            read(path)
+        except InputError as error:
+            assert str(path) in str(error)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_any_bytes_are_a_tokenizer_or_are_refused(name: str, tmp_path: Path) -> None:
+    @settings(quick, max_examples=25)
+    @given(
+        odd('{"tokenizer_class": "Qwen2Tokenizer"}', '"model"', '{"version": "1.0", "model": {"type": "BPE"}}', *JSON)
+    )
+    def check(content: bytes) -> None:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=str(tmp_path)):
+            read_tokenizer(tmp_path, "main", "copy it again")
+
+    check()
+
+
+# ---- single cases
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"5", "must be a JSON object, not 5"),
+        (b"null", "must be a JSON object, not null"),
+        (b'{"a":\n\n"Ann \\ud83d has 3?"}', r"line 3: \\ud83d is half of a character"),
+        (b'{"a":\n' + b"1" * 5000 + b"}", "line 2: a number of too many digits"),
+        (b'{"a": NaN}', "line 1: NaN is no number that can be computed with"),
+        (b'{"a": 1e999}', "line 1: 1e999 is no number"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 500 + b"]" * 500, "nested too deeply"),
+        (b'{"a":\n"\xe9"}', r"line 2: not UTF-8 \(byte 0xe9\)"),
+    ],
+)
+def test_a_record_says_where_it_is_broken(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"{path}.*{said}.*delete it and run again"):
+        read_json(path)
+
+
+def test_a_byte_order_mark_and_blank_lines_are_no_content(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('\ufeff{"a": 1}\n\n  \r\n{"a": "😀\u2028"}\r\n\n'.encode())
+    rows = list(gsm8k.json_lines(read_text(path, "mend it"), path))
+    assert rows == [(f"{path}, line 1", {"a": 1}), (f"{path}, line 4", {"a": "😀\u2028"})]
+    path.write_bytes(b'{"a": 1}\n5\n')
+    with pytest.raises(DataError, match="line 2: a row must be a JSON object with fields, not 5"):
+        list(gsm8k.json_lines(read_text(path, "mend it"), path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n1," + "x" * 140_000, r"line 2: broken CSV \(field larger than field limit"),
+        ("a,b\n1,\0", "line 2: a NUL byte"),
+        ("a,b\n1\n", "line 2: not as many fields as the 2 columns"),
+        ("a,b\n1,2,3\n", "line 2: not as many fields as the 2 columns"),
+        ("a,a\n1,2\n", "line 1: column 'a' is there twice"),
+        ('a,b\n1,"x\n', r"line 2: broken CSV \(unexpected end of data\)"),
+    ],
+)
+def test_a_table_says_where_it_is_broken(text: str, said: str) -> None:
+    with pytest.raises(DataError, match=rf"x\.csv, {said}.*; mend it"):
+        list(csv_table(text, Path("x.csv"), "mend it", DataError))
+
+
+def test_a_missing_key_names_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text('{"a": [{"b": 1}]}')
+    content = read_json(path)
+    assert json.dumps(content) == '{"a": [{"b": 1}]}'
+    with pytest.raises(MissingKey, match=rf"^{path} has no 'c': it is damaged"):
+        content["a"][0]["c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &a [*a]", "an anchor refers to itself"),
+        ("a: &a {b: {c: *a}}", "an anchor refers to itself"),
+        ("1: a", "key 1 is no text: put quotes around it"),
+        ("yes: a", "key yes is no text"),
+        ("a: 1\nb: 2\na: 3", "key 'a' is there twice"),
+        ("a: 2024-13-01", "2024-13-01 cannot be read"),
+        ("a:\n\t- b", "line 2"),
+        (r'a: "\ud83d"', "has what no text can have"),
+        ("[" * 9999, "nested too deeply"),
+        ("a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)), "100,000 values"),
+    ],
+)
+def test_yaml_that_is_no_study_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"(?s){path}.*{said}"):
+        study_content(path)
+
+
+def test_a_study_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("\ufeff" + STUDY, encoding="utf-8")
+    assert load_study(str(path)).name == "minimal"
+    path.write_bytes(STUDY.replace("Minimal", "Caf\xe9").encode("latin-1"))
+    with pytest.raises(InputError, match=r"study\.yaml, line 3: not UTF-8"):
+        load_study(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("reference", "`name: reference` is taken"),
+        ("Reference", "is taken"),
+        ("mlflow.db", "is taken"),
+        ("mlflow.db-wal", "is taken"),
+        ("report.html", "is taken"),
+        ("measured", "is taken"),
+        ("a" * 300, "must have 100 letters at most, as files are named after it"),
+        (".hidden", "the first a letter or a digit"),
+        ("a/b", "must be letters, digits"),
+        ("a\n", "must be letters, digits"),
+    ],
+)
+def test_names_that_no_study_can_have(name: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY.replace("name: minimal", f"name: {json.dumps(name)}"))
+    with pytest.raises(InputError, match=said):
+        load_study(str(path))
+
+
+@pytest.fixture
+def odd_paths(tmp_path: Path) -> Iterator[dict[str, Path]]:
+    paths = {kind: tmp_path / f"{kind}.yaml" for kind in ("folder", "link", "circle", "nothing")}
+    paths["folder"].mkdir()
+    paths["link"].symlink_to("nowhere")
+    paths["circle"].symlink_to(paths["circle"].name)
+    yield paths | {
+        "long": tmp_path / ("a" * 300 + ".yaml"),
+        "below": Path(__file__) / "x.yaml",
+        "device": Path("/dev/null"),
+    }
+
+
+def test_paths_of_other_things_are_named(odd_paths: dict[str, Path]) -> None:
+    for kind, path in odd_paths.items():
+        for read in (lambda path: read_text(path, "name another"), read_json, lambda path: load_study(f"{path}")):
+            with pytest.raises(InputError) as refused:
+                read(path)
+            assert path.name.removesuffix(".yaml")[:50] in str(refused.value), kind
+
+
+def test_folders_that_a_variable_names_are_there(odd_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in odd_paths.values():
+        if not path.is_dir() if len(path.name) < 256 else True:
+            monkeypatch.setenv(DATA_VARIABLE, str(path))
+            with pytest.raises(InputError, match=f"{DATA_VARIABLE} names .*, which is not a folder"):
+                named_folder(DATA_VARIABLE, "data")
+    monkeypatch.setenv(PARENT_VARIABLE, "x")
+    with pytest.raises(InputError, match=f"{PARENT_VARIABLE} is 'x', which is no process"):
+        watch_parent()
+
+
+def test_arguments_and_variables_are_utf8() -> None:
+    cafe = os.fsdecode(b"caf\xe9")
+    with pytest.raises(InputError, match=r"argument 3, 'caf.*', has bytes that are not UTF-8"):
+        require_text(["ask", "model", cafe], {})
+    with pytest.raises(InputError, match=r"MARCOS_BENCH_DATA, '/caf.*', has bytes that are not UTF-8"):
+        require_text([], {DATA_VARIABLE: f"/{cafe}", "OTHER": cafe})
+    require_text(["ask", "model", "café"], {"OTHER": cafe})
+    done = CliRunner().invoke(app, ["ask", "model", cafe])
+    assert done.exit_code == 2 and "argument 3" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for results in (tmp_path / "file", Path("/dev/null"), tmp_path / ("a" * 300)):
+        done = CliRunner().invoke(app, ["data", "smoke", "--results", str(results)])
+        assert done.exit_code == 2 and f"error: cannot use {results}"[:60] in done.stderr
+
+
+@quick
+@given(odd(*JSON))
+def test_what_is_read_can_be_written_again(content: bytes) -> None:
+    with suppress(InputError, UnicodeDecodeError):
+        again = json.dumps(parse_json(content.decode(), "x", "mend it"), ensure_ascii=False, allow_nan=False)
+        assert again.encode()
