@@ -19,7 +19,7 @@ MODELS = ("methods.registry", *_modules("models", "data.tokenizers"))
 ANSWERS = (*MODELS, *_modules("evaluation.answering", "evaluation.casting", "engine.device", "engine.layers"))
 SCORES = _modules("scoring.base", "scoring.by_test", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
-TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
+TABLES = _modules("tables", "records", "paper", "studies", "scoring", "files")
 TABLES += _modules("plan.hardware", "timing.other_load", "timing.pace")
 STEPS = _modules("training.steps", "budgets", "training.features", "studies.micro_batches", "engine", "data.batching")
 
@@ -50,7 +50,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "collect": (*RECORDS, *_modules("records.statistics")),
     "track": (*RECORDS, *_modules("tracking.importer", "tracking.state", "tracking.store", "records.provenance")),
     "table": TABLES,
-    "figure": (*TABLES, *_modules("figures")),
+    "figure": (*TABLES, *_modules("figures", "analysis")),
     "report": _modules("report", "tables.markup"),
 }
 

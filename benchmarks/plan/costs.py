@@ -18,7 +18,7 @@ from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
 from benchmarks.engine.adapters import enable_gradients, plain_size
-from benchmarks.paper.numbers import require_reference
+from benchmarks.paper.numbers import paper_table
 from benchmarks.plan.counting import SMALL, Dimensions, passed_in_stage, sized_method, whole_method
 from benchmarks.plan.keeping import Kept, kept_bytes
 from benchmarks.plan.lengths import Lengths, lengths_of, total_length
@@ -44,7 +44,8 @@ MEMORY_ERROR = 0.2  # at most, relative to what training takes on a CPU; the tes
 def plan(study: Study, results: Path) -> list[RunPlan]:
     """Return a plan of every run that the study trains itself."""
     require_known(study)
-    require_reference(study)
+    if study.paper:
+        paper_table(study.paper)  # an unknown one is an error
     own = [run for id, run in study.runs.items() if study.sources[id] is run]
     with Progress(f"{study.name} plan", len(study.blocks) + len(own)) as progress:
         lengths = {}

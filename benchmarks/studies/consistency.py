@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def require_known_names(study: Study) -> None:
     """Raise ValueError if a name is given twice, or stands for nothing in the study."""
-    if study.name in (*study.shares, *study.beside):
-        raise ValueError("a study cannot share its own runs or stand beside itself: name another one")
+    if study.name in study.shares:
+        raise ValueError("a study cannot share its own runs: name another one")
     named = {"block": [b.id for b in study.blocks], "row": [r.id for r in study.rows]}
     named |= {"training seed": [str(seed) for seed in study.seeds], "test": [*study.evaluation.tests]}
     for kind, ids in named.items():

@@ -60,9 +60,6 @@ class Study(Strict):
     tables: tuple[Table, ...] = Field(
         default=(Table.main, Table.decoding, Table.controls), description="tables that are rendered"
     )
-    beside: tuple[Identifier, ...] = Field(
-        default=(), description="other studies whose records the table of claims uses as well"
-    )
     figures: tuple[Figure, ...] = Field(default=(), description="figures that are drawn")
     backbone: BackboneSpec = BackboneSpec()
     tokenizer: TokenizerSpec
