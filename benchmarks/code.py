@@ -22,7 +22,7 @@ ANSWERS = (
 )
 SCORES = _modules("scoring.base", "scoring.by_test", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
-TABLES = _modules("tables", "records", "paper", "studies", "scoring", "analysis", "files")
+TABLES = _modules("tables", "records", "paper", "studies", "scoring", "files")
 TABLES += _modules("plan.hardware", "timing.machine")
 STEPS = _modules("training.steps", "budgets", "studies.micro_batches", "engine", "data.batching")
 
@@ -52,7 +52,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "collect": (*RECORDS, *_modules("records.statistics")),
     "track": (*RECORDS, *_modules("tracking.importer", "tracking.state", "tracking.store", "records.provenance")),
     "table": TABLES,
-    "figure": (*TABLES, *_modules("figures")),
+    "figure": (*TABLES, *_modules("figures", "analysis")),
     "report": _modules("report", "tables.markup"),
 }
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from benchmarks.analysis import stage
 from benchmarks.analysis.by_hand import changes, marked_changes, parse_dims
 from benchmarks.analysis.digits import digits_of
-from benchmarks.analysis.measures import MEASURES
 from benchmarks.analysis.reading import Analysis, analysed, analyses, read_analysis, record_path
 from benchmarks.analysis.saying import Speaker
 from benchmarks.analysis.steering import clique_effects
@@ -184,7 +183,7 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
     assert owned and all(encoded.dims[digit] == 2 * (digit % 8) for digit in owned)
     assert len(steering) == 2 * len(owned) * 3 and sorted(set(steering["digit"])) == owned
     assert max(analysis.frame("encoding")["mean"].dropna()) == pytest.approx(0.7)
-    assert MEASURES["own_dimensions"](analysis) == len(owned) / 10
+    assert encoded.own == [encoded.dims[digit] for digit in owned]
     assert encoded.explained["digit"] == pytest.approx([1.0, 1.0])
     assert encoded.explained["level"][1] < 0.5  # type: ignore[operator]
 
@@ -204,7 +203,6 @@ def test_digits_without_a_dimension_are_none_of_ten(
     assert analysis.record.encoding is not None and analysis.record.encoding.own == []
     assert set(analysis.frame("encoding")["mean"].dropna()) == {0.0}
     assert "steering" not in analysis.record.files
-    assert MEASURES["own_dimensions"](analysis) == 0.0 and MEASURES["steering"](analysis) is None
     assert len(clique_effects(analysis)) == (4 if last else 1), "as it is, and three values of a clique if there is one"
     figure, canvas = EncodingFigure(StudyRecords(rs, tmp_path, {}, {})), Canvas()
     data = figure.data()

@@ -1,4 +1,4 @@
-"""What the workflow makes for the table of claims, which looks at other studies too."""
+"""What the workflow makes for the table of claims, which shows records of the paper's studies too."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ def test_all_of_a_study_that_is_named_trains_no_other(tmp_path: Path) -> None:
     assert set(re.findall(r"wildcards: study=(\S+), run=", output)) == {"paper_0.5b"}
 
 
-def test_records_of_other_studies_render_the_table_anew(tmp_path: Path) -> None:
+def test_records_of_the_papers_studies_render_the_table_anew(tmp_path: Path) -> None:
     folder = copy_suite(tmp_path)
     stand_in(folder, STAND_IN)
     smoke = (ROOT / "workflows/config/smoke.yaml").read_text(encoding="utf-8")
     text = smoke.replace("name: smoke", "name: mine")
-    (folder / "mine.yaml").write_text(f"{text}\ntables: [claims]\nbeside: [quick]\n", encoding="utf-8")
+    (folder / "mine.yaml").write_text(f"{text}\ntables: [claims]\n", encoding="utf-8")
     asked = ("--configfile", "mine.yaml", "--", "results/mine/table_claims.md")
     assert planned(snakemake(folder, *asked))["table"] == 1
+    records_of("quick", folder, "{}")
     for content in ("{}", "{ }"):
         assert "Nothing to be done" in snakemake(folder, *asked)
-        records_of("quick", folder, content)
+        records_of("paper_3b", folder, content)
         assert planned(snakemake(folder, *asked)) == {"table": 1}

@@ -239,7 +239,6 @@ def test_schema_is_up_to_date() -> None:
         ({"training": {"epochs": 1, "weight_decay": float("nan")}}, "weight_decay: must be a finite number"),
         ({"training": {"epochs": 1, "betas": [0.9, 1.5]}}, "training.betas, entry 2: must be less than 1, not 1.5"),
         ({"seeds": [2**64]}, "seeds"),
-        ({"beside": ["quick", "minimal"]}, "stand beside itself"),
         (_row(blocks=["other"]) | {"blocks": TWO_BLOCKS}, "no row is in block 'equation': name it in the `blocks`"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),

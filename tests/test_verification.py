@@ -366,7 +366,7 @@ COMMITTED = sorted(path.parent for path in (ROOT / "results/reference").glob("*/
 def test_reference_results_hold(folder: Path) -> None:
     """All records and scores hold, and so do tables unless the study has changed since.
 
-    The table of claims, which also reads other studies, is part of quick's results.
+    The table of claims, which shows the paper's studies, is part of quick's results.
     """
     found = verify(load_study(folder.name), folder)
     expected = "table_claims.md" if folder.name == "quick" else "table_"

@@ -107,8 +107,10 @@ def verify(
 
 @app.command()
 def claims() -> None:
-    """Check the paper's claims against its own numbers; `table STUDY --table claims` shows our numbers beside them."""
-    from benchmarks.tables.claims import paper_alone
-    from benchmarks.tables.markup import markdown
+    """Compute the paper's claims again from its own tables; `table STUDY --table claims` adds our numbers."""
+    from benchmarks.paper.claims import compared, load_claims, printed
+    from benchmarks.tables.claims import TITLE, claims_grid
+    from benchmarks.tables.markup import Document, markdown
 
-    typer.echo(markdown(paper_alone()))
+    found = [(claim, list(compared(claim, printed)), None) for claim in load_claims()]
+    typer.echo(markdown(Document(TITLE, (claims_grid(found),))))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, model_validator
+from pydantic import model_validator
 
 from benchmarks.studies.specs import Strict
-from benchmarks.studies.study import Study
 from methods.errors import InputError
 
 PATH = Path(__file__).with_name("numbers.yaml")
@@ -22,20 +21,16 @@ class Measured(Strict):
     mean: float
     spread: float | None = None
 
-
-def _measured(value: Any) -> Any:
-    """Parse a number as the file writes it: ``[mean, spread]`` or a mean alone."""
-    if isinstance(value, list):
-        return dict(zip(("mean", "spread"), value, strict=True))
-    return {"mean": value} if isinstance(value, (int, float)) else value
-
-
-Number = Annotated[Measured, BeforeValidator(_measured)]
+    @model_validator(mode="before")
+    @classmethod
+    def _as_written(cls, value: Any) -> Any:
+        """Parse ``[mean, spread]`` or a mean alone."""
+        return dict(zip(("mean", "spread"), value if isinstance(value, list) else [value], strict=False))
 
 
 class PaperScore(Strict):
-    accuracy: Number
-    seconds: Number | None = None
+    accuracy: Measured
+    seconds: Measured | None = None
 
 
 class PaperRow(Strict):
@@ -46,7 +41,7 @@ class PaperRow(Strict):
     source: str = "the paper"
     note: str | None = None
     commented_out: bool = False
-    train_hours: Number | None = None
+    train_hours: Measured | None = None
     tests: dict[str, PaperScore]
 
     @property
@@ -101,14 +96,6 @@ class PaperTable(Strict):
         means = [score.accuracy.mean for row in rows for score in row.tests.values()]
         return max(len(str(mean).partition(".")[2]) for mean in means)
 
-    @model_validator(mode="after")
-    def _known_tests(self) -> PaperTable:
-        for block in self.blocks.values():
-            for row in block.rows:
-                if unknown := row.tests.keys() - self.tests.keys():
-                    raise ValueError(f"row {row.row!r} of {self.place} names unknown tests {sorted(unknown)}")
-        return self
-
 
 @cache
 def paper_tables() -> dict[str, PaperTable]:
@@ -117,12 +104,6 @@ def paper_tables() -> dict[str, PaperTable]:
     shared = {key: content[key] for key in ("tests", "about_tests")}
     tables = content["tables"].items()
     return {name: PaperTable.model_validate(table if "tests" in table else shared | table) for name, table in tables}
-
-
-def require_reference(study: Study) -> None:
-    """Raise :class:`InputError` if the study names an unknown table of the paper, before anything is trained for it."""
-    if study.paper:
-        paper_table(study.paper)
 
 
 def paper_table(name: str) -> PaperTable:

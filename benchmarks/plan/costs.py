@@ -21,7 +21,7 @@ from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
 from benchmarks.data.store import require_known
 from benchmarks.engine.adapters import enable_gradients, plain_size
-from benchmarks.paper.numbers import require_reference
+from benchmarks.paper.numbers import paper_table
 from benchmarks.plan.flops import (
     SMALL,
     Dimensions,
@@ -168,7 +168,8 @@ class RunPlan:
 def plan(study: Study, results: Path) -> list[RunPlan]:
     """Return a plan of every run that the study trains itself."""
     require_known(study)
-    require_reference(study)
+    if study.paper:
+        paper_table(study.paper)  # an unknown one is an error
     trained = [run for id, run in study.runs.items() if study.sources[id] is run]
     with Progress(f"{study.name} plan", len(study.blocks) + len(trained)) as progress:
         lengths = {}

@@ -62,9 +62,6 @@ class Study(Strict):
     tables: tuple[Table, ...] = Field(
         default=(Table.main, Table.decoding, Table.controls), description="tables that are rendered"
     )
-    beside: tuple[Identifier, ...] = Field(
-        default=(), description="other studies whose records the table of claims uses as well"
-    )
     figures: tuple[Figure, ...] = Field(default=(), description="figures that are drawn")
     backbone: BackboneSpec = BackboneSpec()
     tokenizer: TokenizerSpec
@@ -295,8 +292,8 @@ def parse_study(content: Any, place: str) -> Study:
 def require_known_names(study: Study) -> None:
     """Raise ValueError if a name is given twice, or stands for nothing in the study."""
     require_free_name(study.name)
-    if study.name in (*study.shares, *study.beside):
-        raise ValueError("a study cannot share its own runs or stand beside itself: name another one")
+    if study.name in study.shares:
+        raise ValueError("a study cannot share its own runs: name another one")
     named = {"block": [b.id for b in study.blocks], "row": [r.id for r in study.rows]}
     named |= {"training seed": [str(seed) for seed in study.seeds], "test": [*study.evaluation.tests]}
     for kind, ids in named.items():

@@ -20,7 +20,7 @@ from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.paper.numbers import require_reference
+from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.by_test import require_scorers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.validation_errors import study_content
@@ -60,7 +60,8 @@ def read_study(path):
         study = load_study(str(path))
         require_known(study)
         require_scorers(study)
-        require_reference(study)
+        if study.paper:
+            paper_table(study.paper)
     except InputError as error:
         raise WorkflowError(str(error)) from None
     try:
@@ -115,36 +116,12 @@ def everything(wildcards):
     return [f"results/table_{table}.md" for table in tables] + drawn
 
 
-def beside(wildcards):
-    """List what the table of claims reads besides the study's records: analyses of this study, and the records and
-    analyses of others. If the command line names a study, it shows of others what is there, and makes nothing of them
-    (:func:`found_beside`)."""
+def papers_records(wildcards):
+    """Return a digest of other records of the paper's studies that the table of claims shows: it makes none of them."""
     if wildcards.table != "claims":
-        return []
-    return analyses(study(wildcards.study)) + ([] if config else others(wildcards))
-
-
-def found_beside(wildcards):
-    """Return a digest of what there is of other studies, if that is not among the inputs of the table of claims."""
-    if wildcards.table != "claims" or not config:
         return ""
-    return digest(*(f"{file} {content_of(file)}" for file in others(wildcards)))
-
-
-def others(wildcards):
-    """List the records and analyses of the studies that a study names as ``beside``."""
-    names = study(wildcards.study).beside
-    return [f"results/{name}/collect.json" for name in names] + analyses(*map(study, names))
-
-
-def content_of(file):
-    path = Path(file)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "not there"
-
-
-def analyses(*studies):
-    """Return the files that figures of these studies are drawn from besides the records."""
-    return sorted({str(file) for one in studies for figure in one.figures for file in needs_of(figure, one)})
+    files = [*Path("results").glob("paper_*/collect.json"), *Path("results/measured").glob("*/runs/paper_*/*/*.json")]
+    return digest(*(f"{file} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in sorted(files) if file.parent.name != wildcards.study))
 
 
 def files_of_figure(wildcards):

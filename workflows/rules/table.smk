@@ -51,14 +51,13 @@ rule table:
     input:
         collected,
         "results/{study}/track.json",  # for order only: an import that catches up later attaches the tables that exist
-        beside=beside,
     output:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
     params:
         study=file_of,
         code=stage_code("table"),
-        beside=found_beside,
-        gone=gone(collected, beside),
+        papers=papers_records,
+        gone=gone(collected),
     log:
         "results/{study}/logs/table_{table}.log",
     localrule: True
