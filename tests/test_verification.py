@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -24,7 +25,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, load_study, parse_study
 from benchmarks.tables.render import render
-from benchmarks.verification import rescoring
+from benchmarks.verification import checks, rescoring
 from benchmarks.verification.checks import Finding, report, verify
 from benchmarks.verification.differences import lost_row
 from conftest import ROOT
@@ -68,6 +69,23 @@ def test_results_that_nobody_touched_hold(folder: Path) -> None:
     assert {finding.kind for finding in found} == {"ok"}
     assert {"equation/cot/s0 evaluate.json", "collect.json", "frame.csv", "table_main.md"} <= {f.place for f in found}
     assert report(found).endswith(f"{len(found)} ok")
+
+
+def test_a_newer_version_of_a_data_set_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of an older one are what they were, so nothing differs."""
+
+    def age(content: Any) -> None:
+        content["data"]["equation"]["cards"]["corpus"]["version"] = "1"
+
+    card = SimpleNamespace(version="2", notes="Steps are cut otherwise.")
+    monkeypatch.setattr(checks, "DATASETS", {"corpus": SimpleNamespace(card=card)})
+
+    edit(folder / "collect.json", age)
+    (drift,) = findings(folder, "drift")
+    assert drift.place == "data of equation" and drift.text.startswith(
+        "made from version 0 of embedded, which is at ver"
+    )
+    assert not findings(folder, "differs")
 
 
 def test_a_changed_answer_is_found_by_its_digest(folder: Path) -> None:

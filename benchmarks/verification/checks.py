@@ -187,11 +187,10 @@ def _data_versions(records: StudyRecords) -> Iterator[Finding]:
     """Yield the data sets that have had another version since a block's data were prepared."""
     for block, data in records.data.items():
         for name, held in data.get("cards", {}).items():
-            if name in DATASETS and (today := DATASETS[name].card).version != held["version"]:
-                text = (
-                    f"made from version {held['version']} of {name}, which is at version {today.version} now: results "
-                )
-                yield Finding(f"data of {block}", "drift", f"{text}of a new run may differ. {today.notes}")
+            today = DATASETS[name].card if name in DATASETS else None
+            if today and held.get("version", today.version) != today.version:
+                text = f"made from version {held['version']} of {name}, which is at version {today.version} now: "
+                yield Finding(f"data of {block}", "drift", f"{text}results of a new run may differ. {today.notes}")
 
 
 def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
