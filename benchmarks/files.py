@@ -25,6 +25,7 @@ from methods.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 class BrokenRecord(InputError):
@@ -333,26 +334,51 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def frame_digest(table: pa.Table) -> str:
+    """Return the SHA-256 of what a table holds: names and values of its columns, in order. How a file encodes or
+    compresses them does not matter, nor do types that hold the same values."""
+    import pyarrow as pa
+
+    whole = hashlib.sha256()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        whole.update(json.dumps(name).encode())
+        kinds = {"<i8": pa.types.is_integer, "<f8": pa.types.is_floating, "|u1": pa.types.is_boolean}
+        kind = next((kind for kind, is_kind in kinds.items() if is_kind(column.type)), None)
+        if kind and not column.null_count:
+            whole.update(kind.encode() + column.to_numpy().astype(kind).tobytes())
+        else:
+            whole.update(json.dumps(column.to_pylist(), ensure_ascii=False).encode())
+    return whole.hexdigest()
+
+
 def write_parquet(path: Path, frame: pd.DataFrame) -> str:
-    """Write a frame without its index. Return the SHA-256 of the file."""
+    """Write a frame without its index. Return the digest of its content."""
+    import pyarrow as pa  # slow to import, and most work with files does not need it
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
     with replacing(path) as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")
-    return sha256(path)
+        pq.write_table(table, temporary, compression="zstd")
+    return frame_digest(table)
 
 
 def read_parquet(path: Path, digest: str | None, fix: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if the file's SHA-256 is not the recorded
-    ``digest``.
+    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if its content has not the recorded
+    ``digest`` (see :func:`frame_digest`).
 
-    ``fix``: the commands to run again in that case. ``columns``: the columns to read, as far as the file has them;
+    ``fix``: the commands to run again in that case. ``columns``: the columns to return, as far as the file has them;
     default: all.
     """
-    import pandas as pd  # slow to import, and most work with files does not need it
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise BrokenRecord(f"{path.absolute()} does not exist: run {fix} again")
-    if sha256(path) != digest:
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise BrokenRecord(f"{path} is not the file that was recorded ({error}): run {fix} again") from error
+    if frame_digest(table) != digest:
         raise BrokenRecord(f"{path} is not the file that was recorded: run {fix} again")
-    known = pq.read_schema(path).names
-    return pd.read_parquet(path, columns=known if columns is None else [name for name in columns if name in known])
+    known = table.column_names
+    return table.select(known if columns is None else [name for name in columns if name in known]).to_pandas()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.files import sha256, write_json, write_text
+from benchmarks.files import write_json, write_parquet, write_text
 from benchmarks.studies.paths import at_stage
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
@@ -92,9 +92,7 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         shares = tuple(share * (*EARLIER, 1.0)[number] for share in shares)
         frame = predictions(spec, shares, decoding.seeds if drawn else 1)
         path = run / "predictions" / f"{name}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        frame.to_parquet(path, index=False)
-        digests[name] = sha256(path)
+        digests[name] = write_parquet(path, frame)
         tests = {str(test): scores(part) for test, part in frame.groupby("test")}
         stage = {"name": f"stage {number + 1}", "steps": 100 * (number + 1), "epochs": 0.5 * (number + 1)}
         decodings[name] = {
@@ -205,11 +203,9 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
     means = [(digit, dim, float(dim == digit + 3)) for digit in range(10) for dim in range(30)]
     frames["encoding"] = pd.DataFrame(means, columns=["digit", "dim", "mean"])
     folder.mkdir(parents=True)
-    for name, frame in frames.items():
-        frame.to_parquet(folder / f"{name}.parquet", index=False)
     record = _record(spec, "analyse") | {"name": "R", "dimensions": 30, "active": 30, "frequent": [9, 4, 17, 0, 1]}
     encoding = {"test": "alpha", "dims": list(range(3, 13)), "values": [1.0] * 10, "agreement": [1.0] * 10}
-    files = {name: sha256(folder / f"{name}.parquet") for name in frames}
+    files = {name: write_parquet(folder / f"{name}.parquet", frame) for name, frame in frames.items()}
     write_json(folder / "analysis.json", record | {"clique": [4, 9, 17], "encoding": encoding, "files": files})
 
 

@@ -7,10 +7,12 @@ import re
 import pandas as pd
 import pytest
 
+from benchmarks.archive import unpacked
 from benchmarks.data import load_records
 from benchmarks.data.embedded import NAMES, OBJECTS
 from benchmarks.data.loading import questions, split_validation
 from benchmarks.data.records import Record
+from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import load_study
 from conftest import ROOT
 
@@ -77,12 +79,13 @@ def test_accuracies_of_what_can_be_recalled_are_those_of_the_page(kinds: dict[st
     study = load_study("quick_seeds")
     titles = {study.row_title(row).removeprefix("- "): row.id for row in study.rows}
     assert {line[0] for line in lines} == titles.keys()
-    for title, *cells in lines:
-        accuracies = []
-        for seed in range(3):
-            source = study.sources[f"equation/{titles[title]}/s{seed}"]
-            frame = pd.read_parquet(REFERENCE / source.study / "runs" / source.id / "predictions/default.parquet")
-            correct = frame[frame.test == TEST].groupby("id").correct.mean() * 100
-            accuracies.append({kind: f"{correct[[*ids]].mean():.1f}" for kind, ids in kinds.items()})
-        of_first = [accuracies[0][kind] for kind in ("all", "told", "others")]
-        assert cells == [*of_first, ", ".join(by["new"] for by in accuracies)]
+    with unpacked(REFERENCE, ["quick", "quick_seeds"]) as results:
+        for title, *cells in lines:
+            accuracies = []
+            for seed in range(3):
+                paths = Paths(results, study.sources[f"equation/{titles[title]}/s{seed}"])
+                frame = pd.read_parquet(paths.predictions("default"))
+                correct = frame[frame.test == TEST].groupby("id").correct.mean() * 100
+                accuracies.append({kind: f"{correct[[*ids]].mean():.1f}" for kind, ids in kinds.items()})
+            of_first = [accuracies[0][kind] for kind in ("all", "told", "others")]
+            assert cells == [*of_first, ", ".join(by["new"] for by in accuracies)]

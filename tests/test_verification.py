@@ -14,11 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 import fabricate
+from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.cli import app
 from benchmarks.data.records import Record
 from benchmarks.evaluation.stage import summary
 from benchmarks.figures.render import render as draw
-from benchmarks.files import read_json, sha256, write_json, write_parquet, write_text
+from benchmarks.files import read_json, write_json, write_parquet, write_text
 from benchmarks.records import results
 from benchmarks.scoring.by_test import scored
 from benchmarks.studies.paths import Paths
@@ -94,7 +95,9 @@ def test_a_changed_answer_is_found_by_its_digest(folder: Path) -> None:
     frame.loc[0, "text"] = "#### 8"
     frame.to_parquet(path, index=False)
     found = {finding.place: finding.text for finding in findings(folder, "differs")}
-    assert found["equation/cot/s0 evaluate.json"] == "default.parquet is not the recorded file"
+    assert found["equation/cot/s0 evaluate.json"].endswith(
+        "default.parquet is not the file that was recorded: run `evaluate` again"
+    )
     assert "is not the file that was recorded: run `evaluate`, then `collect` again" in found["table_main"]
 
 
@@ -103,8 +106,8 @@ def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) ->
     frame = pd.read_parquet(path)
     first = frame["correct"].tolist().index(False)
     frame.loc[first, "correct"] = True
-    frame.to_parquet(path, index=False)
-    edit(folder / RUN / "evaluate.json", lambda record: record["predictions"].update(default=sha256(path)))
+    digest = write_parquet(path, frame)
+    edit(folder / RUN / "evaluate.json", lambda record: record["predictions"].update(default=digest))
     results.collect(study(), folder.parent)
     texts = [finding.text for finding in findings(folder, "differs")]
     assert any("`correct` of 1 answers is not what the scorer says" in text for text in texts)
@@ -377,7 +380,7 @@ def test_the_command_ends_in_an_error_where_something_differs(folder: Path, tmp_
     assert CliRunner().invoke(app, ["verify", str(tmp_path), "--study", arguments[-1]]).exit_code == 2
 
 
-COMMITTED = sorted(path.parent for path in (ROOT / "results/reference").glob("*/collect.json"))
+COMMITTED = sorted(path.parent for path in (ROOT / "results/reference").glob(f"*/{ARCHIVE}"))
 
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
@@ -398,7 +401,8 @@ def test_reference_results_hold(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["quick", "gsm8k_small"])
 def test_what_was_recorded_is_what_the_study_asks_for_today(name: str) -> None:
     """Settings that were added later are left out of digests if they have their defaults."""
-    for id, run in load_study(name).runs.items():
-        for stage in ("train", "evaluate", "time"):
-            record = read_json(ROOT / f"results/reference/{name}/runs/{id}/{stage}.json")
-            assert record["digest"] == run.digest(stage), f"{id} {stage}"
+    with unpacked(ROOT / "results/reference", [name]) as results:
+        for id, run in load_study(name).runs.items():
+            for stage in ("train", "evaluate", "time"):
+                record = read_json(results / f"{name}/runs/{id}/{stage}.json")
+                assert record["digest"] == run.digest(stage), f"{id} {stage}"

@@ -106,6 +106,29 @@ def verify(
 
 
 @app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/quick.")],
+    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/reference/quick.")],
+) -> None:
+    """Pack a study's results to be shared or committed: tables, figures, and one archive of records and predictions."""
+    from benchmarks.archive import pack
+
+    path = pack(folder, target)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB", err=True)
+
+
+@app.command()
+def unpack(
+    folder: Annotated[Path, typer.Argument(help="Folder of packed results, e.g. results/reference/quick.")],
+    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/quick; it must not exist.")],
+) -> None:
+    """Unpack results that were packed, so that tables and figures can be rendered from them again."""
+    from benchmarks.archive import unpack
+
+    unpack(folder, target)
+
+
+@app.command()
 def claims() -> None:
     """Compute the paper's claims again from its own tables; `table STUDY --table claims` adds our numbers."""
     from benchmarks.paper.claims import compared, load_claims, printed

@@ -194,7 +194,7 @@ class CurvesFigure(Drawing):
 
     def _validations(self, run: RunSpec) -> list[dict[str, Any]]:
         """Return what a run logged at validations at which it answered questions."""
-        path = self.records.paths(run.id).run / "log.jsonl"
+        path = self.records.paths(run.id).log
         if self.records.runs[run.id].train is None or not path.is_file():
             return []
         entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())

@@ -9,6 +9,7 @@ from benchmarks.studies.runs import RunSpec, StageName
 WEIGHTS = "weights.safetensors"
 AT_STAGE = "default@"  # no decoding of a study can have a name like this
 COLLECTED = "collect.json"  # the gathered records of a study's runs
+LOG = "log.jsonl"  # of a run: one line of JSON per event of its training
 DONE = "done.json"  # describes the prepared data in a folder; written last
 
 # What else has a place in a folder of results, or may get one
@@ -33,6 +34,7 @@ class Paths:
         self.study = results / spec.study
         self.run = results / spec.folder
         self.data = data_folder(results, spec.study, spec.block)
+        self.log = self.run / LOG
         self.checkpoints = self.run / "checkpoints"
         self.ranks = self.run / "ranks"  # one folder per task: logs and heartbeats of the ranks
         self.model = self.run / "model"  # the final weights, in a folder that can be used without any other file

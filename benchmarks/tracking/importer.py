@@ -197,7 +197,7 @@ class _Importer:
         start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
         tags = self._tags(spec, environments[0])
         run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=spec.id).info.run_id
-        self._log_batches(run, spec, [*_logged(paths.run / "log.jsonl", start or 0), *self._results(spec.id, end or 0)])
+        self._log_batches(run, spec, [*_logged(paths.log, start or 0), *self._results(spec.id, end or 0)])
         self.client.log_inputs(run, self._inputs(spec))
         for path, folder in files:
             self.client.log_artifact(run, str(path), folder)

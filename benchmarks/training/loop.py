@@ -113,7 +113,7 @@ class Trainer:
         self.parent = read_weights(self.paths.start) if self.paths.start else None
         parent = self.parent.metadata[DIGEST] if self.parent else None
         self.key = self.ranks.from_first(training_key(spec, self.paths, parent) if self.ranks.first else "")
-        self.log = RunLog(self.paths.run / "log.jsonl", silent=not self.ranks.first)
+        self.log = RunLog(self.paths.log, silent=not self.ranks.first)
         self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one continues with them
         self.saved = time.monotonic()
         self.notice, self.stopping = Notice(), False

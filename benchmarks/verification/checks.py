@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from benchmarks.archive import unpacked
 from benchmarks.data.sets import DATASETS
 from benchmarks.files import BrokenRecord, MissingKey, read_json
 from benchmarks.records.results import read_collected, to_frame
@@ -51,19 +52,21 @@ class Finding:
 
 
 def verify(study: Study, folder: Path) -> list[Finding]:
-    """Return all findings on the results of ``study`` in ``folder``, whose last part is the study's name.
+    """Return all findings on the results of ``study`` in ``folder``, packed or as the workflow writes them. The last
+    part of its path is the study's name.
 
     Raise :class:`BrokenRecord` if the folder has no collected results of the study.
     """
     folder = folder.resolve()
-    if folder.name != study.name or not (folder / COLLECTED).is_file():
-        raise BrokenRecord(
-            f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
-            f"`{study.command('collect', folder.parent)}` has left {COLLECTED}"
-        )
-    sources = study.sources.values()  # runs of other studies have their results in a folder beside this one
-    findings = [finding for run in sources for finding in _run(run, Paths(folder.parent, run))]
-    return findings + list(_made(study, folder.parent))
+    # Runs of other studies have their results in a folder beside this one
+    with unpacked(folder.parent, [study.name, *(run.study for run in study.sources.values())]) as results:
+        if folder.name != study.name or not (results / study.name / COLLECTED).is_file():
+            raise BrokenRecord(
+                f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
+                f"`{study.command('collect', folder.parent)}` has left {COLLECTED}"
+            )
+        findings = [finding for run in study.sources.values() for finding in _run(run, Paths(results, run))]
+        return findings + list(_made(study, results))
 
 
 def report(findings: list[Finding]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from benchmarks.data import load_records
 from benchmarks.evaluation.stage import means
-from benchmarks.files import sha256
+from benchmarks.files import BrokenRecord, read_parquet
 from benchmarks.scoring.by_test import SCORES, scorer_of, scores
 from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.studies.paths import Paths
@@ -25,14 +25,14 @@ def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[
     """
     for name, digest in record["predictions"].items():
         path = paths.predictions(name)
-        if not path.is_file():
-            yield f"{path.name} is not there"
-        elif sha256(path) != digest:
-            yield f"{path.name} is not the recorded file"
-        elif name not in record["decodings"]:
+        if name not in record["decodings"]:
             yield f"no scores of {path.name} are recorded"
+            continue
+        try:
+            frame = read_parquet(path, digest, "`evaluate`")
+        except BrokenRecord as error:
+            yield str(error)
         else:
-            frame = pd.read_parquet(path)
             yield from _scores(name, frame, form)
             for test, recorded in record["decodings"][name]["tests"].items():
                 yield from _means(f"{name}, {test}", frame.loc[frame["test"] == test], recorded)

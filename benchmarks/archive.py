@@ -1,0 +1,151 @@
+"""Results that are shared: a study's rendered tables and figures, and one archive of everything that they come from.
+
+A packed folder holds
+
+* ``table_*.md``, ``.tex`` and ``.csv``, and ``figures/``: as rendered, to be read as they are;
+* ``records.tar.xz``: the records, specifications and logs of all runs, what ``collect`` gathered, and the predictions
+  of all runs in one Parquet file.
+
+Weights, prepared data and checkpoints are left out. :func:`unpacked` restores the layout that the workflow writes, so
+that a packed study is verified and rendered by the code that reads any other.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.files import BrokenRecord, read_text, replacing
+from benchmarks.studies.paths import COLLECTED, LOG
+from methods.errors import InputError
+
+ARCHIVE = "records.tar.xz"
+PREDICTIONS = "predictions.parquet"  # in the archive: the predictions of all runs
+RENDERED = ("table_*.md", "table_*.tex", "table_*.csv", "figures/*")
+RECORDED = (COLLECTED, "frame.csv", "table_*.json", "runs/*/*/*/*.json", "runs/*/*/*/analysis/*")
+LOGS = f"runs/*/*/*/{LOG}"
+ANSWERS = "runs/*/*/*/predictions/*.parquet"
+LOGGED_STEPS = 100  # lines of training steps that an archived log keeps; all other lines stay
+FILE, ROW = "file", "row"  # columns of the archived predictions: where each row was
+
+
+def pack(folder: Path, target: Path) -> Path:
+    """Write the results of a study in ``folder`` to ``target`` in packed form. Return the path of the archive.
+
+    Rendered files are replaced by those of ``folder``. Raise :class:`BrokenRecord` if nothing was collected there.
+    """
+    if not (folder / COLLECTED).is_file():
+        raise BrokenRecord(f"{folder} has no {COLLECTED}: run `marcos-bench collect` for the study first")
+    contents = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder, RECORDED)}
+    for path in _files(folder, (LOGS,)):
+        contents[str(path.relative_to(folder))] = thinned(read_text(path, "train this run again")).encode()
+    if answers := _files(folder, (ANSWERS,)):
+        contents[PREDICTIONS] = _joined(folder, answers)
+    target.mkdir(parents=True, exist_ok=True)
+    with replacing(target / ARCHIVE) as temporary, tarfile.open(temporary, "w:xz", preset=9) as archive:
+        for name, content in sorted(contents.items()):
+            member = tarfile.TarInfo(name)  # without times or owners: the same results give the same archive
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    if target.resolve() != folder.resolve():
+        for path in _files(folder, RENDERED):
+            copy = target / path.relative_to(folder)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
+    return target / ARCHIVE
+
+
+@contextmanager
+def unpacked(results: Path, studies: Iterable[str]) -> Iterator[Path]:
+    """Yield a results folder that holds these studies as the workflow writes them: ``results`` itself unless one of
+    them is packed there, else a temporary folder with a copy of each, which is removed afterwards."""
+    folders = [results / study for study in dict.fromkeys(studies)]
+    if not any((folder / ARCHIVE).is_file() for folder in folders):
+        yield results
+        return
+    with tempfile.TemporaryDirectory(prefix="marcos-bench-") as temporary:
+        for folder in folders:
+            copy = Path(temporary) / folder.name
+            if (folder / ARCHIVE).is_file():
+                unpack(folder, copy)
+            elif folder.is_dir():
+                copy.symlink_to(folder.resolve(), target_is_directory=True)
+        yield Path(temporary)
+
+
+def unpack(folder: Path, target: Path) -> None:
+    """Restore the results that are packed in ``folder`` in a new folder, as the workflow writes them."""
+    if not (folder / ARCHIVE).is_file():
+        raise InputError(f"{folder} has no {ARCHIVE}: name a folder that `marcos-bench pack` has written")
+    if target.exists():
+        raise InputError(f"{target} is there already: name another folder, or remove it first")
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns(ARCHIVE))
+    _restore(folder / ARCHIVE, target)
+
+
+def thinned(log: str) -> str:
+    """Return a run's log with at most :data:`LOGGED_STEPS` lines of training steps, evenly spaced, of which the last
+    is kept. All other lines stay: validations, ends of stages, warnings."""
+    lines = log.splitlines()
+    steps = [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "step"]
+    every = -(-len(steps) // LOGGED_STEPS) or 1
+    dropped = set(steps) - set(steps[::-1][::every])
+    return "".join(f"{line}\n" for number, line in enumerate(lines) if number not in dropped)
+
+
+def _files(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
+
+
+def _joined(folder: Path, answers: Iterable[Path]) -> bytes:
+    """Return all predictions as one Parquet file. Rows are sorted by question, so that what different runs answer to
+    the same one compresses together; ``file`` and ``row`` say where each was. Parquet itself does not compress them:
+    the archive does, and better."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables, columns = [], {}
+    for path in answers:
+        table, name = pq.read_table(path), str(path.relative_to(folder))
+        columns[name] = table.column_names
+        rows = pa.array(range(len(table)), pa.int32())
+        table = table.append_column(FILE, pa.array([name] * len(table))).append_column(ROW, rows)
+        tables.append(table.replace_schema_metadata(None))
+    table = pa.concat_tables(tables, promote_options="permissive")
+    table = table.sort_by([("test", "ascending"), ("id", "ascending"), (FILE, "ascending"), (ROW, "ascending")])
+    table = table.replace_schema_metadata({"columns": json.dumps(columns)})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="none")
+    return buffer.getvalue()
+
+
+def _restore(archive: Path, folder: Path) -> None:
+    """Restore the files of an archive in ``folder``, each run's predictions in a file of their own."""
+    import pyarrow.parquet as pq
+
+    try:
+        with tarfile.open(archive) as held:
+            held.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise BrokenRecord(f"{archive} cannot be read ({error}): get the file again") from error
+    joined = folder / PREDICTIONS
+    if not joined.is_file():
+        return
+    table = pq.read_table(joined)
+    columns = json.loads(table.schema.metadata[b"columns"])
+    table = table.sort_by([(FILE, "ascending"), (ROW, "ascending")])
+    rows = Counter(table[FILE].to_pylist())  # in the order of the table
+    start = 0
+    for name, count in rows.items():
+        predictions = table.slice(start, count).select(columns[name]).replace_schema_metadata(None)
+        start += count
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(predictions, folder / name, compression="zstd")
+    joined.unlink()

@@ -1,0 +1,122 @@
+"""Packed results hold what they were packed from, and are verified as they stand."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fabricate
+from benchmarks.archive import ARCHIVE, LOGGED_STEPS, pack, thinned, unpack, unpacked
+from benchmarks.files import BrokenRecord, frame_digest, read_json
+from benchmarks.records import results
+from benchmarks.studies.paths import Paths
+from benchmarks.tables.render import render
+from benchmarks.verification.checks import verify
+from methods.errors import InputError
+from test_verification import study
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made, place = study(), tmp_path_factory.mktemp("made")
+    fabricate.fabricate(made, place)
+    results.collect(made, place)
+    for table in made.tables:
+        render(made, place, table)
+    (place / "fake/runs/equation/cot/s0/model").mkdir()
+    (place / "fake/runs/equation/cot/s0/model/weights.safetensors").write_bytes(bytes(100))
+    return place / "fake"
+
+
+def test_packed_results_are_verified_as_they_stand(folder: Path, tmp_path: Path) -> None:
+    pack(folder, tmp_path / "fake")
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {
+        f"fake/{ARCHIVE}",
+        *(f"fake/table_{table}.{ending}" for table in study().tables for ending in ("md", "tex", "csv")),
+    }
+    found = verify(study(), tmp_path / "fake")
+    assert {finding.kind for finding in found} == {"ok"} and len(found) == len(verify(study(), folder))
+
+
+def test_unpacked_predictions_and_records_are_those_that_were_packed(folder: Path, tmp_path: Path) -> None:
+    pack(folder, tmp_path / "packed")
+    unpack(tmp_path / "packed", tmp_path / "again/fake")
+    spec = study().runs["equation/marcos/s0"]
+    for name in spec.evaluation.decodings:
+        old, new = (Paths(place, spec).predictions(name) for place in (folder.parent, tmp_path / "again"))
+        pd.testing.assert_frame_equal(pd.read_parquet(old), pd.read_parquet(new))
+    old, new = (Paths(place, spec).record("evaluate") for place in (folder.parent, tmp_path / "again"))
+    assert old.read_bytes() == new.read_bytes()
+    assert not list((tmp_path / "again").rglob("weights.safetensors"))
+    with pytest.raises(InputError, match="is there already"):
+        unpack(tmp_path / "packed", tmp_path / "again/fake")
+    with pytest.raises(InputError, match=f"has no {ARCHIVE}"):
+        unpack(folder, tmp_path / "other")
+
+
+def test_the_same_results_give_the_same_archive(folder: Path, tmp_path: Path) -> None:
+    first, second = (pack(folder, tmp_path / name).read_bytes() for name in ("a", "b"))
+    assert first == second
+    unpack(tmp_path / "a", tmp_path / "unpacked")
+    assert pack(tmp_path / "unpacked", tmp_path / "c").read_bytes() == first
+
+
+def test_results_that_are_not_packed_are_read_where_they_are(folder: Path) -> None:
+    with unpacked(folder.parent, ["fake"]) as place:
+        assert place == folder.parent
+
+
+def test_a_packed_study_finds_the_runs_that_it_shares_beside_it(folder: Path, tmp_path: Path) -> None:
+    pack(folder, tmp_path / "fake")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/note.md").write_text("here", encoding="utf-8")
+    with unpacked(tmp_path, ["fake", "other", "absent"]) as place:
+        assert (place / "fake/collect.json").is_file() and (place / "other/note.md").is_file()
+    assert not place.exists() and (tmp_path / "other/note.md").is_file()
+
+
+def test_a_damaged_archive_says_so(folder: Path, tmp_path: Path) -> None:
+    path = pack(folder, tmp_path / "fake")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(BrokenRecord, match="cannot be read"), unpacked(tmp_path, ["fake"]):
+        pass
+    with pytest.raises(BrokenRecord, match=r"has no collect\.json"):
+        pack(tmp_path / "absent", tmp_path / "target")
+
+
+def test_an_archived_log_keeps_all_but_steps() -> None:
+    kinds = ["validation" if number % 100 == 99 else "step" for number in range(1_000)]
+    log = "".join(json.dumps({"kind": kind, "step": number}) + "\n" for number, kind in enumerate(kinds))
+    kept = [json.loads(line) for line in thinned(log).splitlines()]
+    steps = [line["step"] for line in kept if line["kind"] == "step"]
+    assert LOGGED_STEPS / 2 < len(steps) <= LOGGED_STEPS and steps[-1] == 998
+    assert sum(line["kind"] == "validation" for line in kept) == 10
+    assert [line["step"] for line in kept] == sorted(line["step"] for line in kept)
+    assert thinned(thinned(log)) == thinned(log) and thinned("") == ""
+
+
+def test_a_digest_of_a_frame_is_that_of_its_content(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    values = {"id": ["a", "b"], "n": [1, None], "x": [0.5, 2.0], "right": [True, False], "draws": [[], ["3"]]}
+    digest = frame_digest(pa.table(values))
+    narrow = {"n": pa.int32(), "x": pa.float32(), "id": pa.large_string()}
+    assert frame_digest(pa.table({k: pa.array(v, narrow.get(k)) for k, v in values.items()})) == digest
+    assert digest == "67f2df19f8ce13da6d254eee4e602ce0b105e7bc223bd3e0f7ab6c30c558fdd6"
+    for name, other in (("id", ["a", "c"]), ("n", [1, 0]), ("x", [0.5, 2.5]), ("right", [True, True])):
+        assert frame_digest(pa.table(values | {name: other})) != digest
+
+
+def test_archives_hold_no_paths_outside_their_folder(folder: Path, tmp_path: Path) -> None:
+    path = pack(folder, tmp_path / "fake")
+    assert read_json(folder / "collect.json")["study"] == "fake"
+    with tarfile.open(path, "w:xz") as archive:
+        archive.addfile(tarfile.TarInfo("../outside"))
+    with pytest.raises(BrokenRecord, match="cannot be read"):
+        unpack(tmp_path / "fake", tmp_path / "new")
+    assert not (tmp_path / "outside").exists()
