@@ -15,8 +15,8 @@ WITHIN = frozenset(
 
 class Text(Scorer):
     """An answer is correct if it is the gold answer, whatever the letter case, the white space, the marks at its end
-    (of any script) and the way in which Unicode composes its letters. ``extracted`` is what is compared, so answers that
-    count as the same are the same there."""
+    (of any script) and the way in which Unicode composes its letters. ``extracted`` is what is compared, so answers
+    that count as the same are the same there."""
 
     name = "text"
     version = "2"
