@@ -30,7 +30,7 @@ DATA = ("cards", "corpus", "draw", "embedded", "loading", "records", "sources", 
 
 CODE: dict[str, tuple[str, ...]] = {
     # Not the data sets: each has a digest of its own, of the module in `benchmarks.data.sets.MODULES`
-    "data": _modules(*(f"data.{part}" for part in DATA)),
+    "data": _modules("numbers", *(f"data.{part}" for part in DATA)),
     # The code that the weights of a run depend on. All engines are listed, because any of them may resume another's
     # checkpoint; data cards are not, because they carry versions
     "train": (

@@ -14,6 +14,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, which reads it:
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+from hypothesis import settings
 
 from benchmarks.data import prepare
 from benchmarks.files import read_json
@@ -46,6 +47,11 @@ LONG = (
     "test_tracking",
     "test_measuring",
 )
+
+
+# The same few examples in every run: tests are quick, and one that fails does so everywhere
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.files import write_json, write_parquet, write_text
+from benchmarks.scoring import SCORERS
 from benchmarks.studies.paths import at_stage
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
@@ -103,7 +104,9 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         }
     write_json(run / "spec.json", spec.model_dump(mode="json"))
     write_json(run / "train.json", train_record(spec))
-    write_json(run / "evaluate.json", _record(spec, "evaluate") | {"decodings": decodings, "predictions": digests})
+    number = {"name": "number", "version": SCORERS["number"].version}
+    scored = {"scorers": dict.fromkeys(spec.evaluation.tests, number), "decodings": decodings, "predictions": digests}
+    write_json(run / "evaluate.json", _record(spec, "evaluate") | scored)
     write_json(run / "time.json", time_record(spec))
     write_text(run / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log_lines()))
 

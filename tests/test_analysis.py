@@ -231,6 +231,10 @@ def test_majority_and_its_votes() -> None:
     assert majority(["1", "2", "2", None]) == (1, 0.5)
     assert majority(["1", "2"]) == (0, 0.5)  # the first of a tie
     assert majority([None, None]) == (0, 0.0)
+    assert majority(["7", "5", "5.0", "5.00", "7"]) == (1, 0.6)  # by value
+    assert majority(["2", "1000", "2", "1e3", "1000.0"]) == (1, 0.6)
+    assert majority(["1", ".5", "1", "0.5", "0.50"]) == (1, 0.6)
+    assert majority(["yes", "no", "yes"]) == (0, 2 / 3)
 
 
 def samples() -> pd.DataFrame:

@@ -7,9 +7,21 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.data.loading import shared, split_validation, to_records
-from benchmarks.data.records import MARK, DataError, Raw, Record, equations, normalise, number_text, sentences
+from benchmarks.data.loading import shared, split_validation, to_records, unread
+from benchmarks.data.records import (
+    MARK,
+    DataError,
+    Raw,
+    Record,
+    equations,
+    normalise,
+    number_text,
+    question_hash,
+    sentences,
+)
 from benchmarks.data.sets import DATASETS
 
 
@@ -90,7 +102,18 @@ def test_all_solutions_of_gsm8k_are_cut_at_ends_of_sentences(data_dir: Path):
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("51.0", "51"), (" 1,234 ", "1234"), ("0.50", "0.50"), ("100", "100"), ("-3.0", "-3"), ("2/5", "2/5")],
+    [
+        ("51.0", "51"),
+        (" 1,234 ", "1234"),
+        ("0.50", "0.50"),
+        ("100", "100"),
+        ("-3.0", "-3"),
+        ("2/5", "2/5"),
+        ("36.", "36"),
+        (".45", ".45"),
+        ("- $1{,}200", "-1200"),
+        ("1,5", "1,5"),  # left for the card to refuse
+    ],
 )
 def test_integral_answers_lose_their_point(text: str, number: str):
     assert number_text(text) == number
@@ -102,13 +125,35 @@ def test_integral_answers_lose_their_point(text: str, number: str):
         ("Bill 's dog ate 5 bones .", "bill's dog ate 5.0 bones."),
         ("It costs $ 1,200 in total", "It costs $1200 in total?"),
         ("He did n't go", "He didn't go."),
+        ("a 5 - year - old", "A 5-year-old"),
+        ("COVID-19 and/or flu - again", "COVID 19 and or flu again"),
+        ("3 \N{MULTIPLICATION SIGN} 5 = ?", "3*5=?"),
+        ("10 \N{MINUS SIGN} 8", "10-8"),
+        ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"),
     ],
 )
 def test_spelling_does_not_make_another_question(one: str, other: str):
     assert normalise(one) == normalise(other)
 
 
-@pytest.mark.parametrize(("one", "other"), [("3 5", "35"), ("0.5 kg", "5 kg"), ("2 cats", "3 cats")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("3 5", "35"),
+        ("0.5 kg", "5 kg"),
+        ("2 cats", "3 cats"),
+        ("3 + 5 = ?", "3 * 5 = ?"),
+        ("3 + 5 = ?", "3 - 5 = ?"),
+        ("3 * 5 = ?", "3 - 5 = ?"),
+        ("3 / 5 = ?", "3 - 5 = ?"),
+        ("(3 + 5) * 2", "3 + 5 * 2"),
+        ("(3 + 5) * 2", "3 + (5 * 2)"),
+        ("Is 3 < 5?", "Is 3 > 5?"),
+        ("What is -5 + 3?", "What is 5 + 3?"),
+        ("Take 5% of 80", "Take 5 of 80"),
+        ("It costs $5", "It costs \N{EURO SIGN}5"),
+    ],
+)
 def test_other_numbers_make_another_question(one: str, other: str):
     assert normalise(one) != normalise(other)
 
@@ -134,6 +179,22 @@ def test_copies_of_a_question_stay_on_one_side():
     assert len(validation) == 8  # the seven smallest hashes would split a pair, which goes over as a whole
 
 
+def test_questions_that_differ_in_operators_alone_are_split_and_not_shared():
+    rows = [
+        Record(f"{a}{sign}{b}", f"{a} {sign} {b} = ?", ("",), "0") for a in range(9) for b in range(9) for sign in "+*"
+    ]
+    train, validation = split_validation(rows, 41)
+    assert (len(train), len(validation)) == (121, 41)
+    tests = [Record(f"{a}-{b}", f"{a} - {b} = ?", ("",), "0") for a in range(9) for b in range(9)]
+    assert not any(shared(tests, {normalise(row.question) for row in rows}))
+
+
+@given(st.text(alphabet="ab 0123456789.,-+*/()=<%$^\n\N{MINUS SIGN}\N{COMBINING ACUTE ACCENT}e\u00e9", max_size=30))
+def test_the_same_question_has_the_same_hash(text: str):
+    """Otherwise, one copy could be validation data and the other training data."""
+    assert question_hash(normalise(text)) == question_hash(text)
+
+
 def test_too_large_a_validation_split_is_refused():
     with pytest.raises(DataError, match="ask fewer"):
         split_validation(records(5), 5)
@@ -141,6 +202,16 @@ def test_too_large_a_validation_split_is_refused():
 
 def test_training_rows_without_steps_are_left_out_and_test_rows_are_not():
     rows = [Raw("0", "q", "<<1+1=2>>", "2"), Raw("1", "r", "two", "2"), Raw("2", "s", "<<2/5=0.4>>", "2/5")]
-    assert [row.id for row in to_records("gsm8k", "equation", "train", rows)] == ["gsm8k-train-0"]
+    assert [row.id for row in to_records("gsm8k", "equation", "train", rows)] == ["gsm8k-train-0", "gsm8k-train-2"]
     assert [row.id for row in to_records("gsm8k", "text", "train", rows)] == ["gsm8k-train-1"]
     assert len(to_records("gsm8k", "equation", "test", rows)) == 3
+
+
+def test_training_answers_that_cannot_be_read_are_listed():
+    answers = ("1,000", "2/5", "36.", "1,5", "two")
+    rows = [Raw(str(n), "q", "<<1+1=2>>", answer, f"/data/a.txt, line {n + 1}") for n, answer in enumerate(answers)]
+    assert [row.answer for row in to_records("gsm8k", "equation", "train", rows)] == ["1,000", "2/5", "36."]
+    assert unread("gsm8k", rows) == [
+        {"place": "a.txt, line 4", "answer": "1,5", "why": "cannot be read as one number without guessing"},
+        {"place": "a.txt, line 5", "answer": "two", "why": "is no number"},
+    ]

@@ -150,12 +150,18 @@ def test_other_content_under_the_same_name_is_refused(folder: Path):
 def test_an_answer_that_is_no_number_is_left_out_where_the_published_set_has_some(folder: Path):
     (folder / "gsm8k_aug").mkdir()
     (folder / "gsm8k_aug/train.txt").write_text(
-        "How much?||<<2/5=0.4>> #### 2/5\nHow many?||<<1+1=2>> #### 2\n", encoding="utf-8"
+        "How much?||<<2/5=0.4>> #### 1,5\nHow many?||<<1+1=2>> #### 2\n", encoding="utf-8"
     )
     file = File(path="gsm8k_aug/train.txt", sha256=None)
-    card = gsm8k.GSM8K_AUG.model_copy(update={"counts": {"train": 2}, "files": {"train": (file,)}})
-    rows = DataSet(card, gsm8k.aug_lines, gsm8k.gsm8k_aug).rows("train")
-    assert [row.answer for row in rows] == ["2/5", "2"]
+    update = {
+        "counts": {"train": 2, "test": 2},
+        "records": {"train": None, "test": None},
+        "files": {"train": (file,), "test": (file,)},
+    }
+    dataset = DataSet(gsm8k.GSM8K_AUG.model_copy(update=update), gsm8k.aug_lines, gsm8k.gsm8k_aug)
+    assert [row.answer for row in dataset.rows("train")] == ["1,5", "2"]
+    with pytest.raises(DataError, match=r"train.txt, line 1: the answer '1,5' cannot be read as one number"):
+        dataset.rows("test")
 
 
 @pytest.mark.parametrize(
@@ -286,5 +292,5 @@ def test_real_training_data():
     questions = {normalise(row.question) for row in text}
     for name in ("gsm8k", "svamp", "svamp_paper4138", "multiarith"):
         assert not any(normalise(row.question) in questions for row in load_records(name, "text", "test"))
-    assert len(load_records("gsm8k_aug_first3000", "equation", "train")) == 2998
+    assert len(load_records("gsm8k_aug_first3000", "equation", "train")) == 2999
     assert len(load_records("gsm8k_aug", "equation", "validation")) == 500

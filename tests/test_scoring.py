@@ -22,7 +22,7 @@ from benchmarks.scoring.number import extract
         ("5e", "5"),
         ("3 5", "5"),
         ("#### 3 5", "3"),
-        ("1/2", "2"),
+        ("1/2", "1/2"),
         ("####72", "72"),
         ("### 72", "72"),
         ("5.", "5"),
@@ -33,7 +33,20 @@ from benchmarks.scoring.number import extract
         ("12 #### 7 #### 8 9", "8"),
         ("<<48/2=24>>", "24"),
         ("20-5 #### 20-5", "20"),
-        ("20-5", "-5"),  # a sign is a sign, whatever stands before it
+        ("20-5", "5"),  # an operator
+        ("5 - 3 = 2", "2"),
+        ("10-8", "8"),
+        ("#### 10-8", "10"),
+        ("#### -\N{EURO SIGN}18", "-18"),
+        (r"#### -\$18", "-18"),
+        ("#### -$ 18", "-18"),
+        ("#### - 18", "-18"),
+        (r"\boxed{9{,}500}", "9500"),
+        ("#### 9{,}500", "9500"),
+        ("#### 1 000", "1000"),
+        ("#### 1,2,3", "1"),  # a list
+        ("1,2,3", "3"),
+        ("#### 10^5", "10^5"),  # an expression, which no number equals
         ("12 #### none", None),
         ("none", None),
         ("", None),
@@ -68,6 +81,20 @@ def test_extract(text: str, number: str | None):
         ("3", "inf", False, False),
         ("3", "three", False, False),
         ("-3", "3", False, False),
+        ("#### -\N{EURO SIGN}18", "18", False, False),
+        ("#### -\N{EURO SIGN}18", "-18", True, True),
+        ("#### 1/2", "1", False, False),
+        ("#### 1/2", "0.5", True, False),
+        ("#### 2/5", "2/5", True, True),
+        ("#### 10^5", "10", False, False),
+        ("#### 12/05/2020", "12", False, False),
+        ("#### 10 apples", "10", True, False),  # more than the number
+        ("#### 10.\nIndeed.", "10", True, True),
+        ("3 + 7 = 10", "10", True, False),
+        ("3 + 7 =\n10", "10", True, True),
+        ("9" * 50_000, "9" * 50_000, True, True),
+        ("9" * 50_000 + ".5", "9" * 50_000 + ".5", True, True),
+        ("1e" + "9" * 5_000, "3", False, False),
     ],
 )
 def test_score(text: str, gold: str, correct: bool, strict: bool):

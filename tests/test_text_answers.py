@@ -51,6 +51,11 @@ GOLD = "Tom is a c0."
         ("#### tom  is a c0 .", GOLD, "tom is a c0", False),
         ("YES!", "yes", "yes", False),
         ("#### b", "B", "b", False),
+        ("#### CAF\N{LATIN CAPITAL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}", "caf\u00e9", False),
+        ("#### caf\u00e9", "cafe\N{COMBINING ACUTE ACCENT}", "caf\u00e9", True),
+        ("\u662f\N{IDEOGRAPHIC FULL STOP}", "\u662f", "\u662f", False),
+        ("yes \N{DEVANAGARI DANDA}", "yes", "yes", False),
+        ("yes\N{ARABIC QUESTION MARK}", "yes\N{FULLWIDTH EXCLAMATION MARK}", "yes", False),
         ("#### STRASSE", "Stra\N{LATIN SMALL LETTER SHARP S}e", "strasse", False),
     ],
 )
@@ -66,6 +71,7 @@ def test_an_answer_is_the_gold_one_whatever_case_blanks_and_final_marks(
     [
         ("#### Tom is a c01.", GOLD, "tom is a c01"),
         ("Tom is no c0.", GOLD, "tom is no c0"),
+        ("5%", "5", "5%"),  # no mark at the end of a sentence
         ("It is yes", "yes", "it is yes"),
         ("yes\n#### no", "yes", "no"),  # the chain does not count
         (f"Tom is a c0.\n{CHAIN}", GOLD, "every c3 is a c0"),
@@ -172,7 +178,9 @@ def test_answers_that_cannot_be_scored_are_named(
 
 def test_rows_of_a_ragged_set_whose_answers_cannot_be_scored_are_no_training_data(mine: Callable[..., None]) -> None:
     mine("", ragged=True)
-    assert load_records("mine", "text", "train") == [] and len(load_records("mine", "text", "test")) == 16
+    assert load_records("mine", "text", "train") == []
+    with pytest.raises(DataError, match=r"test.jsonl, line 1: the answer '' is empty"):
+        load_records("mine", "text", "test")
 
 
 def test_a_form_in_which_no_row_has_steps_is_named(mine: Callable[..., None]) -> None:

@@ -17,11 +17,12 @@ import fabricate
 from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.cli import app
 from benchmarks.data.records import Record
-from benchmarks.evaluation.stage import summary
+from benchmarks.evaluation.stage import means, summary
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, write_json, write_parquet, write_text
 from benchmarks.records import results
 from benchmarks.scoring.by_test import scored
+from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, load_study, parse_study
@@ -140,6 +141,51 @@ def test_draws_are_computed_again(drawn: tuple[dict[str, Any], pd.DataFrame], tm
     record["decodings"]["default"]["tests"]["rs_n2_k3"]["draws"][0]["entropy"] = 3.0
     (text,) = answers(record, frame, tmp_path)
     assert "`draws`: line 1, entropy: 3.0 is recorded" in text
+
+
+def older(folder: Path, extracted: str, correct: bool) -> Path:
+    """Make a run's first answer one that an older scorer scored so. Return the path of its record."""
+    path, record = folder / RUN / "predictions/default.parquet", folder / RUN / "evaluate.json"
+    frame = pd.read_parquet(path)
+    frame.loc[0, ["extracted", "correct", "strict"]] = [extracted, correct, correct]
+    digest = write_parquet(path, frame)
+
+    def change(content: dict[str, Any]) -> None:
+        del content["scorers"]
+        content["predictions"]["default"] = digest
+        for test, scores in content["decodings"]["default"]["tests"].items():
+            scores.update(means(frame.loc[frame["test"] == test]))
+
+    edit(record, change)
+    results.collect(study(), folder.parent)
+    return record
+
+
+def test_scores_of_an_older_scorer_are_told_and_brought_up_to_date(folder: Path) -> None:
+    untouched = {path: path.read_text() for path in folder.glob("*.*")}
+    first = pd.read_parquet(folder / RUN / "predictions/default.parquet").iloc[0]
+    record = older(folder, first["extracted"], first["correct"])  # an older scorer that found the same
+    (found,) = findings(folder, "drift")
+    assert found.place == "equation/cot/s0 evaluate.json" and not findings(folder, "differs")
+    assert "another version of the scorer than today's (embedded_in_domain, embedded_reworded)" in found.text
+    assert list(rescoring.rescore(study(), folder)) == []
+    assert read_json(record)["scorers"]["embedded_reworded"] == {"name": "number", "version": Number.version}
+    assert {path: path.read_text() for path in folder.glob("*.*")} == untouched
+
+
+def test_scores_that_move_are_written_everywhere(folder: Path) -> None:
+    untouched = {path: path.read_text() for path in folder.glob("*.*")}
+    first = pd.read_parquet(folder / RUN / "predictions/default.parquet").iloc[0]
+    older(folder, "99", not first["correct"])
+    render(study(), folder.parent, study().tables[0])
+    assert "`correct` of 1 answers is not what the scorer says" in findings(folder, "differs")[0].text
+    said = list(rescoring.rescore(study(), folder))
+    assert said[0].startswith("equation/cot/s0, default, embedded_in_domain: `accuracy` was [")
+    assert "frame.csv is written anew" in said
+    assert {finding.kind for finding in verify(study(), folder)} == {"ok"}
+    assert {path: path.read_text() for path in folder.glob("*.csv")} == {
+        path: text for path, text in untouched.items() if path.suffix == ".csv"
+    }
 
 
 def test_a_changed_mean_is_found(folder: Path) -> None:

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import pandas as pd
+
+from benchmarks.data import DATASETS
+from benchmarks.numbers import value_of
+from benchmarks.scoring.by_test import scorer_of
 
 MEAN = -1  # the seed of answers that take the mean instead of a draw
 BINS = (0.2, 0.4, 0.6, 0.8, 1.0)  # upper ends of bins of vote shares
 
 
-def majority(answers: Sequence[str | None]) -> tuple[int, float]:
-    """Return the index of the first answer with the most votes, and its share of all answers.
-    A missing answer is no vote."""
-    counts = Counter(answer for answer in answers if answer is not None)
+def by_value(answer: str) -> Hashable:
+    """Return the value of an answer that is a number, and any other answer as it is."""
+    return value_of(answer) or answer
+
+
+def majority(answers: Sequence[str | None], vote: Callable[[str], Hashable] = by_value) -> tuple[int, float]:
+    """Return the index of the first answer with the most votes, and its share of all answers. Answers for which
+    ``vote`` returns the same count as one. A missing answer is no vote."""
+    cast = [None if answer is None else vote(answer) for answer in answers]
+    counts = Counter(one for one in cast if one is not None)
     if not counts:
         return 0, 0.0
     winner, votes = counts.most_common(1)[0]
-    return list(answers).index(winner), votes / len(answers)
+    return cast.index(winner), votes / len(answers)
+
+
+def _vote(test: str) -> Callable[[str], Hashable]:
+    """Return what answers to a test set count as: its scorer decides, if the data set is still there."""
+    return scorer_of(test).vote if test in DATASETS else by_value
 
 
 def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
@@ -29,7 +44,7 @@ def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
     for (test, id, group), draws in drawn.groupby(["test", "id", drawn["seed"] // size], sort=False):  # type: ignore[misc]
         if len(draws) == size:
             answers = [None if pd.isna(answer) else answer for answer in draws["extracted"]]
-            winner, share = majority(answers)
+            winner, share = majority(answers, _vote(str(test)))
             correct = bool(draws["correct"].iloc[winner])
             lines.append({"test": test, "id": id, "group": group, "share": share, "correct": correct})
     return pd.DataFrame(lines, columns=["test", "id", "group", "share", "correct"])

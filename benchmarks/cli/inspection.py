@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run, require_run
 from benchmarks.studies.paths import COLLECTED
-from benchmarks.studies.study import StudyError, load_study, shipped
+from benchmarks.studies.study import Study, StudyError, load_study, shipped
 from methods.errors import InputError
 
 app = typer.Typer()
@@ -91,6 +91,28 @@ def verify(
     """Recompute digests, scores and tables from the predictions; exit code 1 if anything differs."""
     from benchmarks.verification import checks
 
+    findings = checks.verify(_study_of(folder, study), folder)
+    typer.echo(checks.report(findings))
+    raise typer.Exit(any(finding.kind == "differs" for finding in findings))
+
+
+@app.command()
+def rescore(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")],
+    study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,
+) -> None:
+    """Score recorded answers anew where an older scorer did, without asking a model, and render the tables again."""
+    from benchmarks.verification import rescoring
+
+    found = 0
+    for line in rescoring.rescore(_study_of(folder, study), folder):
+        typer.echo(line)
+        found += 1
+    typer.echo(f"{found} changes" if found else "no score moves")
+
+
+def _study_of(folder: Path, study: str | None) -> Study:
+    """Return the study whose results a folder holds: the one named, or that of the folder's name."""
     if not folder.is_dir():
         raise StudyError(f"there is no folder {folder}: name that of a study's results")
     if study is None and folder.resolve().name not in shipped():
@@ -99,10 +121,7 @@ def verify(
             f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
             "with --study whose results these are"
         )
-    loaded = load_study(study or folder.resolve().name)
-    findings = checks.verify(loaded, folder)
-    typer.echo(checks.report(findings))
-    raise typer.Exit(any(finding.kind == "differs" for finding in findings))
+    return load_study(study or folder.resolve().name)
 
 
 @app.command()

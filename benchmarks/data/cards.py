@@ -58,7 +58,7 @@ class Card(Strict):
     files: dict[str, tuple[File, ...]] = {}
     hub: Hub | None = None
     notes: str = ""
-    ragged: bool = False  # some published training rows lack a question or an answer of the kind, and are left out
+    ragged: bool = False  # some published training rows lack a question or an answer that can be scored: left out
     scorer: str = "number"  # the name of a scorer in benchmarks.scoring
 
     def counted(self, split: str) -> bool:
@@ -75,7 +75,10 @@ class Card(Strict):
         """Return why an answer cannot be scored, or an empty text. Only what :mod:`benchmarks.scoring` reads as numbers
         and as text has a form that is known here."""
         if self.numeric:
-            return "" if is_number(answer) else "is no number"
+            if is_number(answer):
+                return ""
+            guess = any(mark.isdecimal() for mark in answer)
+            return "cannot be read as one number without guessing" if guess else "is no number"
         if self.scorer == "text":
             if not answer.strip():
                 return "is empty"

@@ -4,6 +4,7 @@ and finds overlapping questions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.data.records import (
     DataError,
@@ -50,8 +51,8 @@ def load_rows(name: str, form: Form, split: str) -> list[Raw]:
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
     """Convert rows to records with steps in the given form. Training rows that teach nothing in this form (no question,
-    no step, or an answer that cannot be scored) are left out; test rows never are. Raise :class:`DataError` if no
-    training row is left."""
+    no step, or an answer that cannot be scored, see :func:`unread`) are left out; test rows never are. Raise
+    :class:`DataError` if no training row is left."""
     records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
     if split != "train":
         return records
@@ -65,6 +66,13 @@ def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[R
     return [record for record in stepwise if not card.refusal(record.answer)]
 
 
+def unread(name: str, rows: Sequence[Raw]) -> list[dict[str, str]]:
+    """Return the training rows whose answers cannot be scored: where each is published, its answer, and why not."""
+    card = get_dataset(name).card
+    found = ((row, card.refusal(row.answer)) for row in rows)
+    return [{"place": Path(row.place).name, "answer": row.answer, "why": why} for row, why in found if why]
+
+
 def load_records(name: str, form: Form, split: str) -> list[Record]:
     """Load the records of a data set's split, from the folder that MARCOS_BENCH_DATA names, or else from the hub."""
     return to_records(name, form, split, load_rows(name, form, split))
@@ -72,15 +80,15 @@ def load_records(name: str, form: Form, split: str) -> list[Record]:
 
 def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record], list[Record]]:
     """Split records into training and validation records. Those with the ``count`` smallest question hashes are
-    validation data, whatever the order of the rows. Copies of a question stay on one side, so validation may get more
-    than ``count``."""
-    hashes = [question_hash(record.question) for record in records]
-    if count >= len(set(hashes)):
-        raise DataError(f"{count} validation rows cannot be split off {len(set(hashes))} distinct questions; ask fewer")
-    threshold = sorted(hashes)[count - 1]
-    pairs = list(zip(records, hashes, strict=True))
-    train = [record for record, value in pairs if value > threshold]
-    return train, [record for record, value in pairs if value <= threshold]
+    validation data, whatever the order of the rows; where questions differ in symbols alone, which their hashes leave
+    out, the symbols decide. Copies of a question stay on one side, so validation may get more than ``count``."""
+    keys = [(question_hash(record.question), normalise(record.question)) for record in records]
+    if count >= len(set(keys)):
+        raise DataError(f"{count} validation rows cannot be split off {len(set(keys))} distinct questions; ask fewer")
+    threshold = sorted(keys)[count - 1]
+    pairs = list(zip(records, keys, strict=True))
+    train = [record for record, key in pairs if key > threshold]
+    return train, [record for record, key in pairs if key <= threshold]
 
 
 def questions(records: Sequence[Record]) -> set[str]:

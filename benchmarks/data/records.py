@@ -5,80 +5,37 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.numbers import CURRENCIES, MINUS, PLUS, read
 from methods.errors import InputError
 
 MARK = re.compile(r"<<[^<>]*>>")  # the calculator marks of GSM8K, as in <<48/2=24>>
-NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+# One way to write each operator
+OPERATORS = str.maketrans(
+    dict.fromkeys(MINUS, "-") | dict.fromkeys(PLUS, "+") | dict.fromkeys("\u00d7\u2217\u22c5", "*")
+)
+OPERATORS |= str.maketrans("\u00f7\u2215\u2044\uff05", "///%")
+SYMBOLS = "".join(chr(code) for code in range(0x10000) if unicodedata.category(chr(code)) == "Sm")  # mathematics
+DEPENDS = re.compile(r"[-*/()]")  # operators and brackets, or punctuation: their neighbours decide
+DROPPED = re.compile(rf"[^\w.%^*/()\-{re.escape(CURRENCIES + SYMBOLS)}]|\.(?!\d)")
+WORDLESS = re.compile(r"[^\w.]|\.(?!\d)")
+OPENS = tuple(f".({CURRENCIES}")  # what, besides a digit, an operand may begin with
 
 # Abbreviations, whose period need not end a sentence. Splitters in libraries (pysbd, sentencex) know titles, but few of
 # the units that word problems are full of. Titles and the like are always followed by something:
-TITLES = {"Mr", "Mrs", "Ms", "Mx", "Dr", "St", "Mt", "Prof", "Rev", "Gen", "Lt", "Col", "Capt", "Sgt", "Messrs"}
-TITLES |= {"vs", "approx", "e.g", "i.e"}
+TITLES = set("Mr Mrs Ms Mx Dr St Mt Prof Rev Gen Lt Col Capt Sgt Messrs vs approx e.g i.e".split())  # noqa: SIM905
 NUMBERED = {"No", "no", "Nos", "nos", "Nr", "nr", "Fig", "fig", "Eq", "eq"}  # a number follows, or they are words
-UNITS = {"lb", "lbs", "oz", "ft", "in", "yd", "yds", "mi", "sq", "cu", "gal", "gals", "qt", "qts", "pt", "pts", "tsp"}
-UNITS |= {
-    "tbsp",
-    "doz",
-    "pkg",
-    "pkgs",
-    "hr",
-    "hrs",
-    "min",
-    "mins",
-    "sec",
-    "secs",
-    "wk",
-    "wks",
-    "mo",
-    "mos",
-    "yr",
-    "yrs",
-}
-UNITS |= {
-    "km",
-    "cm",
-    "mm",
-    "kg",
-    "mg",
-    "ml",
-    "mph",
-    "ave",
-    "avg",
-    "jr",
-    "sr",
-    "inc",
-    "co",
-    "etc",
-    "max",
-    "temp",
-    "misc",
-}
-OPENERS = {  # they begin sentences, so what stands before them is no initial
-    *("The", "This", "That", "These", "Those", "There", "Then", "Thus", "Therefore", "Hence", "Next", "First", "Now"),
-    *(
-        "I",
-        "You",
-        "He",
-        "She",
-        "It",
-        "We",
-        "They",
-        "His",
-        "Her",
-        "Its",
-        "Our",
-        "Their",
-        "A",
-        "An",
-        "Each",
-        "And",
-        "But",
-    ),
-    *("So", "Since", "If", "In", "On", "At", "For", "To", "Let", "When", "After", "As", "With", "Initially"),
-}
+UNITS = set(
+    "lb lbs oz ft in yd yds mi sq cu gal gals qt qts pt pts tsp tbsp doz pkg pkgs hr hrs min mins sec secs wk wks mo "
+    "mos yr yrs km cm mm kg mg ml mph ave avg jr sr inc co etc max temp misc".split()  # noqa: SIM905
+)
+OPENERS = set(  # they begin sentences, so what stands before them is no initial
+    "The This That These Those There Then Thus Therefore Hence Next First Now I You He She It We They His Her Its Our "
+    "Their A An Each And But So Since If In On At For To Let When After As With Initially".split()  # noqa: SIM905
+)
 
 
 class DataError(InputError):
@@ -163,28 +120,73 @@ def lines(solution: str) -> tuple[str, ...]:
 
 
 def is_number(text: str) -> bool:
-    return NUMBER.fullmatch(text) is not None
+    """Return whether a text is one number that can be read without guessing (see :mod:`benchmarks.numbers`)."""
+    return read(text) is not None
 
 
 def number_text(text: str) -> str:
-    """Return a number in the form that answers have: no commas, and no ``.0`` behind an integral value."""
-    plain = text.strip().replace(",", "")
-    return re.sub(r"\.0*$", "", plain) if is_number(plain) else plain
+    """Return a number in the form that answers have: without currency, separators of thousands and percent sign, and
+    without ``.0`` behind an integral value. A text that is no number is returned as it is, for its card to refuse."""
+    found = read(text)
+    return re.sub(r"\.0+$", "", found.text) if found else text.strip()
 
 
 def normalise(question: str) -> str:
-    """Reduce a question to what makes two questions the same. Letter case, punctuation, thousands separators, the
-    ``.0`` of integral numbers and blanks (tokenised text writes "did n't") are dropped. Blanks between numbers stay."""
-    text = re.sub(r"(?<=\d),(?=\d{3})", "", question.casefold())
-    text = re.sub(r"(\d)\.0+(?!\d)", r"\1", text)
-    words = " ".join(re.sub(r"[^\w.]|\.(?!\d)", " ", text).split())
-    return re.sub(r"(?<!\d) | (?!\d)", "", words)
+    """Reduce a question to what makes two questions the same.
+
+    Letter case, punctuation, thousands separators, the ``.0`` of integral numbers and blanks (tokenised text writes
+    "did n't") are dropped. Blanks between numbers stay, and so does what tells one calculation from another: signs,
+    operators, comparisons, percent signs, currencies, and brackets beside an operator. Hyphens and strokes between
+    words are punctuation.
+    """
+    text = " ".join(_composed(question).translate(OPERATORS).split())
+    text = DEPENDS.sub(lambda found: found[0] if _calculates(found) else " ", text)
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    return _squeezed(DROPPED, text)
 
 
 def question_hash(question: str) -> str:
-    """Return the SHA-256 of the normalised question.
-    It decides what is validation data, whatever the order of the rows."""
-    return hashlib.sha256(normalise(question).encode()).hexdigest()
+    """Return the SHA-256 of a question's words and numbers. It decides what is validation data, whatever the order of
+    the rows, and which of the generated questions are for tests.
+
+    Symbols that :func:`normalise` keeps do not count here: with them, every question with a price would have another
+    hash, and recorded runs other validation data. Questions that are the same have the same hash.
+    """
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", _composed(question))
+    return hashlib.sha256(_squeezed(WORDLESS, text).encode()).hexdigest()
+
+
+def _composed(text: str) -> str:
+    """Return a text in small letters and in Unicode's composed form (NFC)."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+def _squeezed(dropped: re.Pattern[str], text: str) -> str:
+    """Return a text without the ``.0`` of integral numbers, what is to be dropped, and blanks other than those between
+    numbers."""
+    text = re.sub(r"(\d)\.0+(?!\d)", r"\1", text)
+    return re.sub(r"(?<!\d) | (?!\d)", "", " ".join(dropped.sub(" ", text).split()))
+
+
+def _calculates(found: re.Match[str]) -> bool:
+    """Return whether an operator or a bracket in a question (with single blanks) is one, and not punctuation."""
+    text, mark = found.string, found[0]
+    before, after = text[max(0, found.start() - 3) : found.start()], text[found.end() : found.end() + 2]
+    apart, loose = before.endswith(" "), after.startswith(" ")  # whether a blank is before it, and behind it
+    before, last, first = before.rstrip(), before.rstrip()[-1:], after.lstrip()[:1]
+    if mark == "(":
+        return last in tuple("+-*/^=<>") or (last.isdigit() and not apart)
+    if mark == ")":
+        return first in tuple("+-*/^=<>")
+    opens = first.isdigit() or first in OPENS
+    closes = last.isdigit() or last in tuple(")%")
+    if mark == "/":
+        return opens or closes
+    if mark == "*":
+        return (opens or first.isalpha()) and (closes or last.isalpha())
+    if last.isalpha():  # a sign touches its number; a single letter may be a variable
+        return opens and ((apart and not loose) or not before[-2:-1].isalnum())
+    return opens and (apart or last != "-")
 
 
 def digest(rows: Iterable[Raw]) -> str:

@@ -108,7 +108,7 @@ class DataSet:
             path = folder / file.path
             content = read_published(path, file)
             text = decode_utf8(content, path, AGAIN, DataError)
-            rows += [self._convert(place, row) for place, row in self.parse(text, path)]
+            rows += [self._convert(place, row, split) for place, row in self.parse(text, path)]
             check_sha256(path, file, content)
         return rows
 
@@ -138,7 +138,7 @@ class DataSet:
                     f"{self._fix(split, folder)}"
                 ) from error
             rows += [
-                self._convert(f"{hub.name} ({part}), row {n}", row)
+                self._convert(f"{hub.name} ({part}), row {n}", row, split)
                 for n, row in enumerate(cast(Iterable[Fields], loaded), 1)
             ]
         return rows
@@ -156,19 +156,22 @@ class DataSet:
             return f"set {DATA_VARIABLE} to a folder with {wanted}"
         return f"put what is missing into {folder}, which {DATA_VARIABLE} names: {wanted}"
 
-    def _convert(self, place: str, row: Fields) -> Raw:
+    def _convert(self, place: str, row: Fields, split: str) -> Raw:
+        """Return a row, or raise :class:`DataError` if it cannot be used. Unusable training rows of a ragged set are
+        left out later, so that its rows can be counted."""
+        spared = self.card.ragged and split == "train"
         try:
             raw = replace(self.convert(row), place=place)
             for name, text in (("question", raw.question), ("solution", raw.solution), ("answer", raw.answer)):
                 if not isinstance(text, str):
                     raise DataError(f"the {name} {text!r} is no text")
-            if not raw.question.strip() and not self.card.ragged:
+            if not raw.question.strip() and not spared:
                 raise DataError("the question is empty")
         except KeyError as error:
             raise DataError(f"{place}: field {error} is missing; {self._mend}") from error
         except (AttributeError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"{place}: cannot be read ({error}); {self._mend}") from error
-        if (why := self.card.refusal(raw.answer)) and not self.card.ragged:
+        if (why := self.card.refusal(raw.answer)) and not spared:
             other = ", or name another `scorer` in its card, such as `text`" if self.card.numeric else ""
             raise DataError(f"{place}: the answer {raw.answer!r} {why}; {self._mend}{other}")
         return raw

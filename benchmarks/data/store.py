@@ -16,7 +16,7 @@ import numpy as np
 from datasets import Dataset, disable_progress_bars, load_from_disk
 
 from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
-from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records
+from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records, unread
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
 
 log = logging.getLogger(__name__)
-LAYOUT = "3"  # change it when data prepared by older versions must not be used any more
+LAYOUT = "4"  # change it when data prepared by older versions must not be used any more
 NO_SETTING = {"files": {"__all__": {"__all__": {"url"}}}}  # of a card: where a file is fetched from changes no data
 
 
@@ -136,6 +136,15 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     data = block.data
     rows = {f"{name}/{split}": load_rows(name, data.form, split) for name, split in used_by(study, block)}
     usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
+    if dropped := unread(data.train, rows[f"{data.train}/train"]):
+        log.warning(
+            "block %s: %s training rows have answers that cannot be read and are left out (listed in %s), first %s: %r",
+            block.id,
+            f"{len(dropped):,}",
+            DONE,
+            dropped[0]["place"],
+            dropped[0]["answer"],
+        )
     train, validation = split_validation(usable, data.validation)
     if data.limit and data.limit > len(train):
         log.warning(
@@ -173,9 +182,11 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         "counts": {
             "published": len(rows[f"{data.train}/train"]),
             "usable": len(usable),  # with steps in this form, and with an answer that can be scored
+            "unread": len(dropped),
             **{split: len(corpus) for split, corpus in stored.items()},
             "too_long": len(train) + len(validation) - sum(map(len, stored.values())),
         },
+        "unread": dropped,
         "overlaps": overlaps,
         "tokenizer": {**named.model_dump(mode="json", exclude_none=True), "size": len(tokenizer)},
         "tokenised": _digest(tokenizer, *stored.values()),

@@ -26,7 +26,7 @@ from benchmarks.evaluation.answering import answer_tests, decoding_of, method_fo
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import kept_stages, trained_weights
-from benchmarks.scoring.by_test import reads_steps, scored
+from benchmarks.scoring.by_test import reads_steps, scored, versions
 from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
@@ -169,6 +169,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             "run": spec.id,
             "digest": spec.digest("evaluate"),
             "weights_sha256": trained_weights(paths),
+            "scorers": versions(spec.evaluation.tests),
             "decodings": {name: one.scores for name, one in found.items()},
             "predictions": {name: one.predictions for name, one in found.items()},
             "answered": {name: one.answered for name, one in found.items() if one.answered},

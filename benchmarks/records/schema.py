@@ -79,8 +79,16 @@ class DecodingScores(BaseModel):
     tests: dict[str, TestScores]
 
 
+class ScoredBy(BaseModel):
+    """The scorer of a test set. Records of before there were versions name none, and were made by version 1."""
+
+    name: str
+    version: str
+
+
 class EvaluateRecord(Record):
     weights_sha256: str | None = None  # of the evaluated weights; missing in older records
+    scorers: dict[str, ScoredBy] = {}  # by test set; missing in older records
     decodings: dict[str, DecodingScores]  # the study's, then a `default@N` for each stage whose weights were kept
     predictions: dict[str, str]  # sha256 by decoding
     answered: dict[str, dict[str, Any]] = {}  # by decoding: the environment that produced answers only rescored here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,16 +44,22 @@ class Scorer(ABC):
     """The scorer of one kind of task.
 
     ``reads_steps``: whether it needs the steps as text before the answer, one line each. ``strict_means``: what its
-    strict score requires, in words.
+    strict score requires, in words. ``version``: raised by every edit that may score an answer otherwise; records name
+    it, so that `marcos-bench verify` can tell scores of an older version.
     """
 
     name: ClassVar[str]
+    version: ClassVar[str] = "1"
     reads_steps: ClassVar[bool]
     strict_means: ClassVar[str]
 
     @abstractmethod
     def score(self, text: str, asked: Asked) -> Score:
         """Judge a generated text. Missing or malformed parts make it wrong and never raise an error."""
+
+    def vote(self, extracted: str) -> Hashable:
+        """Return what an extracted answer counts as in a vote: the same for answers that are the same."""
+        return extracted
 
     def choices(self, asked: Asked) -> tuple[int, ...]:
         """Return the maximum number of possible draws at each step, in the order of :attr:`Score.draws`."""

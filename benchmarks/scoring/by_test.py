@@ -38,6 +38,11 @@ def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:
     return scorers
 
 
+def versions(tests: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the name and the version of each test set's scorer, as records name them."""
+    return {test: {"name": scorer.name, "version": scorer.version} for test, scorer in scorers_of(tests).items()}
+
+
 def require_scorers(study: Study) -> None:
     """Raise :class:`DataError` if answers to the test sets of a block, or to the held-out questions of a run, could not
     be scored: before a run is trained."""

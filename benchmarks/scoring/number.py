@@ -1,58 +1,69 @@
-"""The answer extractor that scores all methods on word problems, whose answers are numbers."""
+"""The answer extractor that scores all methods on word problems, whose answers are numbers as
+:mod:`benchmarks.numbers` reads them."""
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal, InvalidOperation
+from collections import deque
+from collections.abc import Hashable
 
+from benchmarks.numbers import Number as Written
+from benchmarks.numbers import Value, numbers, read, value_of
 from benchmarks.scoring.base import Asked, Score, Scorer, behind_marker
 
-MINUS = "-\N{MINUS SIGN}\N{EN DASH}"  # characters that models write as a minus sign
-NUMBER = re.compile(rf"[{MINUS}]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-PLAIN = str.maketrans(dict.fromkeys(MINUS, "-") | dict.fromkeys(",$"))
 TOLERANCE = 1e-4  # for gold answers that are not integers; relative if they are larger than 1
 
 
 class Number(Scorer):
-    """An answer is correct if it equals the gold answer, within :data:`TOLERANCE` if that is not an integer."""
+    """An answer is correct if its value is that of the gold answer, within :data:`TOLERANCE` if that is no integer."""
 
     name = "number"
+    version = "2"
     reads_steps = False
     strict_means = (
-        "right, and written exactly as the gold number ($ and commas aside); without a marker the last number counts"
+        "right, and the whole answer is the gold number, digit by digit (currency, separators of thousands and a final "
+        "point aside); without a marker the last line is the answer"
     )
 
     def score(self, text: str, asked: Asked) -> Score:
         """Judge a generated text. If it has no number, it is wrong."""
-        extracted = extract(text)
-        if extracted is None:
+        found, gold = _first(text), read(asked.answer)
+        if found is None:
             return Score(None, correct=False, strict=False)
-        plain = asked.answer.strip().replace(",", "")
-        return Score(extracted, correct=_equal(extracted, plain), strict=extracted == plain)
+        right = gold is not None and _equal(found.value, gold.value)
+        return Score(found.text, right, strict=right and gold is not None and _alone(text) == gold.text)
+
+    def vote(self, extracted: str) -> Hashable:
+        """Return the value of an answer, so that 5 and 5.0 are one vote; of an expression, its text."""
+        return value_of(extracted) or extracted
 
 
 def extract(text: str) -> str | None:
-    """Return the first number after the last marker, or the last number if there is no marker. It has no commas and no
-    ``$``, and its minus sign is a hyphen."""
+    """Return the first number after the last marker, or the last number if there is no marker, without currency and
+    separators, and with a hyphen as its minus sign. An expression, which is no number, is returned as it is written."""
+    found = _first(text)
+    return found.text if found else None
+
+
+def _first(text: str) -> Written | None:
     tail, marked = behind_marker(text)
-    found = NUMBER.findall(tail)
-    if not found:
-        return None
-    number = found[0] if marked else found[-1]
-    return number.translate(PLAIN)
+    found = numbers(tail)
+    return next(found, None) if marked else next(iter(deque(found, maxlen=1)), None)
 
 
-def _equal(found: str, gold: str) -> bool:
-    """Return whether a number equals the gold one. A gold text that is not a finite number equals none."""
-    try:
-        value, target = Decimal(found), Decimal(gold)
-    except InvalidOperation:
+def _alone(text: str) -> str | None:
+    """Return the number that the whole answer is: the first line behind the marker, or the last line without one."""
+    tail, marked = behind_marker(text)
+    lines = tail.strip().split("\n")
+    found = read(lines[0 if marked else -1])
+    return found.text if found else None
+
+
+def _equal(found: Value | None, gold: Value | None) -> bool:
+    if found is None or gold is None:
         return False
-    if not target.is_finite():
-        return False
-    if target == target.to_integral_value():
-        return value == target
-    return abs(float(value) - float(target)) <= TOLERANCE * max(1.0, abs(float(target)))
+    if found == gold or gold.whole:
+        return found == gold
+    return abs(float(found) - float(gold)) <= TOLERANCE * max(1.0, abs(float(gold)))
 
 
 SCORERS = (Number(),)

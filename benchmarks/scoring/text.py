@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from benchmarks.scoring.base import Asked, Score, Scorer, behind_marker
 from methods.base import ANSWER_MARKER
 
-FINAL = ".,;:!?"  # marks at the end of an answer that do not count
+# Punctuation of Unicode's category Po that ends no sentence or clause, in its compatible forms (NFKC)
+WITHIN = frozenset(
+    "\"#%&'*/@\\\u00a1\u00a7\u00b6\u00b7\u00bf\u2020\u2021\u2022\u2030\u2031\u2032\u2035\u203b\u2042\u066a"
+)
 
 
 class Text(Scorer):
-    """An answer is correct if it is the gold answer, whatever the letter case, the white space and the marks at its
-    end. ``extracted`` is what is compared, so answers that count as the same are the same there."""
+    """An answer is correct if it is the gold answer, whatever the letter case, the white space, the marks at its end
+    (of any script) and the way in which Unicode composes its letters. ``extracted`` is what is compared, so answers
+    that count as the same are the same there."""
 
     name = "text"
+    version = "2"
     reads_steps = False
     strict_means = "right, and written exactly as the gold answer; without a marker the last line counts"
 
@@ -22,7 +29,8 @@ class Text(Scorer):
         if said is None:
             return Score(None, correct=False, strict=False)
         gold = asked.answer.strip()
-        return Score(folded(said), correct=folded(said) == folded(gold), strict=said == gold)
+        same = unicodedata.normalize("NFC", said) == unicodedata.normalize("NFC", gold)
+        return Score(folded(said), correct=folded(said) == folded(gold), strict=same)
 
 
 def answer_line(text: str) -> str | None:
@@ -36,9 +44,20 @@ def answer_line(text: str) -> str | None:
 
 
 def folded(line: str) -> str:
-    """Return a line in small letters, with single blanks and no mark at its end, unless it is nothing but marks."""
-    plain = " ".join(line.casefold().split())
-    return plain.rstrip(f"{FINAL} ") or plain
+    """Return a line in small letters and in Unicode's composed form, with single blanks and no mark at its end, unless
+    it is nothing but marks."""
+    small = unicodedata.normalize("NFC", line).casefold()
+    plain = " ".join(unicodedata.normalize("NFC", small).split())
+    end = len(plain)
+    while end and (plain[end - 1] == " " or ends(plain[end - 1])):
+        end -= 1
+    return plain[:end] or plain
+
+
+def ends(mark: str) -> bool:
+    """Return whether a character is punctuation that ends a sentence or a clause, in any script."""
+    compatible = unicodedata.normalize("NFKC", mark)[:1]
+    return unicodedata.category(mark) == "Po" and mark not in WITHIN and compatible not in WITHIN
 
 
 SCORERS = (Text(),)

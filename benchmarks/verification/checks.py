@@ -29,7 +29,7 @@ from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import rendered
 from benchmarks.verification.differences import changed_settings, changed_value, first_change, lost_row
-from benchmarks.verification.rescoring import wrong_answers
+from benchmarks.verification.rescoring import other_versions, wrong_answers
 from methods.registry import get_method
 
 SPEC = "spec.json"
@@ -109,10 +109,15 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
         except BrokenRecord as error:
             yield Finding(place, "differs", str(error))
             continue
-        problems = list(_origin(record, stage, recorded, spec))
+        problems, older = list(_origin(record, stage, recorded, spec)), []
         if stage == "evaluate":
             problems += wrong_answers(record.model_dump(), paths, spec.data.form)
-        yield Finding(place, "differs" if problems else "ok", "; ".join(problems))
+            older = other_versions(record.model_dump())
+        if older:
+            text = f"scored by another version of the scorer than today's ({', '.join(older)})"
+            problems.append(f"{text}: `marcos-bench rescore` scores the answers anew")
+        kind = "ok" if not problems else "drift" if older and len(problems) == 1 else "differs"
+        yield Finding(place, kind, "; ".join(problems))
 
 
 def _completed(recorded: dict[str, Any]) -> dict[str, Any]:

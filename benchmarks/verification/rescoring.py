@@ -1,20 +1,26 @@
-"""Recompute recorded scores from the predictions."""
+"""Recompute recorded scores from the predictions, and bring records up to the scorers of today."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.archive import ARCHIVE
 from benchmarks.data import load_records
 from benchmarks.evaluation.stage import means
-from benchmarks.files import BrokenRecord, read_parquet
-from benchmarks.scoring.by_test import SCORES, scorer_of, scores
+from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
+from benchmarks.records.results import Collected, read_collected, to_frame
+from benchmarks.records.schema import EvaluateRecord, parsed
+from benchmarks.scoring.by_test import SCORES, scorer_of, scores, versions
 from benchmarks.scoring.diversity import draw_statistics
-from benchmarks.studies.paths import Paths
-from benchmarks.studies.specs import Form
+from benchmarks.studies.paths import COLLECTED, Paths
+from benchmarks.studies.specs import Form, Table
+from benchmarks.studies.study import Study
+from benchmarks.tables.render import rendered
 from benchmarks.verification.differences import CLOSE, changed_value
 
 
@@ -79,3 +85,91 @@ def _listed(value: list[float] | float | None) -> list[float]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
+
+
+# ---- scorers of other versions
+
+
+def other_versions(record: dict[str, Any]) -> list[str]:
+    """Return the test sets of an evaluate record that were scored by another version of their scorer than today's."""
+    tests = [*dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"])]
+    older = {"version": "1"}  # of before records had versions
+    held = record.get("scorers") or {}
+    return [test for test in tests if held.get(test, older)["version"] != scorer_of(test).version]
+
+
+def rescore(study: Study, folder: Path) -> Iterator[str]:
+    """Score the recorded answers of a study anew where another version of their scorer did, without asking a model, and
+    write what follows: predictions, ``evaluate.json``, the collection, its frame, and the tables that are there. Yield
+    each score that moves, and the files that change.
+
+    Raise :class:`BrokenRecord` if recorded answers are not there, or are packed.
+    """
+    folder = folder.resolve()
+    if (folder / ARCHIVE).is_file():
+        raise BrokenRecord(
+            f"{folder} is packed: `marcos-bench unpack` it, rescore what comes out, and `pack` that again"
+        )
+    results = folder.parent
+    for spec in study.sources.values():
+        paths = Paths(results, spec)
+        if paths.record("evaluate").is_file():
+            yield from _rescore_run(spec.id, paths, spec.data.form)
+    if not (folder / COLLECTED).is_file():
+        return
+    held = read_collected(study, results)
+    for id, source in study.sources.items():
+        path = Paths(results, source).record("evaluate")
+        before = held.runs[id].evaluate if id in held.runs else None
+        if before and path.is_file():
+            held.runs[id].evaluate = cast(EvaluateRecord, parsed(path, "evaluate"))
+    collected = Collected(study=study.name, runs=held.runs, data=held.data)
+    write_json(folder / COLLECTED, collected.model_dump(mode="json"))
+    texts = {"frame.csv": to_frame(held).to_csv(index=False)}
+    for table in Table:
+        if (folder / f"table_{table}.json").is_file():
+            texts |= {f"table_{table}.{ending}": text for ending, text in rendered(held, table).items()}
+    for name, text in texts.items():
+        path = folder / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            yield f"{name} is written anew"
+
+
+def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
+    record = read_json(paths.record("evaluate"))
+    stale = other_versions(record)
+    for name, digest in record["predictions"].items() if stale else ():
+        path = paths.predictions(name)
+        frame = read_parquet(path, digest, "`evaluate`")
+        columns = [column for column in SCORES if column in frame]
+        chosen = frame["test"].isin(stale)
+        old = frame.loc[chosen]
+        new = scores(old.assign(question=_questions(old, form)))
+        if all(_plain(old, column).equals(_plain(new, column)) for column in columns):
+            continue
+        for column in columns:
+            values = frame[column].tolist()
+            for at, value in zip(np.flatnonzero(chosen), new[column], strict=True):
+                values[at] = value
+            frame[column] = values
+        record["predictions"][name] = write_parquet(path, frame)
+        _renew_proof(path.with_suffix(".json"), record["predictions"][name])
+        for test in stale:
+            recorded = record["decodings"][name]["tests"][test]
+            for key, value in means(frame.loc[frame["test"] == test]).items():
+                if recorded[key] != value:
+                    yield f"{id}, {name}, {test}: `{key}` was {recorded[key]}, is {value}"
+                    recorded[key] = value
+    named = versions(dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"]))
+    if record.get("scorers") != named:
+        items = {key: value for key, value in record.items() if key != "scorers"}
+        at = [*items].index("decodings")  # where `evaluate` writes it
+        parts = [*items.items()]
+        write_json(paths.record("evaluate"), dict([*parts[:at], ("scorers", named), *parts[at:]]))
+
+
+def _renew_proof(path: Path, digest: str) -> None:
+    """Write the new digest of predictions beside them, so that `evaluate` goes on taking their answers for its own."""
+    if path.is_file():
+        write_json(path, read_json(path) | {"sha256": digest})
