@@ -329,7 +329,11 @@ def test_records_of_studies_beside_are_taken(tmp_path: Path, monkeypatch: pytest
         fabricate(each, tmp_path, {**SHARES, "marcos_causal": (0.1, 0.1, 0.9)})
         if each is other:
             path = tmp_path / "other/runs/equation/marcos_causal/s0/train.json"
-            write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+            write_json(
+                path,
+                read_json(path)
+                | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]},
+            )
         results.collect(each, tmp_path)
     text = contents(main, tmp_path, Table.claims)["md"]
     found = row(text, "bidirectional thinking is better everywhere")

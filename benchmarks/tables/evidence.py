@@ -16,14 +16,14 @@ from benchmarks.records import gpu_time
 from benchmarks.records.provenance import backbone
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, testable
 from benchmarks.records.study_records import StudyRecords
-from benchmarks.records.summary import Summary, dead
+from benchmarks.records.summary import Summary
 from benchmarks.studies.rendered import Table
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.studies.trained import TrainingSpec
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.repeating import habit_of
-from methods.base import ANSWER_MARKER, DEAD_R
+from methods.base import ANSWER_MARKER
 
 # Tables whose test sets are the paper's own tasks, not stand-ins: a name such as copy_k16 contains the task's name
 TASKS = (COUNTERPARTS[Table.synthetic], COUNTERPARTS[Table.longrange])
@@ -150,8 +150,12 @@ class Records(Source):
     def without_r(self, finding: Finding) -> str | None:
         """Name the compared rows whose R was dead after training: their results are those of a row without R."""
         cells = dict.fromkeys(cell for value in finding.values for cell in (value.cell, value.against) if cell)
-        rows = dict.fromkeys(f"{cell.block} {cell.row}" for cell in cells if (line := self._line(cell)) and dead(line))
-        return f"{DEAD_R} in {', '.join(rows)}" if rows else None
+        rows: dict[str, None] = {}
+        for cell in cells:
+            line = self._line(cell)
+            if line and line["dead_trainings"]:
+                rows[f"{cell.block} {cell.row}"] = None
+        return f"R is dead in {', '.join(rows)}" if rows else None
 
     def _analyses(self) -> Iterator[tuple[Study, Analysis]]:
         """Yield the up-to-date analyses of all studies."""

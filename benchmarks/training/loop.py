@@ -183,10 +183,11 @@ class Trainer:
         found = [sum(terms[name] for name in stage.select_on)]
         if self.training.select_by == "accuracy" and "accuracy" in observed:
             found.insert(0, -observed["accuracy"])
-        if not stage.select_on:
-            at.validation, at.standing = terms, warnings
-        elif at.best is None or found < at.best:
-            at.best, at.best_step, at.validation, at.standing = found, at.step, terms, warnings
+        better = bool(stage.select_on) and (at.best is None or found < at.best)
+        if better or not stage.select_on:
+            at.validation, at.standing, at.dead_latents = terms, warnings, self.method.dead_latents(observed)
+        if better:
+            at.best, at.best_step = found, at.step
             self._save_weights(self._selected(at.step), engine.weights())
             if self.ranks.first:
                 checkpoints.keep_selected(self.paths.checkpoints, self._selected(at.step).name)

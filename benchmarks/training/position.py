@@ -25,6 +25,7 @@ class Position:
     warnings: list[str] = field(default_factory=list)
     validation: dict[str, float] = field(default_factory=dict)  # loss terms of the weights selected so far in the stage
     standing: list[str] = field(default_factory=list)  # warnings about these weights
+    dead_latents: bool = False  # of these weights
     terms: dict[str, float] = field(default_factory=dict)  # loss terms of the last step
 
     def end_stage(self, stage: Stage, trainable: int, kept: str | None) -> dict[str, Any]:
@@ -44,6 +45,7 @@ class Position:
             "selected_step": self.best_step,
             "validation": self.validation,
             "warnings": self.standing,
+            "dead_latents": self.dead_latents,
             "weights_sha256": kept,
         }
         self.stages.append(record)
@@ -52,3 +54,4 @@ class Position:
     def begin_next_stage(self) -> None:
         self.stage, self.stage_step = self.stage + 1, 0
         self.best, self.best_step, self.validation, self.standing = None, None, {}, []
+        self.dead_latents = False
