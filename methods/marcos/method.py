@@ -123,19 +123,19 @@ class MarCos(MarCosModel):
 
     def phase_1_loss(self, batch: Batch, context: Context) -> Output:
         """Return -L_re and lambda L_sparse: f encodes R_k from y_k, and thinking with it has to lead to y_k."""
-        h_in = self.understand(batch["question"])
+        h_in = self.understand(batch["question"])  # (1)
         mean = r = None
         if self.options.randomness:
-            mean, _, r = self._encode_and_sample(batch, context)
-        thoughts = self.think_all_steps(h_in, batch["question_real"], r)
-        losses = {"reconstruction": self._reconstruction(thoughts.flatten(0, 1)[batch["active"]], batch)}
+            mean, _, r = self._encode_and_sample(batch, context)  # (6)
+        thoughts = self.think_all_steps(h_in, batch["question_real"], r)  # (3)
+        losses = {"reconstruction": self._reconstruction(thoughts.flatten(0, 1)[batch["active"]], batch)}  # (4), (7)
         if mean is None:
             return Output(losses)
         counted = mean.flatten(0, 1)
         if self.options.sparsity.steps == "said":
             counted = counted[batch["active"]]
         l1 = sparsity_loss(counted)
-        losses["sparsity"] = self.sparsity.weight.to(l1) * l1
+        losses["sparsity"] = self.sparsity.weight.to(l1) * l1  # lambda L_sparse
         statistics = {
             "l1": l1.detach(),
             "counted_steps": l1.new_full((), len(counted)),
@@ -155,10 +155,10 @@ class MarCos(MarCosModel):
 
     def phase_2_loss(self, batch: Batch) -> Output:
         """Return L_KL of g's prior to the posterior, which is fixed in this phase, as all that g reads is."""
-        prior_mean, prior_log_sigma = self.prior(batch["pooled"])
+        prior_mean, prior_log_sigma = self.prior(batch["pooled"])  # (2)
         sigma = batch.get("deviation")
         sigma = self.options.epsilon if sigma is None else sigma
-        return Output({"kl": kl_loss(batch["mean"], sigma, prior_mean, prior_log_sigma)})
+        return Output({"kl": kl_loss(batch["mean"], sigma, prior_mean, prior_log_sigma)})  # (8)
 
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
         """Return what phase 2 trains on: the input of g at each step, (B, K, d), in a chain of draws from the
@@ -236,18 +236,18 @@ class MarCos(MarCosModel):
         if self.options.randomness:
             interventions.check(decoding.interventions, self.options.steps, self.posterior.expand.out_features)
         ids, real = (tensor.to(self.device) for tensor in pad(questions, self.vocabulary.eos))
-        h_in = self.understand(ids)
+        h_in = self.understand(ids)  # (1)
         neurons = self.initial_neurons(len(h_in))
         keys = question_keys(questions, decoding.seed, "R").to(self.device)
         shallow, drawn = [], []
         for k in range(self.options.steps):
-            r = self._draw_r(neurons, h_in, real, k, keys, decoding) if self.options.randomness else None
-            neurons = swap_latents(self.think(neurons, h_in, real, r), decoding)
+            r = self._draw_r(neurons, h_in, real, k, keys, decoding) if self.options.randomness else None  # (2)
+            neurons = swap_latents(self.think(neurons, h_in, real, r), decoding)  # (3)
             if decoding.trace or not decoding.answer_only or k + 1 == self.options.steps:
                 shallow.append(neurons[:, self.options.deep :])
             if decoding.trace and r is not None:
                 drawn.append(r)
-        generation = self._speak_tokens(torch.stack(shallow), questions, decoding)
+        generation = self._speak_tokens(torch.stack(shallow), questions, decoding)  # (4)
         generation.cost.forward_passes += 1 + self.options.steps
         generation.cost.latent_steps += self.options.steps
         if decoding.trace:

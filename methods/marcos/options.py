@@ -31,7 +31,7 @@ class SparsityOptions(MethodOptions):
 
 
 class MarCosOptions(MethodOptions):
-    steps: int = Field(default=3, ge=1, description="K thinking steps; the last always says the answer")
+    steps: int = Field(default=3, ge=1, description="K thinking steps; the answer is always spoken from the last")
     deep: int = Field(
         default=10, ge=0, title="Deep neurons T", description="read by thinking alone; 0 is the ablation w/o Neu_deep"
     )
