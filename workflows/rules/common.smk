@@ -23,9 +23,9 @@ from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.by_test import require_scorers
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.validation_errors import study_content
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import STUDIES, StudyError, load_study, study_path
+from benchmarks.studies.validation_errors import study_content
 from benchmarks.tracking import state as tracking
 from methods.errors import InputError
 from methods.registry import code_digest, get_method
