@@ -172,7 +172,7 @@ def explain(
         return
     refuse(context, MANY_QUESTIONS, "goes with --set-dims")
     if (question is None) == (text is None):
-        raise InputError("ask one question: --text with one of your own, or --question with its number in the test set")
+        raise InputError("ask one question: --question with its number in the test set, or --text with one of your own")
     if text is not None and test is not None:
         raise InputError("--test goes with --question: a text of your own is in no test set")
     asked = explaining.Question(question, test, text)
