@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from methods.backbone import Backbone
 
 ANSWER_MARKER = "####"  # precedes every answer, as in GSM8K
-# Prefix of the warning that no dimension of the random vector is in use: records keep it, and tables mark rows by it
-DEAD_R = "R is dead"
 
 
 def added_field(default: Any, **settings: Any) -> Any:
@@ -271,6 +269,11 @@ class Method(nn.Module, ABC):
     def warnings(self, observed: dict[str, float]) -> list[str]:
         """Return a sentence for each sign of a failed run in what was :meth:`observed` over all validation rows."""
         return []
+
+    def dead_latents(self, observed: Mapping[str, float]) -> bool:
+        """Return whether no latent is in use, by what was :meth:`observed` over all validation rows: the results are
+        then those of a method without latents. Records keep it, and tables mark such rows."""
+        return False
 
     def length(self, example: Example) -> Length:
         """Return how much ``generate`` says if it answers as trained: by default the marked answer and end-of-text."""

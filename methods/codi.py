@@ -32,7 +32,6 @@ class CODIOptions(MethodOptions):
     distill_weight: float = Field(
         default=1.0, description="of the states' distance; published: 1 for GPT-2, 20 for pretrained Llama"
     )
-    teacher_weight: float = Field(default=1.0, description="of the cross entropy on the written chain")
     divide_by_std: bool = Field(
         default=True, description="divide each layer's distance by the standard deviation of the teacher's states"
     )
@@ -141,7 +140,7 @@ class CODI(Method):
         )
         losses = {
             "student": said,
-            "teacher": self.options.teacher_weight * taught,
+            "teacher": taught,
             "distillation": self.options.distill_weight * distance,
         }
         return Output(losses), torch.cat([latents, self.project(prefix.hidden)[:, None]], dim=1)

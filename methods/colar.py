@@ -42,7 +42,6 @@ class CoLaROptions(MethodOptions):
         default="mse", description="published: mse (of a draw) for GSM8K; nll: the negative log likelihood"
     )
     deterministic: bool = Field(default=False, description="a latent head without deviation, for mse alone")
-    latent_weight: float = Field(default=1.0, description="of the latent loss")
     head_width: int | None = Field(default=None, description="inner width of the latent head; null: the hidden size")
     max_latents: int = Field(default=64, ge=1, description="an answer is forced after so many")
     warm_start: Literal["none", "cot_sft"] = Field(default="cot_sft", description="method whose weights it starts from")
@@ -177,7 +176,7 @@ class CoLaR(Method):
         if log_deviation is not None:
             entropy = (log_deviation.detach().float() + HALF_LOG_2PI + 0.5).mean(-1).sum()
             statistics = {"entropy": entropy, "vectors": entropy.new_full((), len(rows))}
-        return Output({"cross_entropy": labels, "latent": self.options.latent_weight * latent}, statistics)
+        return Output({"cross_entropy": labels, "latent": latent}, statistics)
 
     def _compress(self, batch: Batch) -> Tensor:
         """Return vectors (B, W, d), each the weighted sum of the embeddings of the tokens in its place."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.studies.rendered import Table
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
@@ -14,6 +13,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.paper.claims import Claim, Measure, Place, compared, held, load_claims, printed
 from benchmarks.paper.numbers import paper_table, paper_tables
 from benchmarks.records import results
+from benchmarks.studies.specs import Table
 from benchmarks.studies.study import load_study
 from benchmarks.tables.render import contents
 from conftest import ROOT

@@ -74,7 +74,7 @@ def test_every_option_is_described(name: str) -> None:
         ("coconut", "uniform_prob: float, default 0\n    share of examples that draw their stage\n"),
         ("codi", "divide_by_std: bool, default true\n    divide each layer's distance by"),
         ("colar", "speed: int | null, default null\n    factor asked for when answering; null: max_compression\n"),
-        ("marcos", "prior_loss: kl | upstream, default kl\n    of R's predictor; upstream: the published code's"),
+        ("marcos", "thinking_init: normal | xavier, default normal\n    of the thinking layer's matrices: normal as"),
         ("marcos", "the L1 term on R and its weight lambda\nsparsity.weight: float, default 0.0001\n    lambda, or"),
         ("sim_cot_codi", "base.include_last_step: bool, default false\n    true lets the teacher read"),
     ],

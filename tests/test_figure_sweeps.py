@@ -120,7 +120,9 @@ def test_a_point_whose_r_is_dead_is_hollow(tmp_path: Path) -> None:
     ours = made(blocks=ONE)
     drawing(ours, tmp_path)
     path = tmp_path / "fake/runs/equation/shallow_16/s0/train.json"
-    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    write_json(
+        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
+    )
     results.collect(ours, tmp_path)
     figure, canvas = SweepsFigure(results.load_collected(ours, tmp_path)), Canvas(layout="constrained")
     data = figure.data()

@@ -182,7 +182,9 @@ def test_a_row_whose_r_is_dead_says_so_in_every_table(tasks: bool, tmp_path: Pat
     ours = made(blocks=BLOCKS) if tasks else made()
     fabricate(ours, tmp_path, {})
     path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
-    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    write_json(
+        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
+    )
     results.collect(ours, tmp_path)
     own = (Table.main, Table.decoding, Table.controls, Table.ablation, Table.nar, Table.scale)
     for table in TASKS if tasks else own:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from methods.backbone import load_backbone
-from methods.base import DEAD_R, Batch, Budget, Context, Example, Setup, Stage, Vocabulary
+from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.collate import IGNORE
 from methods.generation import Decoding
-from methods.marcos.layout import group, targets
+from methods.marcos.losses import SparsityController, gaussian_kl
 from methods.marcos.method import MarCos
+from methods.marcos.model import sample_prior
 from methods.marcos.options import MarCosOptions, SparsityOptions
-from methods.marcos.randomness import SparsityController, gaussian_kl, upstream_nll
+from methods.marcos.targets import group_steps, step_targets
 from methods.random_keys import key
 from methods.registry import build
 
@@ -49,7 +50,7 @@ def start(method: MarCos) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def thoughts(method: MarCos, batch: Batch) -> Tensor:
     mean, _ = method.posterior(batch["targets"], batch["lengths"])
     randomness = mean.view(method.options.steps, len(EXAMPLES), -1)
-    return method.think(method.understand(batch["question"]), batch["question_real"], randomness)
+    return method.think_all_steps(method.understand(batch["question"]), batch["question_real"], randomness)
 
 
 @torch.no_grad()
@@ -57,11 +58,11 @@ def test_thinking_is_bidirectional() -> None:
     """A later neuron changes the states of earlier ones, which a causal mask would prevent."""
     method = make()
     question, real, neurons, randomness = start(method)
-    before = method.think_once(question, real, neurons, randomness)
+    before = method.think(neurons, question, real, randomness)
     neurons[:, -1] += 1.0
-    after = method.think_once(question, real, neurons, randomness)
+    after = method.think(neurons, question, real, randomness)
     assert not torch.allclose(before[:, 0], after[:, 0], atol=1e-4)
-    by_randomness = method.think_once(question, real, neurons, randomness + 1.0)
+    by_randomness = method.think(neurons, question, real, randomness + 1.0)
     assert not torch.allclose(after[:, 0], by_randomness[:, 0], atol=1e-4)
 
 
@@ -69,14 +70,14 @@ def test_thinking_is_bidirectional() -> None:
 def test_causal_thinking_sees_what_stands_before_and_r() -> None:
     method = make(attention="causal")
     question, real, neurons, randomness = start(method)
-    before = method.think_once(question, real, neurons, randomness)
+    before = method.think(neurons, question, real, randomness)
     neurons[:, -1] += 1.0
-    after = method.think_once(question, real, neurons, randomness)
+    after = method.think(neurons, question, real, randomness)
     torch.testing.assert_close(after[:, :-1], before[:, :-1])
     assert not torch.allclose(after[:, -1], before[:, -1], atol=1e-4)
-    by_randomness = method.think_once(question, real, neurons, randomness + 1.0)
+    by_randomness = method.think(neurons, question, real, randomness + 1.0)
     assert not torch.allclose(after[:, 0], by_randomness[:, 0], atol=1e-4)
-    by_question = method.think_once(question + 1.0, real, neurons, randomness)
+    by_question = method.think(neurons, question + 1.0, real, randomness)
     assert not torch.allclose(after[:, 0], by_question[:, 0], atol=1e-4)
 
 
@@ -110,9 +111,9 @@ def test_padding_is_invisible_to_thinking(attention: str) -> None:
 def test_every_step_sees_the_question() -> None:
     method = make()
     question, real, neurons, randomness = start(method)
-    first = method.think_once(question, real, neurons, randomness)
-    other = method.think_once(question.flip(-1), real, first, randomness)
-    assert not torch.allclose(other, method.think_once(question, real, first, randomness), atol=1e-5)
+    first = method.think(neurons, question, real, randomness)
+    other = method.think(first, question.flip(-1), real, randomness)
+    assert not torch.allclose(other, method.think(first, question, real, randomness), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -127,28 +128,28 @@ def test_every_step_sees_the_question() -> None:
     ],
 )
 def test_steps_are_grouped_evenly_and_shortage_leaves_empty_groups(steps: str, expected: list[str]) -> None:
-    found = group([[int(step)] for step in steps], 2)
+    found = group_steps([[int(step)] for step in steps], 2)
     assert ["".join(str(step[0]) for step in part) for part in found] == expected
 
 
 def test_the_answer_is_always_the_last_target() -> None:
     for example in EXAMPLES:
-        rows = targets(example, 3, VOCABULARY, limit=128)
+        rows = step_targets(example, 3, VOCABULARY, limit=128)
         assert len(rows) == 3
         assert rows[-1] == [*VOCABULARY.newline, *VOCABULARY.answer_marker, *example.answer, VOCABULARY.eos]
         assert all(row[0] == VOCABULARY.newline[0] for row in rows)
-    assert targets(EXAMPLES[1], 3, VOCABULARY, limit=128)[:2] == [VOCABULARY.newline] * 2
-    assert all(row[-1] == VOCABULARY.eos for row in targets(EXAMPLES[0], 3, VOCABULARY, limit=1) if len(row) > 1)
+    assert step_targets(EXAMPLES[1], 3, VOCABULARY, limit=128)[:2] == [VOCABULARY.newline] * 2
+    assert all(row[-1] == VOCABULARY.eos for row in step_targets(EXAMPLES[0], 3, VOCABULARY, limit=1) if len(row) > 1)
 
 
 def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
     many = [Example(f"row-{i}", [5], [], [7]) for i in range(400)]
     plain = [*VOCABULARY.newline, 7, VOCABULARY.eos]
     with_marker = [*VOCABULARY.newline, *VOCABULARY.answer_marker, 7, VOCABULARY.eos]
-    rows = [targets(example, 3, VOCABULARY, limit=128, marked=0.7)[-1] for example in many]
-    assert rows == [targets(example, 3, VOCABULARY, limit=128, marked=0.7)[-1] for example in many]
+    rows = [step_targets(example, 3, VOCABULARY, limit=128, marked=0.7)[-1] for example in many]
+    assert rows == [step_targets(example, 3, VOCABULARY, limit=128, marked=0.7)[-1] for example in many]
     assert 0.6 < rows.count(with_marker) / len(rows) < 0.8 and rows.count(plain) == len(rows) - rows.count(with_marker)
-    assert all(targets(example, 3, VOCABULARY, limit=128, marked=0.0)[-1] == plain for example in many)
+    assert all(step_targets(example, 3, VOCABULARY, limit=128, marked=0.0)[-1] == plain for example in many)
     assert [make(marked=share).length(many[0]).tokens + 1 for share in (0.0, 1.0)] == [len(plain), len(with_marker)]
 
 
@@ -187,7 +188,7 @@ def test_f_may_read_the_question_and_the_steps_before(posterior: str) -> None:
     torch.testing.assert_close(changed[:, 0], alone[:, 0])
     assert not torch.allclose(changed[:, -1], alone[:, -1]) and not torch.allclose(other[:, 0], alone[:, 0])
     batch = method.collate(EXAMPLES[:1], CONTEXT)
-    row = [*first.question, *targets(first, 3, VOCABULARY, limit=128)[0][:-1]]
+    row = [*first.question, *step_targets(first, 3, VOCABULARY, limit=128)[0][:-1]]
     assert batch["paths"][0, : len(row)].tolist() == row and int(batch["lengths"][0, 0]) == len(row)
     assert method(batch, CONTEXT).losses["reconstruction"].isfinite()
 
@@ -206,7 +207,7 @@ def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: in
     """There are three examples with three steps each, two of which are empty."""
     method = make(sparsity={"weight": 0.5, "steps": steps})
     batch = method.collate(EXAMPLES, CONTEXT)
-    mean = method._posterior(batch.tensors)[0].flatten(0, 1)
+    mean = method.encode_r(batch.tensors)[0].flatten(0, 1)
     norms = mean.abs().sum(1) if steps == "all" else mean.abs().sum(1)[batch["active"]]
     output = method(batch, CONTEXT)
     assert len(norms) == counted == output.statistics["counted_steps"]
@@ -254,8 +255,8 @@ def test_noise_of_the_posterior_changes_with_the_step_and_spares_the_l1_norm() -
     losses = [noisy(batch, replace(CONTEXT, step=step)).losses for step in (0, 0, 1)]
     assert losses[0]["reconstruction"] == losses[1]["reconstruction"] != losses[2]["reconstruction"]
     assert losses[0]["sparsity"] == losses[2]["sparsity"] == plain(batch, CONTEXT).losses["sparsity"]
-    _, _, drawn = noisy._encode(batch, CONTEXT)
-    mean, _, same = plain._encode(batch, CONTEXT)
+    _, _, drawn = noisy._encode_and_sample(batch, CONTEXT)
+    mean, _, same = plain._encode_and_sample(batch, CONTEXT)
     assert same is mean and float((drawn - mean).detach().std()) == pytest.approx(0.5, rel=0.1)
 
 
@@ -328,26 +329,19 @@ def test_predicted_deviation_never_falls_below_the_posteriors_and_draws_scale_wi
     torch.nn.init.constant_(prior.layers[2].get_parameter("bias"), -50.0)
     _, log_deviation = prior(torch.zeros(1, 32))
     assert (log_deviation >= math.log(1e-2)).all()
-    drawn = [prior.draw(torch.zeros(1, 32), torch.tensor([7]), 0, temperature) for temperature in (0.0, 1.0, 3.0)]
+    mean, log_sigma = prior(torch.zeros(1, 32))
+    drawn = [sample_prior(mean, log_sigma, torch.tensor([7]), 0, temperature) for temperature in (0.0, 1.0, 3.0)]
     torch.testing.assert_close(drawn[2] - drawn[0], 3 * (drawn[1] - drawn[0]))
-
-
-def test_upstream_density_has_its_optimum_at_the_wrong_deviation() -> None:
-    """By the published formula, a residual of 0.1 is best described by a deviation near its square root, 0.32."""
-    log_deviation = torch.linspace(math.log(0.01), math.log(3.0), 2000, dtype=torch.float64)
-    residual = torch.tensor(0.1, dtype=torch.float64)
-    loss = upstream_nll(residual, torch.zeros_like(log_deviation), log_deviation)
-    assert log_deviation[loss.argmin()].exp() == pytest.approx(math.sqrt(0.1), rel=0.01)
 
 
 def test_lambda_steers_to_its_target_and_stays_in_bounds() -> None:
     controller = SparsityController(SparsityOptions(weight=1e-4, target=0.5, minimum=1e-6, maximum=0.1))
-    controller.update(l1=10.0, active=10.0)
+    controller.update(l1=10.0, counted_steps=10.0)
     assert float(controller.weight) == pytest.approx(1.01e-4)
-    controller.update(l1=1.0, active=10.0)
+    controller.update(l1=1.0, counted_steps=10.0)
     assert float(controller.weight) == pytest.approx(1.01e-4 * 0.99)
     for _ in range(1000):
-        controller.update(l1=10.0, active=10.0)
+        controller.update(l1=10.0, counted_steps=10.0)
     assert float(controller.weight) == pytest.approx(0.1)
 
 
@@ -367,21 +361,19 @@ def test_features_take_no_thought_that_nothing_reads() -> None:
     assert features["pooled"].shape[1] == method.options.steps == len(passes) + 1
 
 
-def test_lambda_window_waits_and_a_fixed_lambda_stays() -> None:
-    waiting = SparsityController(SparsityOptions(weight=1e-4, target=0.5, window=3))
-    for _ in range(2):
-        waiting.update(10.0, 10.0)
-    assert float(waiting.weight) == 1e-4
-    waiting.update(10.0, 10.0)
-    assert float(waiting.weight) == pytest.approx(1.01e-4)
+def test_a_fixed_lambda_stays() -> None:
     fixed = SparsityController(SparsityOptions(weight=1e-3, adaptive=False, target=0.5))
-    fixed.update(10.0, 10.0)
+    fixed.update(l1=10.0, counted_steps=10.0)
     assert float(fixed.weight) == 1e-3
 
 
 def test_dead_randomness_is_warned_of() -> None:
-    assert make().warnings({"active_share": 0.0})[0].startswith(DEAD_R), "tables count these words"
-    assert not make().warnings({"active_share": 0.01})
+    method = make()
+    assert method.warnings({"active_share": 0.0})[0].startswith("R is dead") and method.dead_latents(
+        {"active_share": 0.0}
+    )
+    assert not method.warnings({"active_share": 0.01}) and not method.dead_latents({"active_share": 0.01})
+    assert not make(randomness=False).dead_latents({})
 
 
 def test_defaults_are_the_papers() -> None:

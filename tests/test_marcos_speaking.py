@@ -12,10 +12,11 @@ from torch import Tensor
 
 from methods.collate import IGNORE, label_indices
 from methods.generation import Decoding, Length
-from methods.marcos import speaking
-from methods.marcos.layout import targets
+from methods.marcos import variants
+from methods.marcos.losses import reconstruction_loss
 from methods.marcos.options import MarCosOptions
-from methods.marcos.speaking import at_once_loss, decode_at_once, revealed, speak_at_once
+from methods.marcos.targets import step_targets
+from methods.marcos.variants import decode_at_once, mask_predict_split, predict_targets_at_once, speak_at_once
 from methods.random_keys import question_keys
 from test_marcos import CONTEXT, EXAMPLES, VOCABULARY, make
 from tiny import passes
@@ -62,22 +63,22 @@ def test_training_hides_one_to_all_targets_of_each_row() -> None:
     labels = torch.full((400, 8), IGNORE)
     labels[:, :5] = 9
     keys = question_keys([[i] for i in range(200)], 0, "rows")
-    known, weights = revealed(labels, keys, steps=2, step=3)
+    known, weights = mask_predict_split(labels, keys, steps=2, step=3)
     assert not known[:, 5:].any()
     hidden = 5 - known.sum(1)
     assert sorted(set(hidden.tolist())) == [1, 2, 3, 4, 5]
     assert all(40 < int((hidden == n).sum()) < 120 for n in range(1, 6))
     torch.testing.assert_close(weights[:, 0], 5.0 / hidden)
     assert (known[:200] != known[200:]).any()  # the steps of an example draw independently
-    assert (revealed(labels, keys, steps=2, step=4)[0] != known).any()
+    assert (mask_predict_split(labels, keys, steps=2, step=4)[0] != known).any()
 
 
 def test_what_is_hidden_does_not_depend_on_the_rest_of_the_batch() -> None:
     labels = torch.full((3, 6), IGNORE)
     labels[:, :4] = 9
     keys = question_keys(QUESTIONS, 0, "rows")
-    known, _ = revealed(labels, keys, steps=1, step=0)
-    alone, _ = revealed(labels[1:2, :5], keys[1:2], steps=1, step=0)
+    known, _ = mask_predict_split(labels, keys, steps=1, step=0)
+    alone, _ = mask_predict_split(labels[1:2, :5], keys[1:2], steps=1, step=0)
     assert torch.equal(known[1:2, :5], alone)
 
 
@@ -86,11 +87,14 @@ def test_loss_of_a_row_keeps_its_size_whatever_is_hidden() -> None:
     lm = make(speaking="one_shot").speaking
     torch.nn.init.zeros_(lm.get_input_embeddings().weight)  # all logits are equal
     labels = torch.tensor([[5, 6, 7, EOS, IGNORE]])
-    whole = at_once_loss(lm, thoughts(1), labels, label_indices(labels), EOS)
+    whole = reconstruction_loss(
+        lm, predict_targets_at_once(lm, thoughts(1), labels, EOS), labels, label_indices(labels)
+    )
     for step in range(5):
-        known, weights = revealed(labels, torch.tensor([11]), steps=1, step=step)
+        known, weights = mask_predict_split(labels, torch.tensor([11]), steps=1, step=step)
         hidden = label_indices(labels.masked_fill(known, IGNORE))
-        torch.testing.assert_close(at_once_loss(lm, thoughts(1), labels, hidden, EOS, known, weights), whole)
+        states = predict_targets_at_once(lm, thoughts(1), labels, EOS, known)
+        torch.testing.assert_close(reconstruction_loss(lm, states, labels, hidden, weights), whole)
 
 
 class Scripted:
@@ -98,7 +102,7 @@ class Scripted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *scripts: list[list[tuple[int, float]]]) -> None:
         self.scripts, self.shown = iter(scripts), []
-        monkeypatch.setattr("methods.marcos.speaking.speak_at_once", self.speak)
+        monkeypatch.setattr("methods.marcos.variants.speak_at_once", self.speak)
 
     def speak(self, lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
         self.shown.append(ids.masked_fill(~known, -1).tolist())
@@ -158,7 +162,7 @@ def test_what_is_said_at_once_can_have_its_lengths_forced(refinements: int) -> N
 def test_what_is_said_at_once_ends_at_the_limit_and_takes_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     method = make(speaking="one_shot")
     whole = method.generate(QUESTIONS, Decoding()).answer
-    monkeypatch.setattr(speaking, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(variants, "ROWS_AT_ONCE", 2)
     assert torch.equal(method.generate(QUESTIONS, Decoding()).answer, whole)
     short = method.generate(QUESTIONS, Decoding(max_new_tokens=2)).answer
     assert torch.equal(short, whole[:, :2]) and whole.shape[1] > 2
@@ -167,10 +171,10 @@ def test_what_is_said_at_once_ends_at_the_limit_and_takes_few_rows_at_a_time(mon
 def test_speaking_starts_from_one_token_where_a_newline_has_two() -> None:
     two = replace(VOCABULARY, encode=lambda text: [3, 4] if text == "\n" else VOCABULARY.encode(text))
     for example in EXAMPLES:
-        assert [row[1:] for row in targets(example, 3, two, limit=128)] == [
-            row[len(VOCABULARY.newline) :] for row in targets(example, 3, VOCABULARY, limit=128)
+        assert [row[1:] for row in step_targets(example, 3, two, limit=128)] == [
+            row[len(VOCABULARY.newline) :] for row in step_targets(example, 3, VOCABULARY, limit=128)
         ]
-        assert all(row[0] == 4 for row in targets(example, 3, two, limit=128))
+        assert all(row[0] == 4 for row in step_targets(example, 3, two, limit=128))
 
 
 def test_what_is_said_at_once_is_never_drawn() -> None:

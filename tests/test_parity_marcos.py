@@ -15,7 +15,7 @@ from methods.decoding import decode, prefill
 from methods.generation import Decoding
 from methods.marcos.method import MarCos
 from methods.marcos.options import MarCosOptions, SparsityOptions
-from methods.marcos.speaking import speak, speak_at_once
+from methods.marcos.variants import speak_at_once
 
 CASES = cases("marcos")
 OURS = {  # published prefix -> ours
@@ -121,14 +121,14 @@ def test_hidden_values(golden: Golden) -> None:
     real = batch["question_real"]
     close(hidden[real], golden.tensors["out.understanding.last_hidden_state"][real])
     randomness = golden.randomness(batch)
-    thoughts = model.think(hidden, real, randomness)
+    thoughts = model.think_all_steps(hidden, real, randomness)
     head = model.speaking.get_output_embeddings()
     for step in range(golden.steps):
         expected = {k.removeprefix(f"out.step{step}."): v for k, v in golden.tensors.items() if f"out.step{step}." in k}
         ids = golden.tensors[f"in.step{step}.target_ids"]
         close(randomness[step].abs().sum(-1), expected["R_l1"])
         close(thoughts[step], expected["neu_shallow"])
-        close(head(speak(model.speaking, thoughts[step], ids)), expected["speaking_logits"])
+        close(head(model.speak(thoughts[step], ids)), expected["speaking_logits"])
         blank = torch.full_like(ids, golden.eos)
         at_once = speak_at_once(model.speaking, thoughts[step], blank, torch.zeros_like(ids, dtype=torch.bool))
         close(head(at_once), expected["nar_logits"])
@@ -137,7 +137,9 @@ def test_hidden_values(golden: Golden) -> None:
 
 def test_greedy_tokens(golden: Golden) -> None:
     model, batch = golden.model, golden.batch()
-    thoughts = model.think(model.understand(batch["question"]), batch["question_real"], golden.randomness(batch))
+    thoughts = model.think_all_steps(
+        model.understand(batch["question"]), batch["question_real"], golden.randomness(batch)
+    )
     for step in range(golden.steps):
         expected = golden.tensors[f"out.step{step}.greedy_tokens"]
         start = model.speaking.get_input_embeddings()(expected[:, :1])

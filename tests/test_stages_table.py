@@ -112,7 +112,9 @@ def test_a_warning_stands_at_the_final_weights(tmp_path: Path) -> None:
     ours = made([{"id": "marcos", "method": "marcos", **KEEPING}])
     fabricate(ours, tmp_path, {})
     path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
-    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    write_json(
+        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
+    )
     text = rendered(ours, tmp_path)["md"]
     assert "***Training data: equation · MarCos (R dead)***" in text and "R is dead: no dimension" in text
     assert cells(text, "stage 3<sup>1</sup>", "Training data: equation · MarCos (R dead)")

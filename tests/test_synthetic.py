@@ -231,7 +231,9 @@ def test_a_task_with_a_dead_r_is_named_with_the_row(tmp_path: Path) -> None:
     study = load_study("synthetic")
     with_draws(study, tmp_path, {"0": 1})
     path = Paths(tmp_path, study.runs["rp/marcos/s0"]).run / "train.json"
-    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    write_json(
+        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
+    )
     results.collect(study, tmp_path)
     found = lines(contents(study, tmp_path, study.tables[0])["md"])
     assert "MarCos (R dead: RP)" in found and "MarCos (R dead) (sampled: default)" in found

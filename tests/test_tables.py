@@ -76,7 +76,9 @@ def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_p
     made = study()
     fabricate(made, tmp_path)
     path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
-    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead"]}, {"warnings": []}]})
+    write_json(
+        path, read_json(path) | {"stages": [{"warnings": ["R is dead"], "dead_latents": True}, {"warnings": []}]}
+    )
     results.collect(made, tmp_path)
     text = contents(made, tmp_path)["md"]
     assert "equation/marcos/s0: R is dead" in text
@@ -90,7 +92,9 @@ def test_a_row_whose_r_is_dead_for_some_seeds_says_for_how_many(tmp_path: Path) 
     made = study(seeds=[0, 1])
     fabricate(made, tmp_path)
     path = tmp_path / "fake/runs/equation/marcos/s1/train.json"
-    write_json(path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"]}]})
+    write_json(
+        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
+    )
     results.collect(made, tmp_path)
     assert "| MarCos (R dead in 1 of 2 trainings)<sup>1</sup>" in contents(made, tmp_path)["md"]
 

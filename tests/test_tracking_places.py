@@ -181,7 +181,7 @@ def test_a_locked_database_is_not_called_damaged(copied: Path, monkeypatch: pyte
 
 def test_a_copy_that_cannot_be_written_is_named(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda uri, **named: whole(uri.replace("mode=rw", "mode=ro"), **named))
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **named: whole(path.replace("mode=rw", "mode=ro"), **named))
     with pytest.raises(
         InputError, match=r"was copied or moved here from .*, and cannot be written.*: make it writable"
     ):

@@ -243,6 +243,7 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("cross_entropy",))])
     monkeypatch.setattr(CoTSFT, "observed", lambda _, statistics: {"alive": statistics.get("alive", 0.0)})
     monkeypatch.setattr(CoTSFT, "warnings", lambda _, observed: [] if observed["alive"] else ["dead"])
+    monkeypatch.setattr(CoTSFT, "dead_latents", lambda _, observed: not observed["alive"])
     alive = {5: 1.0, 10: 0.0}  # by step; the first validation has the lowest loss
 
     def validated(engine: Engine, data: StageLoader, at: Context, rows: int) -> steps.Sums:
@@ -252,6 +253,7 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
     spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
     record = training.Trainer(spec, results).run()
     assert record["stages"][0]["warnings"] == [] and record["warnings"] == ["dead"]
+    assert not record["stages"][0]["dead_latents"]
     logged = [
         json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
     ]

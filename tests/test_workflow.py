@@ -259,7 +259,7 @@ def test_another_title_renders_tables_alone(finished: Path, edit: Callable[[str,
 
 
 def test_edited_part_of_a_package_reruns_its_method(finished: Path, edit: Callable[[str, str], None]) -> None:
-    edit("methods/marcos/randomness.py", "\nEDITED = True\n")
+    edit("methods/marcos/losses.py", "\nEDITED = True\n")
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
     assert {job for job in jobs if job.startswith("train")} == {f"train {run}" for run in SMOKE if "/marcos" in run}
 

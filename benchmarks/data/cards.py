@@ -77,7 +77,7 @@ class Card(Strict):
         if self.numeric:
             if is_number(answer):
                 return ""
-            guess = any(mark.isdecimal() for mark in answer)
+            guess = any(map(str.isdecimal, answer)) and not any(map(str.isalpha, answer))
             return "cannot be read as one number without guessing" if guess else "is no number"
         if self.scorer == "text":
             if not answer.strip():

@@ -24,17 +24,22 @@ DROPPED = re.compile(rf"[^\w.%^*/()\-{re.escape(CURRENCIES + SYMBOLS)}]|\.(?!\d)
 WORDLESS = re.compile(r"[^\w.]|\.(?!\d)")
 OPENS = tuple(f".({CURRENCIES}")  # what, besides a digit, an operand may begin with
 
+
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
 # Abbreviations, whose period need not end a sentence. Splitters in libraries (pysbd, sentencex) know titles, but few of
 # the units that word problems are full of. Titles and the like are always followed by something:
-TITLES = set("Mr Mrs Ms Mx Dr St Mt Prof Rev Gen Lt Col Capt Sgt Messrs vs approx e.g i.e".split())  # noqa: SIM905
-NUMBERED = {"No", "no", "Nos", "nos", "Nr", "nr", "Fig", "fig", "Eq", "eq"}  # a number follows, or they are words
-UNITS = set(
+TITLES = _words("Mr Mrs Ms Mx Dr St Mt Prof Rev Gen Lt Col Capt Sgt Messrs vs approx e.g i.e")
+NUMBERED = _words("No no Nos nos Nr nr Fig fig Eq eq")  # a number follows, or they are words
+UNITS = _words(
     "lb lbs oz ft in yd yds mi sq cu gal gals qt qts pt pts tsp tbsp doz pkg pkgs hr hrs min mins sec secs wk wks mo "
-    "mos yr yrs km cm mm kg mg ml mph ave avg jr sr inc co etc max temp misc".split()  # noqa: SIM905
+    "mos yr yrs km cm mm kg mg ml mph ave avg jr sr inc co etc max temp misc"
 )
-OPENERS = set(  # they begin sentences, so what stands before them is no initial
+OPENERS = _words(  # they begin sentences, so what stands before them is no initial
     "The This That These Those There Then Thus Therefore Hence Next First Now I You He She It We They His Her Its Our "
-    "Their A An Each And But So Since If In On At For To Let When After As With Initially".split()  # noqa: SIM905
+    "Their A An Each And But So Since If In On At For To Let When After As With Initially"
 )
 
 

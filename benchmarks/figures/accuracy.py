@@ -16,7 +16,6 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.base import GREY, Drawing, NothingToDraw, colour, grid, legend_below, log_axis, marker
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
-from benchmarks.records.summary import dead
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 from methods.registry import get_method
@@ -250,7 +249,7 @@ class SweepsFigure(Drawing):
         ``dead`` says whether R was dead at the end of a training.
         """
         lines = [
-            {"option": option, "value": value, "default": row is self.default, "dead": dead(line) > 0}
+            {"option": option, "value": value, "default": row is self.default, "dead": line["dead_trainings"] > 0}
             | {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
             for block, option, value, row in self._points
             for test in self.study.evaluation.tests

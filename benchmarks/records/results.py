@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
-from benchmarks.records.schema import RunRecords, TestTimes, first_problem, read_records
+from benchmarks.records.schema import RunRecords, StageRecord, TestTimes, first_problem, read_records
 from benchmarks.records.statistics import spread
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
@@ -37,6 +37,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "status": "string",  # done, partial (a stage is missing), not run, skipped
     "reason": "string",
     "warning": "string",  # problems at the end of training, in this run or in its warm starts
+    "dead_latents": "boolean",  # no latent was in use at the end of training: the results are those without latents
     "n": "Int64",
     "n_distinct": "Int64",
     "n_deduplicated": "Int64",
@@ -178,16 +179,25 @@ def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
     trained = [records.runs[run] for run in runs]
-    shared |= _training(trained) | {"warning": _warning(trained)}
+    shared |= _training(trained) | {"warning": _warning(trained), "dead_latents": _dead_latents(trained)}
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
             timed = _timing(own, test) if decoding == "default" else {}  # the timing stage uses no other decoding
             yield {**shared, "decoding": decoding, "test": test, **_scores(own, decoding, test), **timed}
 
 
+def _stages(chain: list[RunRecords]) -> list[StageRecord]:
+    return [stage for records in chain if records.train for stage in records.train.stages]
+
+
 def _warning(chain: list[RunRecords]) -> str | None:
-    stages = [stage for records in chain if records.train for stage in records.train.stages]
-    return "; ".join(dict.fromkeys(text for stage in stages for text in stage.warnings)) or None
+    return "; ".join(dict.fromkeys(text for stage in _stages(chain) for text in stage.warnings)) or None
+
+
+def _dead_latents(chain: list[RunRecords]) -> bool | None:
+    """Return whether latents were dead at the end of any stage, or None if nothing is trained."""
+    stages = _stages(chain)
+    return any(stage.dead_latents for stage in stages) if stages else None
 
 
 def with_starts(study: Study, spec: RunSpec) -> Iterator[str]:

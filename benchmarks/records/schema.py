@@ -30,6 +30,7 @@ class StageRecord(BaseModel):
     phase: str = ""
     epochs: float | None = None
     warnings: list[str] = []  # about the weights that the stage selected
+    dead_latents: bool = False  # of these weights: no latent is in use (`Method.dead_latents`)
 
 
 class TrainRecord(Record):

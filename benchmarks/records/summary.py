@@ -12,7 +12,6 @@ import pandas as pd
 from benchmarks.records import statistics
 from benchmarks.records.results import to_frame
 from benchmarks.records.study_records import StudyRecords
-from methods.base import DEAD_R
 
 
 class Key(NamedTuple):
@@ -51,6 +50,7 @@ OWN = {  # columns that this frame adds
     "status": "string",
     "reason": "string",
     "warning": "string",
+    "dead_trainings": "Int64",  # number of seeds whose latents were dead at the end of training
     "training_seeds": "Int64",  # number of seeds that have an accuracy
     "accuracy": "Float64",
     "spread": "Float64",
@@ -121,11 +121,6 @@ def _key(line: Mapping[str, Any]) -> Key:
     return Key(*(line[key] for key in KEYS))
 
 
-def dead(line: Mapping[str, Any]) -> int:
-    """Return the number of a line's trainings in which R was dead at the end: their results are results without R."""
-    return 0 if pd.isna(line["warning"]) else str(line["warning"]).count(DEAD_R)
-
-
 def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
     for key, group in frame.groupby(keys, sort=False):
         yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
@@ -150,6 +145,7 @@ def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, A
     line = {key: first[key] for key in (*KEYS, "title")}
     line["status"] = first["status"] if len(set(group["status"])) == 1 else "partial"
     line |= {column: _by_run(group, column) for column in ("reason", "warning")}
+    line["dead_trainings"] = group["dead_latents"].eq(True).sum()
     line |= {name: group[name].mean() for name in MEANS} | {name: group[name].max() for name in COUNTS}
     done = group.dropna(subset="accuracy_mean")
     line["training_seeds"] = len(done)

@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.paper.numbers import PaperTable, paper_table
 from benchmarks.records.statistics import FEWEST_TRAININGS
 from benchmarks.records.study_records import StudyRecords
-from benchmarks.records.summary import Summary, dead, summarise
+from benchmarks.records.summary import Summary, summarise
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.by_test import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
@@ -181,7 +181,7 @@ class Maker(ABC):
 
         The numbers of such a row are those of a row without R.
         """
-        count, trained = dead(line), len(self.study.seeds)
+        count, trained = line["dead_trainings"], len(self.study.seeds)
         if not count:
             return ""
         return " (R dead)" if count >= trained else f" (R dead in {count} of {trained} trainings)"

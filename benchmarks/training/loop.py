@@ -66,6 +66,7 @@ class TrainState:
     warnings: list[str] = field(default_factory=list)
     validation: dict[str, float] = field(default_factory=dict)  # loss terms of the weights selected so far in the stage
     standing: list[str] = field(default_factory=list)  # warnings about these weights
+    dead_latents: bool = False  # of these weights
     terms: dict[str, float] = field(default_factory=dict)  # loss terms of the last step
 
     def end_stage(self, stage: Stage, trainable: int, kept: str | None) -> dict[str, Any]:
@@ -85,6 +86,7 @@ class TrainState:
             "selected_step": self.best_step,
             "validation": self.validation,
             "warnings": self.standing,
+            "dead_latents": self.dead_latents,
             "weights_sha256": kept,
         }
         self.stages.append(record)
@@ -93,6 +95,7 @@ class TrainState:
     def begin_next_stage(self) -> None:
         self.stage, self.stage_step = self.stage + 1, 0
         self.best, self.best_step, self.validation, self.standing = None, None, {}, []
+        self.dead_latents = False
 
 
 class Trainer:
@@ -268,10 +271,12 @@ class Trainer:
         found = [sum(terms[name] for name in stage.select_on)]
         if self.training.select_by == "accuracy" and "accuracy" in observed:
             found.insert(0, -observed["accuracy"])
-        if not stage.select_on:
+        better = bool(stage.select_on) and (state.best is None or found < state.best)
+        if better or not stage.select_on:
             state.validation, state.standing = terms, warnings
-        elif state.best is None or found < state.best:
-            state.best, state.best_step, state.validation, state.standing = found, state.step, terms, warnings
+            state.dead_latents = self.method.dead_latents(observed)
+        if better:
+            state.best, state.best_step = found, state.step
             self._save_weights(self._selected(state.step), engine.weights())
             if self.ranks.first:
                 checkpoints.keep_selected(self.paths.checkpoints, self._selected(state.step).name)

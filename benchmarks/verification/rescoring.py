@@ -123,7 +123,7 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
         before = held.runs[id].evaluate if id in held.runs else None
         if before and path.is_file():
             held.runs[id].evaluate = cast(EvaluateRecord, parsed(path, "evaluate"))
-    collected = Collected(study=study.name, runs=held.runs, data=held.data)
+    collected = Collected(study=study.name, runs=dict(held.runs), data=dict(held.data))
     write_json(folder / COLLECTED, collected.model_dump(mode="json"))
     texts = {"frame.csv": to_frame(held).to_csv(index=False)}
     for table in Table:

@@ -20,9 +20,6 @@ class SparsityOptions(MethodOptions):
         description="whose R counts: that of steps that say something, as in the published code, or of all, empty ones "
         "too, as the paper writes the loss",
     )
-    window: int = Field(
-        default=1, ge=1, description="optimizer steps between updates; the published code has 500 micro-batches"
-    )
     minimum: float = Field(default=1e-6, description="lower bound of an adaptive lambda")
     maximum: float = Field(default=0.1, description="upper bound of an adaptive lambda")
 
@@ -34,7 +31,7 @@ class SparsityOptions(MethodOptions):
 
 
 class MarCosOptions(MethodOptions):
-    steps: int = Field(default=3, ge=1, description="K thinking steps; the last always says the answer")
+    steps: int = Field(default=3, ge=1, description="K thinking steps; the answer is always spoken from the last")
     deep: int = Field(
         default=10, ge=0, title="Deep neurons T", description="read by thinking alone; 0 is the ablation w/o Neu_deep"
     )
@@ -62,11 +59,6 @@ class MarCosOptions(MethodOptions):
     )
     epsilon: float = Field(
         default=1e-2, gt=0, description="standard deviation of the posterior in the KL term, and of its noise"
-    )
-    prior_loss: Literal["kl", "upstream"] = Field(
-        default="kl",
-        description="of R's predictor; upstream: the published code's density, its wrong exponent included, but summed "
-        "over dimensions (there: their mean) and with a deviation above epsilon (there: any)",
     )
     sparsity: SparsityOptions = Field(default=SparsityOptions(), description="the L1 term on R and its weight lambda")
     first_phase: float = Field(

@@ -3,6 +3,7 @@ from benchmarks.processes import collect_garbage_less_often
 
 collect_garbage_less_often()  # before the imports below, which take most of the time of a call that has nothing to do
 
+import errno
 import functools
 import hashlib
 import os
@@ -20,16 +21,24 @@ from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
+from benchmarks.os_errors import in_words
 from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.by_test import require_scorers
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.validation_errors import study_content
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import STUDIES, StudyError, load_study, study_path
+from benchmarks.studies.validation_errors import study_content
 from benchmarks.tracking import state as tracking
 from methods.errors import InputError
 from methods.registry import code_digest, get_method
 from methods.sources import source_digest
+
+
+for folder in (Path("results"), Path(".snakemake")):
+    place = folder if folder.exists() else Path()
+    if not os.access(place, os.W_OK | os.X_OK):
+        denied = in_words(PermissionError(errno.EACCES, "", str(place.absolute())))
+        raise WorkflowError(denied)
 
 
 def path_of(name):

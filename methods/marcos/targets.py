@@ -1,0 +1,53 @@
+"""The targets y_1, ..., y_K of a training example: K - 1 groups of its reasoning steps, and its answer, always last.
+
+So K counts the answer: K = 3 is two groups and the answer, as in the published code. The paper's text divides "the
+steps" into K = 3 groups, without a word on the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from methods.base import Example, Vocabulary
+from methods.marcos.variants import has_answer_marker
+
+
+def group_steps(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:
+    """Split steps into contiguous groups of about equal size. With fewer steps than groups, the empty groups come last,
+    just before the answer; without groups (K = 1), only the answer is spoken.
+
+    The published code moves the answer of a short chain to an earlier step, if no line ends before its marker.
+    """
+    if groups and len(steps) > groups:
+        bounds = [round(i * len(steps) / groups) for i in range(groups + 1)]
+        return [list(steps[start:end]) for start, end in pairwise(bounds)]
+    return [[step] for step in steps[:groups]] + [[] for _ in range(groups - len(steps))]
+
+
+def speaking_start(vocabulary: Vocabulary) -> list[int]:
+    """Return the token that speaking starts from: a single one, even if the tokenizer makes two of a newline."""
+    return vocabulary.newline[-1:]
+
+
+def step_targets(
+    example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0
+) -> list[list[int]]:
+    """Return y_1, ..., y_K as token ids: the token that speaking starts from, the group's tokens, and end-of-text
+    unless the group is empty.
+
+    A group longer than ``limit`` tokens is cut there, and still ends with end-of-text, as in the published code. A
+    share ``marked`` of all examples has the marker before the answer.
+    """
+    groups = group_steps(example.steps, steps - 1)
+    separator = vocabulary.encode(" ") if any(len(group) > 1 for group in groups) else []
+    start = speaking_start(vocabulary)
+    rows = []
+    for group in groups:
+        tokens: list[int] = []
+        for i, step in enumerate(group):
+            tokens += [*separator, *step] if i else step
+        rows.append([*start, *tokens[:limit], *([vocabulary.eos] if tokens else [])])
+    marker = vocabulary.answer_marker if has_answer_marker(example.id, marked) else []
+    answer = [*marker, *example.answer]
+    return [*rows, [*start, *answer[:limit], vocabulary.eos]]
