@@ -120,9 +120,8 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
     if parts == 2:
         label = f"{study.name}:{place} ({Paths(results, study.sources[place]).run})"
     else:
-        label = f"{study.name}:{place} ({len(runs)} training{'s' * (len(runs) > 1)}: seed " + (
-            f"{', '.join(str(run.seed) for run in runs)})"
-        )
+        seeds = ", ".join(f"s{run.seed}" for run in runs)
+        label = f"{study.name}:{place} ({len(runs)} training{'s' * (len(runs) > 1)}: {seeds})"
     return Side(label, metrics, by_test)
 
 
