@@ -25,13 +25,11 @@ from methods.errors import InputError
 PARTS = (SPEC, TOKENIZER, CONFIG, WEIGHTS)
 
 
-def ask(folder: Path, question: str, steps: bool = False) -> str:
-    """Return a model's answer to a question, by the default decoding of its run (seed 0). If ``steps``, those that the
-    method can leave out come before it, a line each."""
+def answer(folder: Path, question: str) -> str:
+    """Return a model's answer to a question, by the default decoding of its run (seed 0)."""
     speaker = exported_speaker(folder)
     decoding = decoding_of(speaker.spec.evaluation.decodings["default"], speaker.spec.evaluation, seed=0)
-    said = speaker.say([speaker.read(question)], decoding)
-    return "\n".join(said.steps[0]) if steps else said.answers[0]
+    return speaker.say([speaker.read(question)], decoding).answers[0]
 
 
 def exported_speaker(folder: Path) -> Speaker:
@@ -71,7 +69,7 @@ def export(folder: Path, target: Path) -> str:
     left = ", ".join(sorted({parameter.partition(".")[0] for parameter in own}))
     return (
         f"{target}: the language model of {method.title}, for AutoModelForCausalLM, and its tokenizer, for "
-        f"AutoTokenizer. It only continues text; `marcos-bench ask` answers as {method.title} does."
+        f"AutoTokenizer. It only continues text; `marcos-bench explain` answers as {method.title} does."
         + (f" Of the method's weights, these are not in it: {left}." if left else "")
     )
 
@@ -87,7 +85,7 @@ def only_model(method: Method) -> tuple[str, PreTrainedModel]:
     if len(found) != 1 or any(model.get_output_embeddings() is None for model in found.values()):
         raise InputError(
             f"{method.title} is not one language model, but has these: {', '.join(found) or 'none of transformers'}. "
-            "`marcos-bench ask` answers with it; benchmarks.models.exported_method loads it in Python"
+            "`marcos-bench explain` answers with it; benchmarks.models.exported_method loads it in Python"
         )
     return next(iter(found.items()))
 

@@ -248,7 +248,7 @@ class Method(nn.Module, ABC):
 
     def naive_forward(self, batch: Batch, context: Context) -> Output | None:
         """Compute the same as :meth:`forward` in the plainest way, row by row and without a cache; return None if there
-        is no plainer way. Tests compare the two, and `marcos-bench speed` times them."""
+        is no plainer way. Tests compare the two, and `marcos-bench measure --batching` times them."""
         return None
 
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:

@@ -268,16 +268,18 @@ def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:
             stage.analyse(study().runs[f"equation/{row}/s0"], results)
 
 
-def test_intervene_prints_before_and_after(results: Path) -> None:
-    text = command(results, "intervene", RUN, "--dims", "3,7", "--value", "50", "--questions", "4", "--step", "2")
+def test_dimensions_set_by_hand_show_outputs_before_and_after(results: Path) -> None:
+    def by_hand(run: str, dims: str, *more: str) -> str:
+        return command(results, "explain", "--run", run, "--set-dims", dims, *more)
+
+    text = by_hand(RUN, "3,7", "--value", "50", "--count", "4", "--step", "2")
     assert "of 4 outputs change" in text and "3, 7 = 50" in text and "as it is" in text
-    assert "has no latents that can be set" in command(
-        results, "intervene", "equation/cot_sft/s0", "--dims", "3", "--value", "1"
-    )
-    assert "no dimensions [99]" in command(results, "intervene", RUN, "--dims", "99", "--value", "1")
-    assert "its test sets are: embedded_in_domain" in command(
-        results, "intervene", RUN, "--dims", "1", "--value", "1", "--test", "gsm8k"
-    )
+    assert "has no latents that can be set" in by_hand("equation/cot_sft/s0", "3", "--value", "1")
+    assert "no dimensions [99]" in by_hand(RUN, "99", "--value", "1")
+    assert "its test sets are: embedded_in_domain" in by_hand(RUN, "1", "--value", "1", "--test", "gsm8k")
+    assert "--set-dims needs one run, as in `--run equation/marcos/s0`, and a `--value`" in by_hand(RUN, "1")
+    assert "--question does not go with --set-dims" in by_hand(RUN, "1", "--value", "1", "--question", "2")
+    assert "--value goes with --set-dims" in command(results, "explain", "--question", "2", "--value", "1")
 
 
 def test_dimensions_are_numbers() -> None:

@@ -322,13 +322,13 @@ def test_folders_that_a_variable_names_are_there(odd_paths: dict[str, Path], mon
 
 def test_arguments_and_variables_are_utf8() -> None:
     cafe = os.fsdecode(b"caf\xe9")
-    with pytest.raises(InputError, match=r"argument 3, 'caf.*', has bytes that are not UTF-8"):
-        require_text(["ask", "model", cafe], {})
+    with pytest.raises(InputError, match=r"argument 2, 'caf.*', has bytes that are not UTF-8"):
+        require_text(["explain", cafe, "--text"], {})
     with pytest.raises(InputError, match=r"MARCOS_BENCH_DATA, '/caf.*', has bytes that are not UTF-8"):
         require_text([], {DATA_VARIABLE: f"/{cafe}", "OTHER": cafe})
-    require_text(["ask", "model", "café"], {"OTHER": cafe})
-    done = CliRunner().invoke(app, ["ask", "model", cafe])
-    assert done.exit_code == 2 and "argument 3" in done.stderr and "Traceback" not in done.stderr
+    require_text(["explain", "model", "café"], {"OTHER": cafe})
+    done = CliRunner().invoke(app, ["explain", cafe, "--text"])
+    assert done.exit_code == 2 and "argument 2" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -133,12 +133,14 @@ def row(text: str, sentence: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")[1:]]
 
 
-def test_the_papers_numbers_need_no_results() -> None:
-    done = CliRunner().invoke(app, ["claims"])
-    assert done.exit_code == 0 and "How it was made" not in done.output
-    assert row(done.output, "4.70 points above CoT-SFT")[2:] == ["+4.70", "held", "\N{EN DASH}"]
-    assert "not held (5 of 6): not text multiarith (-1.53)" in done.output
-    assert row(done.output, "initialisation matters little")[3] == "its table has no such row"
+def test_the_papers_numbers_need_no_results(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["table", "smoke", "--table", "claims", "--results", str(tmp_path)])
+    assert f"warning: {tmp_path} has no collected results of smoke: these are the paper's" in done.stderr
+    assert not [*tmp_path.iterdir()]
+    assert done.exit_code == 0 and "How it was made" not in done.stdout
+    assert row(done.stdout, "4.70 points above CoT-SFT")[2:] == ["+4.70", "held", "\N{EN DASH}"]
+    assert "not held (5 of 6): not text multiarith (-1.53)" in done.stdout
+    assert row(done.stdout, "initialisation matters little")[3] == "its table has no such row"
 
 
 def test_models_of_another_size_say_nothing(tmp_path: Path) -> None:

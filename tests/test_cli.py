@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.cli import app
+from benchmarks.cli import PANELS, REPLACED, app
 from benchmarks.cli.catalogue import described
 from benchmarks.data import DATASETS
 from benchmarks.records import results
@@ -27,6 +27,22 @@ def output(*arguments: str) -> str:
     return done.output
 
 
+def test_the_help_groups_all_commands() -> None:
+    lines = [line.strip("│ ") for line in output("--help").splitlines()]
+    places = [next(i for i, line in enumerate(lines) if line.startswith(f"╭─ {panel}")) for panel in PANELS]
+    assert places == sorted(places) and "╭─ Commands" not in "\n".join(lines)
+    names = {line.split()[0] for line in lines[places[0] :] if line[:1].isalpha()}
+    assert {"train", "table", "pack", "measure", "new-method"} < names
+    assert len(names) == len(app.registered_commands), "each in one panel, with its description in one line"
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_former_commands_name_their_successors(name: str) -> None:
+    done = CliRunner().invoke(app, [name, "--anything", "at all"])
+    assert done.exit_code == 2 and done.output == f"error: `{name}` is now `marcos-bench {REPLACED[name]}`\n"
+    assert CliRunner().invoke(app, [REPLACED[name].split()[0], "--help"]).exit_code == 0
+
+
 def test_the_version_is_that_of_the_package() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"marcos-bench {version('marcos-bench')}\n"
 
@@ -40,8 +56,8 @@ def test_bad_input_ends_in_a_message_and_a_bug_in_its_trace(monkeypatch: pytest.
 
 
 def test_methods_are_described_by_whole_sentences() -> None:
-    text = output("methods")
-    assert len(text.splitlines()) == len(available()) + 1 and "marcos-bench methods NAME" in text.splitlines()[-1]
+    text = output("list", "methods")
+    assert len(text.splitlines()) == len(available()) + 1 and "marcos-bench list methods NAME" in text.splitlines()[-1]
     for cls in available().values():
         about = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
         assert about.endswith(".") and about in text, cls
@@ -64,20 +80,20 @@ def test_every_option_is_described(name: str) -> None:
     ],
 )
 def test_options_are_shown_with_default_and_description(name: str, shown: str) -> None:
-    assert shown in output("methods", name)
+    assert shown in output("list", "methods", name)
 
 
 def test_data_sets_are_listed_and_their_cards_shown() -> None:
-    listed = output("datasets").splitlines()
+    listed = output("list", "datasets").splitlines()
     assert [line.split()[0] for line in listed[:-1]] == list(DATASETS)
     (gsm8k,) = (line for line in listed if line.startswith("gsm8k "))
     assert "GSM8K  " in gsm8k and gsm8k.endswith("7,473 train, 1,319 test (equation, text)")
-    card = output("datasets", "multiarith")
+    card = output("list", "datasets", "multiarith")
     fields = yaml.safe_load(card.split("@")[0])
     assert fields["licence"].startswith("Apache-2.0") and fields["counts"] == {"test": 600}
     assert fields["files"]["test"][0]["path"] == "multiarith/MultiArith.json" and "@inproceedings{roy2015" in card
-    assert "\nhub: 'cq01/mawps-asdiv-a_svamp (not pinned: never" in output("datasets", "svamp_paper4138")
-    done = CliRunner().invoke(app, ["datasets", "multiarit"])
+    assert "\nhub: 'cq01/mawps-asdiv-a_svamp (not pinned: never" in output("list", "datasets", "svamp_paper4138")
+    done = CliRunner().invoke(app, ["list", "datasets", "multiarit"])
     assert done.exit_code == 2 and "did you mean `multiarith`?" in done.output
 
 
@@ -94,8 +110,29 @@ def test_what_a_study_compares_is_cited_once(name: str, cited: list[str]) -> Non
     assert all({"title", "author", "year"} <= bibtex_fields(entry) for entry in entries)
 
 
+def test_a_study_is_shown_with_its_blocks_rows_and_tests() -> None:
+    shown = output("list", "studies", "quick_seeds").splitlines()
+    assert shown[0] == "Quick study, three trainings of each row"
+    assert "  equation  Equation: embedded, as equation" in shown
+    assert "  answer_only     Answer only (cot_sft, control)" in shown
+    assert "tests: embedded_in_domain, embedded_reworded, embedded_multistep" in shown
+    assert any(line.startswith("shared with quick: equation/answer_only/s0, ") for line in shown)
+    assert "  icot_si         iCoT-SI (icot_si, only in equation)" in output("list", "studies", "quick")
+
+
+def test_options_of_another_use_are_refused(tmp_path: Path) -> None:
+    for words, message in (
+        (["measure", "smoke", "--batching", "--row", "marcos"], "--row does not go with --batching"),
+        (["measure", "smoke", "--name", "here", "--questions", "3"], "--questions goes with --batching"),
+        (["measure", "smoke"], "name this machine, as in `--name h200`, or measure `--batching`"),
+    ):
+        done = CliRunner().invoke(app, [*words, "--results", str(tmp_path)])
+        assert done.exit_code == 2 and message in done.output
+    assert not [*tmp_path.iterdir()]
+
+
 def test_options_of_no_method_are_a_clear_error() -> None:
-    done = CliRunner().invoke(app, ["methods", "coconat"])
+    done = CliRunner().invoke(app, ["list", "methods", "coconat"])
     assert done.exit_code == 2 and "no method is named 'coconat'; did you mean `coconut`?" in done.output
 
 
@@ -123,7 +160,7 @@ def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monke
         (tmp_path / f"{name}.yaml").write_text(text.replace("name: smoke", f"name: {name}"), encoding="utf-8")
     (tmp_path / "broken.yaml").write_text("name: [broken", encoding="utf-8")
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
-    done = CliRunner().invoke(app, ["studies"])
+    done = CliRunner().invoke(app, ["list", "studies"])
     lines = done.output.splitlines()
     assert done.exit_code == 2 and f"error: {tmp_path}/broken.yaml is not valid YAML" in lines[3]
     assert [line.split()[0] for line in lines[:3]] == ["a_name_of_more_than_16_letters", "first", "last"]
@@ -151,8 +188,6 @@ def test_a_table_that_a_study_does_not_list_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["table", "smoke", "--table", "ablation", "--results", str(tmp_path)])
     assert done.exit_code == 2 and not list(tmp_path.iterdir())
     assert "smoke does not list the table ablation; its tables are: main, decoding, controls (and" in done.output
-    listed = CliRunner().invoke(app, ["table", "smoke", "--table", "claims", "--results", str(tmp_path)])
-    assert "collect.json does not exist" in listed.output, "the paper's claims can be asked of any study"
 
 
 def test_a_study_without_tables_says_so(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Comparison of two tracked runs."""
+"""Comparison of two runs or rows, from records and from MLflow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,27 +11,36 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import comparison
+from benchmarks.archive import pack
 from benchmarks.cli import app
+from benchmarks.comparison import Comparison, Side, compare, render
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.records import results
 from benchmarks.records.statistics import correctness, paired_test
-from benchmarks.tracking import comparison
+from benchmarks.studies.study import Study
 from benchmarks.tracking import importer as tracking
-from benchmarks.tracking.comparison import Comparison, compare, render
 from benchmarks.tracking.store import EXPERIMENT, session
 from fabricate import fabricate, study
 from methods.errors import InputError
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("compared")
+@contextmanager
+def known(*studies: Study) -> Iterator[pytest.MonkeyPatch]:
+    """Have fabricated studies found by their names, and the database in the results folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setattr(comparison, "load_study", {made.name: made for made in studies}.__getitem__)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("compared")
+    with known(study()):
         fabricate(study(), path)
         results.collect(study(), path)
-        tracking.track(study(), path)
-    return path
+        yield path
 
 
 @pytest.fixture(autouse=True)
@@ -81,11 +91,40 @@ def test_what_models_said_is_shown_as_it_is(compared: Comparison) -> None:
     assert all(f" {said} " in text for said in ("72", "2.50", "1e3")) and "1000" not in text
 
 
-def test_runs_by_id_and_one_test(folder: Path) -> None:
-    runs = read_json(folder / "fake" / "track.json")["runs"]
-    result = compare(runs["text/cot/s0"], runs["text/oracle/s0"], folder, "beta", "default")
+@pytest.fixture(scope="module")
+def tracked(folder: Path) -> dict[str, str]:
+    """Return the ids of the runs in MLflow."""
+    tracking.track(study(), folder)
+    return read_json(folder / "fake" / "track.json")["runs"]
+
+
+def test_runs_by_id_are_those_of_the_records(folder: Path, tracked: dict[str, str]) -> None:
+    result = compare(tracked["text/cot/s0"], "fake:text/oracle/s0", folder, None, "default")
+    recorded = compare("fake:text/cot/s0", "fake:text/oracle/s0", folder, None, "default")
+    for name in ("metrics", "tests", "questions"):
+        pd.testing.assert_frame_equal(getattr(result, name), getattr(recorded, name))
+    assert result.a == f"fake:text/cot/s0 (MLflow {tracked['text/cot/s0']})"
+    assert recorded.a == f"fake:text/cot/s0 ({folder}/fake/runs/text/cot/s0)"
+    with pytest.raises(InputError, match="text/cot/s0 has no predictions of decoding 'mean_r'; it has"):
+        compare(tracked["text/cot/s0"], tracked["text/marcos/s0"], folder, None, "mean_r")
+    with pytest.raises(InputError, match="MLflow has no run '00000"):
+        compare("0" * 32, "text/cot/s0", folder, None, "default")
+
+
+def test_one_test_set_alone(folder: Path) -> None:
+    result = compare("text/cot/s0", "text/oracle/s0", folder, "beta", "default")
     assert result.tests["test"].tolist() == ["beta"] and set(result.questions["test"]) == {"beta"}
     assert result.tests["kind"].tolist() == ["mcnemar"]
+
+
+def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared: Comparison) -> None:
+    pack(folder / "fake", tmp_path / "fake")
+    found = compare(f"{folder}/fake:equation/marcos/s0", f"{tmp_path}/fake:equation/cot/s0", Path(), None, "default")
+    pd.testing.assert_frame_equal(found.metrics, compared.metrics)
+    pd.testing.assert_frame_equal(found.questions, compared.questions)
+    assert found.b == f"fake:equation/cot/s0 ({tmp_path}/fake/runs/equation/cot/s0)"
+    with pytest.raises(InputError, match="there are results of fake: say STUDY:text/cot/s0, or name another folder"):
+        compare("text/cot/s0", "fake:text/cot/s0", tmp_path, None, "default")
 
 
 def test_one_test_set_on_the_command_line(folder: Path) -> None:
@@ -129,12 +168,10 @@ def test_other_decodings(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("a", "test", "message"),
     [
-        ("text/nobody/s0", None, "MLflow has no run 'text/nobody/s0'"),
-        ("a'b", None, "no quotation marks"),
-        ("fake:text/nobody/s0", None, "it has fake:equation/cot/s0, .*, fake:text/oracle/s0. Those of another"),
-        ("other:text/cot/s0", None, "it has fake:equation/cot/s0, .*, fake:text/oracle/s0. Those of another"),
+        ("text/nobody/s0", None, "no study in .* has recorded a run 'text/nobody/s0'; there are results of fake: say"),
+        ("nobody", None, "'nobody' is no run: give STUDY:BLOCK/ROW/sSEED, .*, or an MLflow run id"),
+        ("fake:text/nobody/s0", None, "study fake has no run .*; its runs are: text/cot/s0, .*, equation/oracle/s0"),
         ("text/cot/s0", "gamma", "not both runs were evaluated on gamma; they share: alpha, beta"),
-        ("0" * 32, None, "MLflow has no run"),
     ],
 )
 def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: str) -> None:
@@ -142,9 +179,27 @@ def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: 
         compare(a, "text/cot/s0", folder, test, "default")
 
 
+def test_what_has_no_answers_names_the_command(tmp_path: Path) -> None:
+    made = study()
+    with known(made):
+        with pytest.raises(BrokenRecord, match=r"no run of fake has a record in .*: run the study first, or name"):
+            compare("fake:text/cot/s0", "fake:text/oracle/s0", tmp_path, None, "default")
+        fabricate(made, tmp_path)
+        run = tmp_path / "fake/runs/text/cot/s0"
+        (run / "evaluate.json").unlink()
+        message = (
+            r"text/cot/s0 of study fake has no answers in .* \(no evaluate.json\): run `marcos-bench evaluate fake "
+        )
+        with pytest.raises(BrokenRecord, match=message):
+            compare("fake:text/cot/s0", "fake:text/oracle/s0", tmp_path, None, "default")
+        (run / "train.json").unlink()
+        with pytest.raises(BrokenRecord, match=r"run `marcos-bench train fake text/cot/s0 .*`, then `evaluate`$"):
+            compare("text/oracle/s0", "text/cot/s0", tmp_path, None, "default")
+
+
 def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([{"alpha": pd.DataFrame()}, {"beta": pd.DataFrame()}])
-    monkeypatch.setattr(comparison, "_predictions", lambda *_: next(found))
+    found = iter([Side("a", [{}], {"alpha": pd.DataFrame()}), Side("b", [{}], {"beta": pd.DataFrame()})])
+    monkeypatch.setattr(comparison, "_side", lambda *_: next(found))
     with pytest.raises(InputError, match=r"^the runs share no test set: name two"):
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
 
@@ -152,23 +207,20 @@ def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch:
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return results of a study with three seeds, and of one whose last seed was trained in another way. Each takes its
-    first training of MarCos from the study of one seed, which is not tracked itself."""
+    first training of MarCos from the study of one seed."""
     path, one = tmp_path_factory.mktemp("seeds"), study()
-    several = {name: study(name=name, seeds=[0, 1, 2]) for name in ("seeds", "edited")}
+    several = [study(name=name, seeds=[0, 1, 2]) for name in ("seeds", "edited")]
     shared = one.runs["text/marcos/s0"]
     fabricate(one, path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(comparison, "load_study", (several | {"fake": one}).__getitem__)
-        for name, made in several.items():
+    with known(one, *several) as patch:
+        for made in several:
             patch.setitem(made.__dict__, "sources", made.runs | {shared.id: shared})
+            patch.setitem(made.__dict__, "_others", (one,))
             fabricate(made, path)
-            if name == "edited":
+            if made.name == "edited":
                 run = made.runs["text/marcos/s2"]
                 training = run.training.model_copy(update={"learning_rate": 1e-2})
-                patch.setitem(made.runs, run.id, run.model_copy(update={"training": training}))
-            results.collect(made, path)
-            tracking.track(made, path)
+                patch.setitem(made.sources, run.id, run.model_copy(update={"training": training}))
         yield path
 
 
@@ -199,10 +251,15 @@ def test_all_trainings_of_rows(seeds: Path) -> None:
     assert "Metrics (means over trainings)" in text and "texts of the first training and decoding seed" in text
 
 
-def test_trainings_that_differ_in_more_than_the_seed_are_not_pooled(seeds: Path) -> None:
-    message = r"^edited:text/marcos: the tracked text/marcos/s0 and text/marcos/s2 are no trainings of one row: they "
-    with pytest.raises(InputError, match=message + r"differ in training\.learning_rate\. Train what is old again"):
+def test_trainings_of_another_version_of_the_study_are_not_pooled(seeds: Path) -> None:
+    message = r"^text/marcos/s2 of study edited has no answers in .* \(stale evaluate.json: made from another specifica"
+    with pytest.raises(BrokenRecord, match=message):
         compare("edited:text/marcos", "edited:text/cot", seeds, None, "default")
+
+
+def test_a_run_that_several_studies_have_is_named_with_its_study(seeds: Path) -> None:
+    with pytest.raises(InputError, match="is a run of several studies, edited, fake, seeds: say STUDY:text/cot/s0"):
+        compare("text/cot/s0", "seeds:text/cot/s0", seeds, None, "default")
 
 
 def test_where_trainings_are_too_few_it_says_why(seeds: Path) -> None:
@@ -215,9 +272,9 @@ def test_where_trainings_are_too_few_it_says_why(seeds: Path) -> None:
     [
         (
             "text/marcos",
-            r"'text/marcos' is a row: say STUDY:text/marcos, or name one of its runs, such as text/mar.*/s0",
+            r"'text/marcos' is a row: say STUDY:text/marcos, or name one of its runs, such as STUDY:text/mar.*/s0",
         ),
-        ("fake:text/nobody", "study fake has no row 'text/nobody'; it has text/cot, .*, equation/oracle"),
+        ("fake:text/nobody", "study fake has no row 'text/nobody'; its rows are: text/cot, .*, equation/oracle"),
     ],
 )
 def test_rows_that_there_are_none_of(name: str, message: str, seeds: Path) -> None:
@@ -225,16 +282,19 @@ def test_rows_that_there_are_none_of(name: str, message: str, seeds: Path) -> No
         compare(name, "seeds:text/cot/s0", seeds, None, "default")
 
 
+ID = "0" * 32
+
+
 def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
     """Looking for runs does not create a database."""
     folder = tmp_path / "results"
     with pytest.raises(BrokenRecord, match=rf"^{folder}/mlflow.db does not exist, .*: run `marcos-bench track STUDY`"):
-        compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
+        compare(ID, "text/oracle/s0", folder, None, "default")
     assert not folder.exists()
     with session(folder) as client:
         assert client.get_experiment_by_name(EXPERIMENT) is None
     with pytest.raises(InputError, match=r"it has no run at all: `marcos-bench track STUDY`"):
-        compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
+        compare(ID, "text/oracle/s0", folder, None, "default")
     with session(folder) as client:
         assert client.get_experiment_by_name(EXPERIMENT) is None
 
@@ -243,16 +303,16 @@ def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(InputError, match="start the server that MLFLOW_TRACKING_URI names, or unset it") as raised:
-        compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
+        compare(ID, "text/oracle/s0", tmp_path, None, "default")
     assert "secret" not in str(raised.value)
 
 
 def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database " * 100, encoding="utf-8")
     with pytest.raises(InputError, match=r"^MLflow cannot be asked \([^\n]*\): if .*mlflow.db is damaged, move it"):
-        compare("text/cot/s0", "text/oracle/s0", tmp_path, None, "default")
+        compare(ID, "text/oracle/s0", tmp_path, None, "default")
 
 
 def test_the_help_says_how_runs_are_named() -> None:
     text = " ".join(CliRunner().invoke(app, ["compare", "--help"]).output.replace("│", "").split())
-    assert "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several" in text
+    assert "STUDY:BLOCK/ROW/sSEED for a run" in text and "or an MLflow run id" in text

@@ -50,7 +50,7 @@ def test_importing_the_suite_and_listing_reads_nothing_in_the_encoding_of_the_lo
 import warnings
 warnings.filterwarnings("error", category=EncodingWarning, module=r"(benchmarks|methods)\\.")
 from benchmarks.cli import app
-for words in (["studies"], ["methods"], ["datasets"], ["claims"]):
+for words in (["list", "studies"], ["list", "methods"], ["list", "datasets"], ["table", "smoke", "--table", "claims"]):
     app(words, standalone_mode=False)
 """
     command = [sys.executable, "-X", "warn_default_encoding", "-c", code]
@@ -86,7 +86,7 @@ def test_a_terminal_keeps_its_encoding_and_shows_what_it_lacks_as_marks(monkeypa
 @pytest.mark.parametrize("columns", ["0", "-3", "abc", "", "1e3", " ", "²"])
 def test_a_width_that_is_none_counts_as_unset(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    words = ("explain", "--help"), ("claims",)
+    words = ("explain", "--help"), ("table", "smoke", "--table", "claims")
     plain = [CliRunner().invoke(app, [*word]).output for word in words]
     monkeypatch.setenv("COLUMNS", columns)
     assert [CliRunner().invoke(app, [*word]).output for word in words] == plain

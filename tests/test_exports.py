@@ -17,6 +17,7 @@ from benchmarks.cli import app
 from benchmarks.data import load_tokenizer, open_test, prepare
 from benchmarks.evaluation.stage import evaluate
 from benchmarks.exports import only_model
+from benchmarks.files import write_json
 from benchmarks.models import exported_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
@@ -79,15 +80,27 @@ def in_transformers(folder: Path) -> tuple[Any, Any]:
 def test_a_question_is_answered_as_in_the_evaluate_stage(method: str, trained: Path, copied: Path) -> None:
     different = stored(trained, method).drop_duplicates("text")[:3]
     for question, text in different.to_numpy().tolist():
-        assert output("ask", copied / method, f" {question}\n") == f"{text}\n"
+        assert output("explain", copied / method, "--text", f" {question}\n", "--answer-only") == f"{text}\n"
 
 
-def test_steps_are_said_before_the_answer(trained: Path, copied: Path) -> None:
+def test_a_model_alone_is_explained_as_in_its_study(trained: Path, copied: Path, tmp_path: Path) -> None:
     question, answer = stored(trained, "marcos").iloc[0]
-    said = output("ask", copied / "marcos", question, "--steps").removesuffix("\n").split("\n")
-    assert len(said) > len(answer.split("\n")) and "\n".join(said).endswith(answer)
-    written = [output("ask", copied / "cot_sft", question, *steps) for steps in ([], ["--steps"])]
-    assert written[0] == written[1], "a method that writes its steps has no other answer"
+    said = output("explain", copied / "marcos", "--text", question, "--output", tmp_path / "latents.npz")
+    write_json(trained / "study.yaml", study().model_dump(mode="json"))
+    asked = ["--text", question, "--run", "equation/marcos/s0", "--results", trained]
+    assert said.splitlines()[:-1] == output("explain", trained / "study.yaml", *asked).splitlines()
+    assert answer.split("\n")[-1] in said and "1. " in said and (tmp_path / "latents.npz").is_file()
+
+
+def test_options_for_a_study_are_refused_for_a_model(copied: Path) -> None:
+    model = ["explain", copied / "marcos"]
+    assert "error: --run goes with a study: ask a model folder with --text" in output(
+        *model, "--text", "How many?", "--run", "equation/marcos/s0"
+    )
+    assert "error: --question goes with a study" in output(*model, "--question", 1)
+    assert "error: --answer-only goes with a model folder" in output(
+        "explain", "smoke", "--text", "How many?", "--answer-only"
+    )
 
 
 @pytest.mark.parametrize("method", ["cot_sft", "codi"])
@@ -140,7 +153,7 @@ def test_several_models_are_not_written_as_one(copied: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("part", ["spec.json", "tokenizer", "backbone", "weights.safetensors"])
 def test_a_folder_that_lacks_a_part_is_refused(part: str, copied: Path, tmp_path: Path) -> None:
     (copied / "codi" / part).rename(tmp_path / "away")
-    for command in (["ask", copied / "codi", "How many?"], ["export", copied / "codi", tmp_path / "lm"]):
+    for command in (["explain", copied / "codi", "--text", "How many?"], ["export", copied / "codi", tmp_path / "lm"]):
         assert f"codi is no model folder, as it has no {part}: name the folder `model` of" in output(*command)
 
 

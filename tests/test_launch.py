@@ -346,15 +346,19 @@ def test_gpus_may_have_names_that_are_no_numbers(bare: pytest.MonkeyPatch) -> No
     assert accelerator.available_memory(0) == 6
 
 
+SET = ["explain", "smoke", "--run", "equation/marcos/s0"]
+
+
 @pytest.mark.parametrize(
     ("module", "work", "arguments"),
     [
         (analysis, "analyse", ["analyse", "smoke", "equation/marcos/s0"]),
         (measuring, "measure", ["measure", "smoke", "--name", "here"]),
-        (speed, "measure_speed", ["speed", "smoke"]),
+        (speed, "measure_speed", ["measure", "smoke", "--batching"]),
         (explaining, "explain", ["explain", "smoke", "--question", "1"]),
-        (by_hand, "intervene", ["intervene", "smoke", "equation/marcos/s0", "--dims", "3", "--value", "0"]),
-        (exports, "ask", ["ask", "model", "How many?"]),
+        (by_hand, "intervene", [*SET, "--set-dims", "3", "--value", "0"]),
+        (exports, "exported_speaker", ["explain", "./model", "--text", "How many?"]),
+        (exports, "answer", ["explain", "./model", "--text", "How many?", "--answer-only"]),
     ],
 )
 def test_a_command_that_computes_takes_a_gpu_first(

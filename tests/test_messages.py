@@ -188,6 +188,7 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal_and_whole_lines_elsewhere(
     weights.parent.mkdir(parents=True)
     weights.touch()
     found = explaining.Explained("How many?", (Text("many words " * 9),) * 4, {})
+    monkeypatch.setattr(explaining.Speaker, "load", lambda *_: None)
     monkeypatch.setattr(explaining, "explained", lambda *_: found)
 
     def lines(columns: str) -> list[list[str]]:

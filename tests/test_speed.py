@@ -21,7 +21,9 @@ def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> Non
     few = {"id": "equation", "title": "Equation", "data": {"train": "embedded", "validation": 32, "limit": 32}}
     study.write_text(small_study(ROWS, blocks=[few]).model_dump_json(), encoding="utf-8")  # JSON is YAML
     size = ["--repeats", "1", "--questions", "1000"]
-    run = CliRunner().invoke(app, ["speed", str(study), "--results", str(tmp_path), "--output", str(output), *size])
+    run = CliRunner().invoke(
+        app, ["measure", str(study), "--batching", "--results", str(tmp_path), "--output", str(output), *size]
+    )
     assert run.exit_code == 0, run.output
     record = json.loads(output.read_text(encoding="utf-8"))
     assert record["questions"] == 32, "all that there are"

@@ -1,4 +1,4 @@
-"""`marcos-bench intervene`: sets latents by hand and shows the outputs before and after."""
+"""`marcos-bench explain --set-dims`: sets latents by hand and shows the outputs before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`marcos-bench explain`: shows how trained runs answer one question, and what they think in between."""
+"""`marcos-bench explain`: shows how trained models answer one question, and what they think in between."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def explain(
 ) -> None:
     """Print a question and a table of trained runs (``runs``; default: all). Write their latents to ``output``, an NPZ
     file that must not exist yet; :func:`explained` says what is in it. One run is in memory at a time."""
-    if output is not None and output.exists():
-        raise InputError(f"{output} is there already: name another file, or remove it first")
+    require_new(output)
     asked = {id: study.sources[id] for id in runs or study.sources}
     ready = {id: spec for id, spec in asked.items() if Paths(results, spec).weights.is_file()}
     if not ready:
@@ -63,31 +62,46 @@ def explain(
             f"{'none of these runs' if runs else 'no run'} of {study.name} is trained in {results.absolute()}, and "
             f"trained runs are what is asked: train one first, e.g. `{command}`"
         )
+    found = {id: explained(Speaker.load(spec, results), question) for id, spec in ready.items()}
+    show(found, [id for id in asked if id not in ready], output)
+
+
+def explain_model(speaker: Speaker, question: Question, output: Path | None = None) -> None:
+    """Do the same with one model, whose question is a text."""
+    require_new(output)
+    show({speaker.spec.id: explained(speaker, question)}, [], output)
+
+
+def require_new(output: Path | None) -> None:
+    if output is not None and output.exists():
+        raise InputError(f"{output} is there already: name another file, or remove it first")
+
+
+def show(found: Mapping[str, Explained], missing: Sequence[str], output: Path | None) -> None:
+    """Print what runs answered, and which have no weights. Write latents to ``output``."""
     run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
     said_apart = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
     table = Table(run, *said_apart, "Latents as nearest tokens (norm)", "Active dimensions", show_lines=True)
-    heading, latents = "", {}
-    for id, spec in ready.items():
-        found = explained(spec, results, question)
-        table.add_row(id, *found.cells)
-        heading, latents[id] = found.heading, found.latents
+    for id, one in found.items():
+        table.add_row(id, *one.cells)
+    latents = {id: one.latents for id, one in found.items()}
     out = console()
-    out.print(Text(heading))
+    out.print(Text([*found.values()][-1].heading))
     out.print(table)
     if any(latents.values()):
         out.print(Text("Norm: of a latent, divided by the median norm of the token embeddings."))
-    if missing := [id for id in asked if id not in ready]:
+    if missing:
         out.print(Text(f"Without weights here: {', '.join(missing)}"))
     if output is not None:
         save(output, latents)
         out.print(Text(f"Latents: {output}"), soft_wrap=True)  # a path that is broken cannot be copied
 
 
-def explained(spec: RunSpec, results: Path, question: Question) -> Explained:
+def explained(speaker: Speaker, question: Question) -> Explained:
     """Ask a run. The latents (float32) are those that the method traces: (n, d), or (steps, n, d) if it thinks in
     steps of n vectors, zeros where a chain has ended; those that can be set by hand, such as MarCos's R, are (steps,
     dims). ``median_token_norm`` () is beside them if there are any."""
-    speaker, test = Speaker.load(spec, results), None
+    spec, test = speaker.spec, None
     if question.text is not None:
         heading, ids = question.text, [speaker.read(question.text)]
     else:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from benchmarks.cli import catalogue, costs, inspection, stages, terminal, trained
+from benchmarks.cli import catalogue, checks, inspection, sharing, stages, terminal
 from benchmarks.files import printable
 from benchmarks.locks import watch_parent
 from benchmarks.os_errors import in_words
@@ -21,6 +21,22 @@ from benchmarks.processes.heartbeat import RankFailure
 from methods.errors import InputError
 
 VARIABLES = ("MARCOS_BENCH_", "MLFLOW_", "HF_")
+PANELS = {  # of the help, by what one wants to do
+    "Run: the tasks of a study, which the workflow strings together": stages.app,
+    "Look: results, and what models make of questions": inspection.app,
+    "Share": sharing.app,
+    "Check": checks.app,
+    "Add": catalogue.app,
+}
+REPLACED = {  # former commands; the messages that name their successors are for this version alone
+    "methods": "list methods [NAME]",
+    "studies": "list studies [NAME]",
+    "datasets": "list datasets [NAME]",
+    "speed": "measure STUDY --batching",
+    "ask": "explain MODEL_FOLDER --text QUESTION --answer-only",
+    "intervene": "explain STUDY --run RUN --set-dims DIMS --value VALUE",
+    "claims": "table STUDY --table claims",
+}
 
 
 class Commands(TyperGroup):
@@ -37,6 +53,11 @@ class Commands(TyperGroup):
         except InputError as error:
             raise _failure(error) from error
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in REPLACED:
+            raise InputError(f"`{args[0]}` is now `marcos-bench {REPLACED[args[0]]}`")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -69,11 +90,14 @@ app = typer.Typer(
     cls=Commands,
     help="Reproducible benchmark of continuous (latent) reasoning.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",  # otherwise help keeps the line breaks of docstrings
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (catalogue, costs, stages, inspection, trained):
-    app.add_typer(part.app)
+for panel, part in PANELS.items():
+    for command in part.registered_commands:
+        command.rich_help_panel = panel
+    app.registered_commands += part.registered_commands
 
 
 def _show_version(asked: bool) -> None:

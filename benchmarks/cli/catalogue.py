@@ -1,9 +1,10 @@
-"""Commands that list what can be compared, and add to it."""
+"""Commands that add methods and data, and list what there is."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -20,60 +21,27 @@ app = typer.Typer()
 METHODS = Path("methods")
 
 
+class Listed(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    studies = "studies"
+    datasets = "datasets"
+
+
 @app.command()
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method's options; default: list all methods.")] = None,
+def new_method(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _, as in my_method.")],
+    folder: Annotated[Path, typer.Option(help="Folder that the file is written to.")] = METHODS,
 ) -> None:
-    """List the methods that can be compared, or the options of one."""
-    from methods.registry import available, get_method
+    """Write the file of a new method, which works as it stands.
 
-    known = available()
-    options = None if name is None else get_method(name).Options()
-    if options is not None:
-        for option, value, about in described(options):
-            typer.echo(f"{option}: {value}\n    {about}")
-        return
-    names, titles = max(map(len, known)), max(len(cls.title) for cls in known.values())
-    for method, cls in known.items():
-        about = (inspect.getdoc(cls) or "").partition("\n\n")[0]
-        typer.echo(f"{method:{names}}  {cls.title:{titles}}  {' '.join(about.split())}")
-    typer.echo("See a method's options: marcos-bench methods NAME", err=True)
+    Its comments say what to change.
+    """
+    from benchmarks import scaffold
 
-
-@app.command()
-def studies() -> None:
-    """List the studies that come with the suite; exit code 2 if one of them cannot be used."""
-    names, broken = shipped(), []
-    for name in names:
-        try:
-            typer.echo(f"{name:{max(map(len, names))}}  {load_study(name).title}")
-        except StudyError as error:
-            broken.append(str(error))
-    if broken:
-        raise StudyError("\n".join(broken))
-
-
-@app.command()
-def datasets(
-    name: Annotated[str | None, typer.Argument(help="Show this data set's card; default: list all data sets.")] = None,
-) -> None:
-    """List the data sets that studies can name, or show where one comes from, its licence and its files."""
-    from benchmarks.data import DATASETS, get_dataset
-
-    card = None if name is None else get_dataset(name).card
-    if card is not None:
-        shown = card.model_dump(mode="json", exclude_defaults=True, exclude={"citation"})
-        if card.hub and card.hub.revision is None:
-            shown["hub"] = f"{card.hub.name} (not pinned: never loaded from there)"
-        text = yaml.safe_dump(shown, sort_keys=False, default_flow_style=None, width=120)
-        typer.echo(f"{text}{card.citation}".rstrip())
-        return
-    cards = [entry.card for entry in DATASETS.values()]
-    names, titles = max(len(card.name) for card in cards), max(len(card.title) for card in cards)
-    for card in cards:
-        splits = ", ".join(f"{rows:,} {split}" for split, rows in card.counts.items())
-        typer.echo(f"{card.name:{names}}  {card.title:{titles}}  {splits} ({', '.join(card.forms)})")
-    typer.echo("See a data set's card: marcos-bench datasets NAME", err=True)
+    path = scaffold.new_method(name, folder)
+    typer.echo(f"{path} is written; test it: pytest -k {name} tests/test_conformance.py", err=True)
 
 
 @app.command()
@@ -83,7 +51,10 @@ def fetch(
         Path | None, typer.Option(help="Folder that the files are written to; default: $MARCOS_BENCH_DATA.")
     ] = None,
 ) -> None:
-    """Download the published files that a study needs and that are not pinned on the hub."""
+    """Download the published data files that a study needs.
+
+    Data sets with a pinned copy on the Hugging Face hub are loaded from there instead, when data are prepared.
+    """
     from benchmarks.data import fetching
 
     fetched = fetching.fetch(load_study(study), folder)
@@ -93,25 +64,97 @@ def fetch(
     typer.echo(count if fetched else "all that it needs is there", err=True)
 
 
-@app.command()
-def cite(study: StudyArgument) -> None:
-    """Print BibTeX of what a study compares: its methods, its training data and its test sets."""
-    from benchmarks.report import citations
-
-    entries = citations(load_study(study))
-    typer.echo("\n\n".join(entries))
-
-
-@app.command()
-def new_method(
-    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _, as in my_method.")],
-    folder: Annotated[Path, typer.Option(help="Folder that the file is written to.")] = METHODS,
+@app.command(name="list")
+def list_(
+    kind: Annotated[Listed, typer.Argument(help="What to list.", show_default=False)],
+    name: Annotated[str | None, typer.Argument(help="Show this one alone; default: list all.")] = None,
 ) -> None:
-    """Write the file of a new method: it works as it is, and its comments say what to change."""
-    from benchmarks import scaffold
+    """List methods, studies or data sets, or show one of them.
 
-    path = scaffold.new_method(name, folder)
-    typer.echo(f"{path} is written; test it: pytest -k {name} tests/test_conformance.py", err=True)
+    Of a method, its options are shown; of a study, its blocks, rows and tests; of a data set, where it comes from, its
+    licence and its files. Exit code 2 if a shipped study cannot be used.
+    """
+    if name is None:
+        {Listed.methods: _methods, Listed.studies: _studies, Listed.datasets: _datasets}[kind]()
+    else:
+        {Listed.methods: _method, Listed.studies: _study, Listed.datasets: _dataset}[kind](name)
+
+
+def _methods() -> None:
+    from methods.registry import available
+
+    known = available()
+    names, titles = max(map(len, known)), max(len(cls.title) for cls in known.values())
+    for method, cls in known.items():
+        about = (inspect.getdoc(cls) or "").partition("\n\n")[0]
+        typer.echo(f"{method:{names}}  {cls.title:{titles}}  {' '.join(about.split())}")
+    typer.echo("See a method's options: marcos-bench list methods NAME", err=True)
+
+
+def _method(name: str) -> None:
+    from methods.registry import get_method
+
+    for option, value, about in described(get_method(name).Options()):
+        typer.echo(f"{option}: {value}\n    {about}")
+
+
+def _studies() -> None:
+    names, broken = shipped(), []
+    for name in names:
+        try:
+            typer.echo(f"{name:{max(map(len, names))}}  {load_study(name).title}")
+        except StudyError as error:
+            broken.append(str(error))
+    if broken:
+        raise StudyError("\n".join(broken))
+    typer.echo("See a study's rows: marcos-bench list studies NAME", err=True)
+
+
+def _study(name: str) -> None:
+    study = load_study(name)
+    blocks = {block.id: f"{block.title}: {block.data.train}, as {block.data.form}" for block in study.blocks}
+    rows = {}
+    for row in study.rows:
+        about = [row.method, *(["control"] if row.control else [])]
+        about += [f"only in {', '.join(row.blocks)}"] if row.blocks else []
+        rows[row.id] = f"{study.row_titles[row.id]} ({', '.join(about)})"
+    typer.echo(f"{study.title}\n{study.description}".rstrip())
+    for heading, entries in (("blocks", blocks), ("rows", rows)):
+        typer.echo(f"{heading}:")
+        for id, about in entries.items():
+            typer.echo(f"  {id:{max(map(len, entries))}}  {about}")
+    for heading, names in (
+        ("tests", study.evaluation.tests),
+        ("training seeds", study.seeds),
+        ("tables", study.tables),
+        ("figures", study.figures),
+    ):
+        typer.echo(f"{heading}: {', '.join(map(str, names)) or 'none'}")
+    for other, runs in study.shared.items():
+        typer.echo(f"shared with {other}: {', '.join(runs)}")
+    typer.echo(f"{len(study.runs)} runs; what they take: marcos-bench plan {name}", err=True)
+
+
+def _datasets() -> None:
+    from benchmarks.data import DATASETS
+
+    cards = [entry.card for entry in DATASETS.values()]
+    names, titles = max(len(card.name) for card in cards), max(len(card.title) for card in cards)
+    for card in cards:
+        splits = ", ".join(f"{rows:,} {split}" for split, rows in card.counts.items())
+        typer.echo(f"{card.name:{names}}  {card.title:{titles}}  {splits} ({', '.join(card.forms)})")
+    typer.echo("See a data set's card: marcos-bench list datasets NAME", err=True)
+
+
+def _dataset(name: str) -> None:
+    from benchmarks.data import get_dataset
+
+    card = get_dataset(name).card
+    shown = card.model_dump(mode="json", exclude_defaults=True, exclude={"citation"})
+    if card.hub and card.hub.revision is None:
+        shown["hub"] = f"{card.hub.name} (not pinned: never loaded from there)"
+    text = yaml.safe_dump(shown, sort_keys=False, default_flow_style=None, width=120)
+    typer.echo(f"{text}{card.citation}".rstrip())
 
 
 def described(options: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str]]:

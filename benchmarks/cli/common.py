@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.study import Study, StudyError, load_study
+from benchmarks.studies.study import StudyError, load_study, require_run
+from methods.errors import InputError
 
 StudyArgument = Annotated[
-    str, typer.Argument(help="A shipped study's name (see `studies`), or the path of a YAML file.")
+    str, typer.Argument(help="A shipped study's name (see `list studies`), or the path of a YAML file.")
 ]
 RunArgument = Annotated[str, typer.Argument(help="A run's id: BLOCK/ROW/sSEED, e.g. equation/marcos/s0.")]
 Results = Annotated[Path, typer.Option(help="Folder of results.")]
@@ -36,7 +38,9 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
     return spec
 
 
-def require_run(loaded: Study, study: str, run: str) -> None:
-    """Raise an error that lists the study's runs if there is no such run. ``study`` is named as in the command."""
-    if run not in loaded.runs:
-        raise StudyError(f"study {study} has no run {run!r}; its runs are: {', '.join(loaded.runs)}")
+def refuse(context: typer.Context, options: Iterable[str], why: str) -> None:
+    """Raise :class:`InputError` if one of these options is on the command line: it belongs to another use."""
+    for option in options:
+        source = context.get_parameter_source(option)
+        if source and source.name == "COMMANDLINE":
+            raise InputError(f"--{option.replace('_', '-')} {why}")

@@ -1,5 +1,4 @@
-"""Commands that inspect results: compare two runs, explain one question, set latents by hand, verify records, check the
-paper's claims."""
+"""Commands that look at results and into trained models: render tables and figures, compare runs, explain answers."""
 
 from __future__ import annotations
 
@@ -8,151 +7,196 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run, require_run
+from benchmarks.cli.common import RESULTS, Results, StudyArgument, ready_run, refuse
 from benchmarks.studies.paths import COLLECTED
-from benchmarks.studies.study import Study, StudyError, load_study, shipped
+from benchmarks.studies.specs import Figure, Table
+from benchmarks.studies.study import StudyError, load_study, require_run, shipped
 from methods.errors import InputError
 
 app = typer.Typer()
 NAMED = (
-    "RUN, e.g. equation/marcos/s0; STUDY:RUN, where several studies have such a run; an MLflow run id; or "
-    "STUDY:BLOCK/ROW for all trainings of a row."
+    "STUDY:BLOCK/ROW/sSEED for a run, e.g. quick:equation/marcos/s0; STUDY:BLOCK/ROW for all trainings of a row; or an "
+    "MLflow run id. STUDY is a name, a YAML file, or a folder of results, e.g. results/reference/quick."
 )
+BY_HAND = "Set latents by hand"  # panel of `explain --help`
+ONE_QUESTION = ("question", "text", "output")  # options of `explain` without --set-dims
+MANY_QUESTIONS = ("value", "step", "count", "show")  # and with it
+
+
+@app.command()
+def table(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    table: Annotated[Table | None, typer.Option(help="Which table; default: the study's first.")] = None,
+) -> None:
+    """Render a table of a study, and print it.
+
+    Writes Markdown, LaTeX, CSV and JSON. Any study has the table `claims`; without collected results, the paper's
+    claims are only computed from the paper's own tables, and nothing is written.
+    """
+    loaded = load_study(study)
+    if table is None and not loaded.tables:
+        raise StudyError(f"study {study} lists no table (`tables: []`): name one there, or ask for --table claims")
+    if table not in (None, *loaded.tables, Table.claims):
+        raise StudyError(
+            f"study {study} does not list the table {table}; its tables are: {', '.join(loaded.tables) or 'none'} "
+            "(and claims, as of any study)"
+        )
+    if table == Table.claims and not (results / loaded.name / COLLECTED).is_file():
+        from benchmarks.tables.claims import papers_alone
+        from benchmarks.tables.markup import markdown
+
+        _warn(f"{results.absolute()} has no collected results of {loaded.name}: these are the paper's numbers alone")
+        typer.echo(markdown(papers_alone()))
+        return
+    from benchmarks.records.results import load_collected
+    from benchmarks.tables.render import render
+    from benchmarks.tracking import importer
+
+    files = render(loaded, results, table or loaded.tables[0])
+    importer.attach_table(loaded, results, files)
+    if not any(run.train or run.evaluate for run in load_collected(loaded, results).runs.values()):
+        _warn(f"no run of {loaded.name} has a record, so the table has no result")
+    typer.echo(next(path for path in files if path.suffix == ".md").read_text(encoding="utf-8"))
+
+
+def _warn(text: str) -> None:
+    typer.secho(f"warning: {text}", fg="yellow", err=True)
+
+
+@app.command()
+def figure(
+    study: StudyArgument,
+    figure: Annotated[Figure, typer.Option(help="Which figure.")],
+    results: Results = RESULTS,
+) -> None:
+    """Draw a figure of a study, with its numbers and a caption.
+
+    Writes PNG and PDF, the numbers as CSV and the caption as Markdown.
+    """
+    loaded = load_study(study)
+    from benchmarks.figures.render import render
+
+    files = render(loaded, results, figure)
+    typer.echo("\n".join(map(str, files)), err=True)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A results folder, or the folder of one study in it.")] = RESULTS,
+) -> None:
+    """Put all tables and figures of a folder into one HTML file.
+
+    The file can be read offline.
+    """
+    from benchmarks import report
+
+    typer.echo(report.report(folder), err=True)
 
 
 @app.command()
 def compare(
     a: Annotated[str, typer.Argument(help=NAMED)],
-    b: Annotated[str, typer.Argument(help="The run to compare it with.")],
+    b: Annotated[str, typer.Argument(help="What to compare it with.")],
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
     decoding: Annotated[str, typer.Option(help="Decoding whose answers are compared.")] = "default",
 ) -> None:
-    """Compare two tracked runs, or all trainings of two rows: metrics, a paired test, and where they differ."""
-    from benchmarks.tracking import comparison
+    """Compare two runs or rows: metrics, paired tests, questions.
+
+    Reads the records and answers of a results folder, packed or not; MLflow is only asked for run ids. Shows the
+    metrics that both sides have, a paired test for each test set, and the questions on which the two differ.
+    """
+    from benchmarks import comparison
 
     typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))
 
 
 @app.command()
 def explain(
-    study: StudyArgument,
-    question: Annotated[int | None, typer.Option(min=1, help="Number of the question in the test set, from 1.")] = None,
-    text: Annotated[str | None, typer.Option(help="A question of your own instead.")] = None,
-    run: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated. Default: all.")] = None,
-    results: Results = RESULTS,
+    context: typer.Context,
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY|MODEL_FOLDER",
+            help="A study (name or YAML file), or the `model` folder of a trained run, wherever it was copied to.",
+        ),
+    ],
+    text: Annotated[str | None, typer.Option(help="A question of your own.")] = None,
+    question: Annotated[
+        int | None, typer.Option(min=1, help="A question of the study's test set instead, by its number from 1.")
+    ] = None,
     test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
+    run: Annotated[
+        list[str] | None, typer.Option(help="Only this run of the study; may be repeated. Default: all trained runs.")
+    ] = None,
+    results: Results = RESULTS,
     output: Annotated[
         Path | None, typer.Option(help="Also write all latents to this NPZ file, as RUN/NAME; it must not exist.")
     ] = None,
+    answer_only: Annotated[
+        bool, typer.Option("--answer-only", help="Print the answer of a model folder as plain text, and nothing else.")
+    ] = False,
+    set_dims: Annotated[
+        str | None,
+        typer.Option(
+            help="Dimensions to set in one `--run`, e.g. 3,7: answer before and after.", rich_help_panel=BY_HAND
+        ),
+    ] = None,
+    value: Annotated[float | None, typer.Option(help="Value that they are set to.", rich_help_panel=BY_HAND)] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Thinking step, from 1; default: all.", rich_help_panel=BY_HAND)
+    ] = None,
+    count: Annotated[
+        int,
+        typer.Option(min=1, help="Number of questions, spread evenly over the test set.", rich_help_panel=BY_HAND),
+    ] = 100,
+    show: Annotated[int, typer.Option(min=0, help="Number of changed outputs to print.", rich_help_panel=BY_HAND)] = 5,
 ) -> None:
-    """Show what trained runs make of one question: steps, latents as nearest tokens, active dimensions."""
+    """Show what trained models make of a question, or of set latents.
+
+    Shows steps, answer, latents as nearest tokens, and active dimensions: of all trained runs of a study, or of a
+    model folder, which needs no study. With `--set-dims`, dimensions of a run's latents are set by hand instead, for
+    many questions of a test set: outputs before and after, and how their length, format and accuracy change.
+    """
+    from benchmarks.analysis import by_hand, explaining
+    from benchmarks.processes import devices
+
+    if set_dims is not None:
+        refuse(context, (*ONE_QUESTION, "answer_only"), "does not go with --set-dims, which takes `--count` questions")
+        if value is None or not run or len(run) > 1:
+            raise InputError("--set-dims needs one run, as in `--run equation/marcos/s0`, and a `--value` to set")
+        spec = ready_run(study, run[0], results)
+        devices.pin(1)
+        by_hand.intervene(spec, results, set_dims, value, step, test, count, show)
+        return
+    refuse(context, MANY_QUESTIONS, "goes with --set-dims")
     if (question is None) == (text is None):
         raise InputError("ask one question: --question with its number in the test set, or --text with one of your own")
     if text is not None and test is not None:
         raise InputError("--test goes with --question: a text of your own is in no test set")
-    loaded = load_study(study)
-    for id in run or ():
-        require_run(loaded, study, id)
-    from benchmarks.analysis import explaining
-    from benchmarks.processes import devices
+    asked = explaining.Question(question, test, text)
+    if _is_study(study):
+        refuse(context, ["answer_only"], "goes with a model folder")
+        loaded = load_study(study)
+        for id in run or ():
+            require_run(loaded, study, id)
+        devices.pin(1)
+        explaining.explain(loaded, results, asked, run or (), output)
+        return
+    refuse(context, ["run", "results", "question"], "goes with a study: ask a model folder with --text")
+    from benchmarks import exports
 
     devices.pin(1)
-    explaining.explain(loaded, results, explaining.Question(question, test, text), run or (), output)
+    if answer_only:
+        refuse(context, ["output"], "does not go with --answer-only")
+        typer.echo(exports.answer(Path(study), text or ""))
+    else:
+        explaining.explain_model(exports.exported_speaker(Path(study)), asked, output)
 
 
-@app.command()
-def intervene(
-    study: StudyArgument,
-    run: RunArgument,
-    dims: Annotated[str, typer.Option(help="Dimensions to set, as in 3,7.")],
-    value: Annotated[float, typer.Option(help="Value that they are set to.")],
-    results: Results = RESULTS,
-    step: Annotated[int | None, typer.Option(help="Thinking step, from 1; default: all.")] = None,
-    test: Annotated[str | None, typer.Option(help="Test set; default: the first.")] = None,
-    questions: Annotated[int, typer.Option(min=1, help="Number of questions, spread evenly over the test set.")] = 100,
-    show: Annotated[int, typer.Option(min=0, help="Number of outputs to print.")] = 5,
-) -> None:
-    """Set dimensions of a trained run's latents by hand: outputs before and after, and how their length, format and
-    accuracy change."""
-    spec = ready_run(study, run, results)
-    from benchmarks.analysis import by_hand
-    from benchmarks.processes import devices
-
-    devices.pin(1)
-    by_hand.intervene(spec, results, dims, value, step, test, questions, show)
-
-
-@app.command()
-def verify(
-    folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")],
-    study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,
-) -> None:
-    """Recompute digests, scores and tables from the predictions; exit code 1 if anything differs."""
-    from benchmarks.verification import checks
-
-    findings = checks.verify(_study_of(folder, study), folder)
-    typer.echo(checks.report(findings))
-    raise typer.Exit(any(finding.kind == "differs" for finding in findings))
-
-
-@app.command()
-def rescore(
-    folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")],
-    study: Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")] = None,
-) -> None:
-    """Score recorded answers anew where an older scorer did, without asking a model, and render the tables again."""
-    from benchmarks.verification import rescoring
-
-    found = 0
-    for line in rescoring.rescore(_study_of(folder, study), folder):
-        typer.echo(line)
-        found += 1
-    typer.echo(f"{found} changes" if found else "no score moves")
-
-
-def _study_of(folder: Path, study: str | None) -> Study:
-    """Return the study whose results a folder holds: the one named, or that of the folder's name."""
-    if not folder.is_dir():
-        raise StudyError(f"there is no folder {folder}: name that of a study's results")
-    if study is None and folder.resolve().name not in shipped():
-        example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
-        raise StudyError(
-            f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
-            "with --study whose results these are"
-        )
-    return load_study(study or folder.resolve().name)
-
-
-@app.command()
-def pack(
-    folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/quick.")],
-    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/reference/quick.")],
-) -> None:
-    """Pack a study's results to be shared or committed: tables, figures, and one archive of records and predictions."""
-    from benchmarks.archive import pack
-
-    path = pack(folder, target)
-    typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB", err=True)
-
-
-@app.command()
-def unpack(
-    folder: Annotated[Path, typer.Argument(help="Folder of packed results, e.g. results/reference/quick.")],
-    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/quick; it must not exist.")],
-) -> None:
-    """Unpack results that were packed, so that tables and figures can be rendered from them again."""
-    from benchmarks.archive import unpack
-
-    unpack(folder, target)
-
-
-@app.command()
-def claims() -> None:
-    """Compute the paper's claims again from its own tables; `table STUDY --table claims` adds our numbers."""
-    from benchmarks.paper.claims import compared, load_claims, printed
-    from benchmarks.tables.claims import TITLE, claims_grid
-    from benchmarks.tables.markup import Document, markdown
-
-    found = [(claim, list(compared(claim, printed)), None) for claim in load_claims()]
-    typer.echo(markdown(Document(TITLE, (claims_grid(found),))))
+def _is_study(name: str) -> bool:
+    """Return whether a name is meant as a study. A folder that is named like one is written ./NAME."""
+    if name in shipped() or name.endswith((".yaml", ".yml")):
+        return True
+    return "/" not in name and not Path(name).is_dir()

@@ -1,8 +1,7 @@
-"""Commands that run the stages of a study and render their records."""
+"""Commands that run the tasks of a study, which the workflow strings together."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
@@ -10,7 +9,6 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run
 from benchmarks.studies.paths import AT_STAGE
-from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import StudyError, load_study
 
 app = typer.Typer()
@@ -22,7 +20,10 @@ def data(
     results: Results = RESULTS,
     block: Annotated[str | None, typer.Option(help="Only this block.")] = None,
 ) -> None:
-    """Prepare a study's data: read, check, split, train the tokenizer, tokenise."""
+    """Read, check, split and tokenise a study's data.
+
+    The tokenizer is trained first if the study has one of its own.
+    """
     loaded = load_study(study)
     known = [part.id for part in loaded.blocks]
     if block not in (None, *known):
@@ -38,7 +39,7 @@ def data(
 
 @app.command()
 def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
-    """Train one run, from its last checkpoint if there is one."""
+    """Train a run, or continue from its last checkpoint."""
     spec = ready_run(study, run, results)
     from benchmarks.processes import devices
     from benchmarks.training import stage
@@ -51,7 +52,7 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 
 @app.command()
 def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
-    """Answer all test questions with a trained run and score the answers."""
+    """Answer all test questions with a trained run, and score them."""
     spec = ready_run(study, run, results)
     from benchmarks.evaluation import stage
     from benchmarks.processes import devices
@@ -68,7 +69,10 @@ def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS)
 
 @app.command(name="time")
 def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
-    """Measure test and training times of a trained run. Nothing else should run on the machine."""
+    """Measure the test and training times of a trained run.
+
+    Nothing else should run on the machine.
+    """
     spec = ready_run(study, run, results)
     from benchmarks.processes import devices
     from benchmarks.timing import stage
@@ -83,7 +87,10 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 
 @app.command()
 def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
-    """Analyse what a trained run's latents carry: their patterns, interventions, samples. Figures are drawn from it."""
+    """Analyse what a trained run's latents carry.
+
+    Their patterns, interventions on them, and samples: what figures such as `dimensions` and `cases` are drawn from.
+    """
     spec = ready_run(study, run, results)
     from benchmarks.analysis import stage
     from benchmarks.processes import devices
@@ -99,7 +106,7 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
 
 @app.command()
 def collect(study: StudyArgument, results: Results = RESULTS) -> None:
-    """Gather all records of a study into one tidy frame."""
+    """Gather all records of a study in one tidy data frame."""
     from benchmarks.records import results as records
 
     loaded = load_study(study)
@@ -110,57 +117,10 @@ def collect(study: StudyArgument, results: Results = RESULTS) -> None:
 
 @app.command()
 def track(study: StudyArgument, results: Results = RESULTS) -> None:
-    """Import a study's records into MLflow (MLFLOW_TRACKING_URI, or a SQLite file in the results folder)."""
+    """Import a study's collected records into MLflow.
+
+    This is the server that MLFLOW_TRACKING_URI names, or else a SQLite file in the results folder.
+    """
     from benchmarks.tracking import importer
 
     importer.track(load_study(study), results)
-
-
-@app.command()
-def table(
-    study: StudyArgument,
-    results: Results = RESULTS,
-    table: Annotated[Table | None, typer.Option(help="Which table; default: the study's first.")] = None,
-) -> None:
-    """Render a table as Markdown, LaTeX, CSV and JSON; print the Markdown."""
-    loaded = load_study(study)
-    if table is None and not loaded.tables:
-        raise StudyError(f"study {study} lists no table (`tables: []`): name one there, or ask for --table claims")
-    if table not in (None, *loaded.tables, Table.claims):
-        raise StudyError(
-            f"study {study} does not list the table {table}; its tables are: {', '.join(loaded.tables) or 'none'} "
-            "(and claims, as of any study)"
-        )
-    from benchmarks.records.results import load_collected
-    from benchmarks.tables.render import render
-    from benchmarks.tracking import importer
-
-    files = render(loaded, results, table or loaded.tables[0])
-    importer.attach_table(loaded, results, files)
-    if not any(run.train or run.evaluate for run in load_collected(loaded, results).runs.values()):
-        typer.secho(f"warning: no run of {loaded.name} has a record, so the table has no result", fg="yellow", err=True)
-    typer.echo(next(path for path in files if path.suffix == ".md").read_text(encoding="utf-8"))
-
-
-@app.command()
-def figure(
-    study: StudyArgument,
-    figure: Annotated[Figure, typer.Option(help="Which figure.")],
-    results: Results = RESULTS,
-) -> None:
-    """Draw a figure as PNG and PDF, and write its numbers as CSV and its caption as Markdown."""
-    loaded = load_study(study)
-    from benchmarks.figures.render import render
-
-    files = render(loaded, results, figure)
-    typer.echo("\n".join(map(str, files)), err=True)
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="A results folder, or the folder of one study in it.")] = RESULTS,
-) -> None:
-    """Put all tables and figures of a results folder into one HTML file that can be read offline."""
-    from benchmarks import report
-
-    typer.echo(report.report(folder), err=True)

@@ -77,13 +77,19 @@ class Collected(BaseModel):
 
 def collect(study: Study, results: Path) -> pd.DataFrame:
     """Read all records of a study, write ``collect.json`` and ``frame.csv``, and return the frame."""
-    runs = {id: read_records(Paths(results, source).run, source) for id, source in study.sources.items()}
-    data = {block.id: _data_record(study, block, results) for block in study.blocks}
-    records = StudyRecords(study, results, runs, data)
+    records = read_study(study, results)
     frame = to_frame(records)
-    write_json(records.folder / COLLECTED, Collected(study=study.name, runs=runs, data=data).model_dump(mode="json"))
+    collected = Collected(study=study.name, runs=dict(records.runs), data=dict(records.data))
+    write_json(records.folder / COLLECTED, collected.model_dump(mode="json"))
     write_text(records.folder / "frame.csv", frame.to_csv(index=False))
     return frame
+
+
+def read_study(study: Study, results: Path) -> StudyRecords:
+    """Read all records of a study from the folders of its runs and data."""
+    runs = {id: read_records(Paths(results, source).run, source) for id, source in study.sources.items()}
+    data = {block.id: _data_record(study, block, results) for block in study.blocks}
+    return StudyRecords(study, results, runs, data)
 
 
 def require_records(study: Study, results: Path) -> None:

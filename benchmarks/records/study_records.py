@@ -13,6 +13,7 @@ import pandas as pd
 from benchmarks.files import read_parquet
 from benchmarks.records.schema import EvaluateRecord, RunRecords
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 
 
@@ -53,13 +54,16 @@ class StudyRecords:
         found = (self.runs[run.id].evaluate for run in self.study.trainings(block, row))
         return [record for record in found if record]
 
+    def answers_of(self, run: RunSpec, decoding: str, columns: Sequence[str]) -> pd.DataFrame | None:
+        """Return a run's answers, with a column ``training_seed``, or None if none are recorded."""
+        record = self.runs[run.id].evaluate
+        if not record or decoding not in record.predictions:
+            return None
+        path, digest = self.paths(run.id).predictions(decoding), record.predictions[decoding]
+        return read_parquet(path, digest, "`evaluate`, then `collect`", columns).assign(training_seed=run.seed)
+
     def answers(self, block: str, row: str, decoding: str, columns: Sequence[str]) -> pd.DataFrame | None:
-        """Return a row's answers in all of its trainings, with a column ``training_seed``, or None without any."""
-        frames = []
-        for run in self.study.trainings(block, row):
-            record = self.runs[run.id].evaluate
-            if record and decoding in record.predictions:
-                path, digest = self.paths(run.id).predictions(decoding), record.predictions[decoding]
-                frame = read_parquet(path, digest, "`evaluate`, then `collect`", columns)
-                frames.append(frame.assign(training_seed=run.seed))
+        """Return a row's answers in all of its trainings, or None without any."""
+        found = (self.answers_of(run, decoding, columns) for run in self.study.trainings(block, row))
+        frames = [frame for frame in found if frame is not None]
         return pd.concat(frames, ignore_index=True) if frames else None

@@ -214,7 +214,7 @@ class Row(Strict):
     """One row of the tables: a method with options, in the blocks named."""
 
     id: Identifier = Field(description="its name in run ids and folders")
-    method: str = Field(description="one of `marcos-bench methods`, or of an installed plugin")
+    method: str = Field(description="one of `marcos-bench list methods`, or of an installed plugin")
     title: str | None = Field(default=None, description="as the table prints it; default: the method's own title")
     indent: bool = Field(default=False, description="an ablation of the row above")
     control: bool = Field(default=False, description="a control row: shown apart, never ranked")
@@ -222,7 +222,7 @@ class Row(Strict):
     starts_from: Identifier | None = Field(
         default=None, description="row whose weights it starts from; default: the one with default options"
     )
-    options: dict[str, Any] = Field(default={}, description="of the method (`marcos-bench methods NAME`)")
+    options: dict[str, Any] = Field(default={}, description="of the method (`marcos-bench list methods NAME`)")
     training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
     engine: dict[str, Any] = Field(default={}, description="engine settings that differ from the study's")
     decodings: dict[Identifier, DecodingSpec] = Field(

@@ -237,6 +237,12 @@ class Study(Strict):
         return checked(EvaluationSpec, fields, f"{block.id}/{row.id}, evaluation")
 
 
+def require_run(study: Study, called: str, run: str) -> None:
+    """Raise an error that lists the study's runs if there is no such run. ``called``: how the user named the study."""
+    if run not in study.runs:
+        raise StudyError(f"study {called} has no run {run!r}; its runs are: {', '.join(study.runs)}")
+
+
 def study_path(name: str) -> Path:
     """Return the YAML file of a study, given its name or a path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"

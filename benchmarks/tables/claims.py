@@ -73,6 +73,12 @@ class ClaimsTable(Maker):
         return pd.DataFrame()
 
 
+def papers_alone() -> Document:
+    """Return the claims beside the paper's own tables alone, which needs no results of a study."""
+    found = [(claim, list(compared(claim, printed)), None) for claim in load_claims()]
+    return Document(TITLE, (claims_grid(found),))
+
+
 def claims_grid(found: Sequence[Found]) -> Grid:
     """Return a grid with one line per claim."""
     columns = tuple(Column(name, text=True) for name in ("Where", "Cells", "Paper's numbers", "Verdict", "Ours"))

@@ -1,0 +1,213 @@
+"""Commands that check: what a study will cost, planned or measured, and whether recorded results are right."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.cli.common import RESULTS, Results, StudyArgument, refuse
+from benchmarks.plan.hardware import GPUS, get_gpu
+from benchmarks.studies.paths import COLLECTED
+from benchmarks.studies.study import Study, StudyError, load_study, shipped
+from methods.errors import InputError
+
+app = typer.Typer()
+FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")]
+StudyOption = Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")]
+OF_A_STUDY = (  # options of `measure` that `--batching` has no use for
+    *("name", "row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in"),
+)
+
+
+def _as_listed(name: str) -> str:
+    """Return a GPU's name as it is listed, ignoring case."""
+    return next((gpu for gpu in GPUS if gpu.lower() == name.lower()), name)
+
+
+Gpu = Annotated[str, typer.Option(callback=_as_listed, help=f"The GPU to plan for: {', '.join(GPUS)}.")]
+
+
+@app.command()
+def plan(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    gpu: Gpu = "H200",
+    utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the GPU's peak FLOP/s.")] = 0.4,
+) -> None:
+    """Estimate FLOPs, memory, hours and disk space of a study.
+
+    Nothing runs. Exit code 1 if memory or disk space is insufficient.
+    """
+    loaded = load_study(study)
+    import torch
+
+    from benchmarks.plan import costs, report
+
+    torch.set_num_threads(1)  # the models that are counted are small: threads would wait for each other
+    device = get_gpu(gpu)
+    with _quiet_transformers():
+        plans = costs.plan(loaded, results)
+    typer.echo(report.render(loaded, plans, device, utilisation, results))
+    refused = report.feasibility_errors(plans, device, results)
+    for refusal in refused:
+        typer.echo(refusal, err=True)
+    raise typer.Exit(bool(refused))
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Silence the warnings of transformers: they are about small models that are only counted, and a user can do
+    nothing about them."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logging.set_verbosity(level)
+
+
+@app.command()
+def measure(
+    context: typer.Context,
+    study: StudyArgument,
+    name: Annotated[
+        str | None, typer.Option(help="Name of this machine, e.g. h200; needed unless `--batching` is measured.")
+    ] = None,
+    batching: Annotated[
+        bool,
+        typer.Option("--batching", help="Measure how much faster batching and a cache make every method instead."),
+    ] = False,
+    results: Results = RESULTS,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for records and table; default: RESULTS/measured/NAME. With `--batching`, a JSON file; "
+            "default: none."
+        ),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="Timed passes over each test set; default: the study's (with `--batching`, 3)."),
+    ] = None,
+    questions: Annotated[
+        int, typer.Option(min=1, help="With `--batching`: questions to answer, in batches and one by one.")
+    ] = 256,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
+    learn: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure this row, whatever `--row` says, and follow its loss; may be repeated."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of the `--learn` rows.")] = 300,
+    timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, help="Examples per forward pass; default: the study's.")
+    ] = None,
+    compile: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile layers; default: the study's.")
+    ] = None,
+    one_process: Annotated[bool, typer.Option("--one-process", help="Do without DeepSpeed.")] = False,
+    stand_in: Annotated[
+        str | None,
+        typer.Option(help="Data set whose rows stand in for training data that is missing, e.g. gsm8k_aug_first3000."),
+    ] = None,
+) -> None:
+    """Measure what a study would cost on this machine.
+
+    Times training steps and answers of untrained models on one device, beside the paper's Train and Test columns.
+    With `--batching`, measures how much faster batches and a cache answer with every method. Nothing else should run
+    on the machine.
+    """
+    loaded = load_study(study)
+    if batching:
+        refuse(context, OF_A_STUDY, "does not go with --batching, which measures every method")
+        _measure_batching(loaded, results, output, repeats or 3, questions)
+        return
+    refuse(context, ["questions"], "goes with --batching")
+    if name is None:
+        raise InputError("name this machine, as in `--name h200`, or measure `--batching`")
+    from benchmarks.processes import devices
+    from benchmarks.tables.measured import render_measured
+    from benchmarks.timing import measuring
+
+    devices.pin(1)
+    folder = output or results / "measured" / name
+    asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
+    engine = {setting: value for setting, value in asked.items() if value is not None}
+    engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as requested, whatever their lengths
+    records = measuring.measure(
+        loaded,
+        results,
+        folder,
+        steps=steps,
+        timed=timed,
+        rows=row or (),
+        learn=learn or (),
+        engine=engine,
+        repeats=repeats,
+        stand_in=stand_in,
+    )
+    for _ in records:
+        files = render_measured(loaded, folder)  # each time, so that it has all that was measured before an error
+    typer.echo(files[0].read_text(encoding="utf-8"))
+
+
+def _measure_batching(study: Study, results: Path, output: Path | None, repeats: int, questions: int) -> None:
+    from benchmarks.files import write_json
+    from benchmarks.processes import devices
+    from benchmarks.timing.speed import measure_speed, render_speed
+
+    devices.pin(1)
+    record = measure_speed(study, results, repeats, questions)
+    if output is not None:
+        write_json(output, record)
+    typer.echo(render_speed(record))
+
+
+@app.command()
+def verify(folder: FolderArgument, study: StudyOption = None) -> None:
+    """Recompute scores and tables from the recorded answers.
+
+    Digests are checked, too, and packed results are read as they are. Exit code 1 if anything differs.
+    """
+    from benchmarks.verification import checks
+
+    findings = checks.verify(_study_of(folder, study), folder)
+    typer.echo(checks.report(findings))
+    raise typer.Exit(any(finding.kind == "differs" for finding in findings))
+
+
+@app.command()
+def rescore(folder: FolderArgument, study: StudyOption = None) -> None:
+    """Score recorded answers again, where an older scorer did.
+
+    No model is asked. Records and tables are written again.
+    """
+    from benchmarks.verification import rescoring
+
+    found = 0
+    for line in rescoring.rescore(_study_of(folder, study), folder):
+        typer.echo(line)
+        found += 1
+    typer.echo(f"{found} changes" if found else "no score moves")
+
+
+def _study_of(folder: Path, study: str | None) -> Study:
+    """Return the study whose results a folder holds: the one named, or that of the folder's name."""
+    if not folder.is_dir():
+        raise StudyError(f"there is no folder {folder}: name that of a study's results")
+    if study is None and folder.resolve().name not in shipped():
+        example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
+        raise StudyError(
+            f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
+            "with --study whose results these are"
+        )
+    return load_study(study or folder.resolve().name)

@@ -1,0 +1,65 @@
+"""Commands that share results and trained models, and cite what was compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.cli.common import StudyArgument
+from benchmarks.studies.study import load_study
+
+app = typer.Typer()
+
+
+@app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/quick.")],
+    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/reference/quick.")],
+) -> None:
+    """Pack a study's results, to share or commit them.
+
+    Writes the tables, the figures, and one archive of all records and predictions.
+    """
+    from benchmarks.archive import pack
+
+    path = pack(folder, target)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB", err=True)
+
+
+@app.command()
+def unpack(
+    folder: Annotated[Path, typer.Argument(help="Folder of packed results, e.g. results/reference/quick.")],
+    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/quick; it must not exist.")],
+) -> None:
+    """Unpack packed results, to render tables and figures again."""
+    from benchmarks.archive import unpack
+
+    unpack(folder, target)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="The `model` folder of a trained run, wherever it was copied to.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist, or be empty.")],
+) -> None:
+    """Write a trained model as a folder that transformers loads.
+
+    The folder is for AutoModelForCausalLM and AutoTokenizer. Methods of more than one language model are refused.
+    """
+    from benchmarks import exports
+
+    typer.echo(exports.export(model, folder), err=True)
+
+
+@app.command()
+def cite(study: StudyArgument) -> None:
+    """Print BibTeX of what a study compares.
+
+    These are its methods, its training data and its test sets.
+    """
+    from benchmarks.report import citations
+
+    entries = citations(load_study(study))
+    typer.echo("\n\n".join(entries))

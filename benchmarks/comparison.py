@@ -1,0 +1,285 @@
+"""Compare two runs, or all trainings of two rows.
+
+A comparison has metrics, a paired test for each test set, and the questions on which the two differ. Runs and rows are
+read from the records in a results folder, or from MLflow if they are given by an MLflow run id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+from tabulate import tabulate
+
+from benchmarks.archive import ARCHIVE, unpacked
+from benchmarks.files import BrokenRecord
+from benchmarks.records.results import read_study, require_records, to_frame
+from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
+from benchmarks.records.study_records import StudyRecords
+from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.study import Study, load_study, require_run, shipped
+from benchmarks.tracking.importer import PER_RUN, PER_TEST
+from benchmarks.tracking.reading import tracked_run
+from methods.errors import InputError
+
+SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are shares of 1, shown as percentages
+WITHIN = "accuracy_std"  # prefix of the metrics that are deviations within one training
+ANSWERS = ["test", "id", "seed", "text", "gold", "correct", "same_as"]  # columns of predictions that are read
+FIRST = ["training_seed", "seed"]  # columns of answers: the lowest of both are those of the texts that are shown
+QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, correctness of a and b, texts of a and b
+
+
+@dataclass(frozen=True)
+class Side:
+    """A run, or all trainings of a row: metrics of each training, and answers by test set, which have a column
+    ``training_seed`` that tells the trainings apart."""
+
+    label: str
+    metrics: list[dict[str, float]]
+    answers: dict[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of the runs ``a`` and ``b``, or of all trainings of two rows.
+
+    * ``metrics``: metric, a, b (means over trainings), difference.
+    * ``trainings``: the accuracy of each training of ``a`` and ``b`` on each test set, if there are several.
+    * ``tests``: a paired test for each test set.
+    * ``questions``: those that one answers right more often than the other, with both texts (of the first training and
+      decoding seed).
+    """
+
+    a: str
+    b: str
+    decoding: str
+    metrics: pd.DataFrame
+    trainings: pd.DataFrame
+    tests: pd.DataFrame
+    questions: pd.DataFrame
+
+
+def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
+    """Compare two runs on one test set, or on all that both have if ``test`` is None.
+
+    ``STUDY:BLOCK/ROW/sSEED`` is a run, ``STUDY:BLOCK/ROW`` stands for all trainings of a row, and 32 hexadecimal digits
+    are an MLflow run id. STUDY is the name or the YAML file of a study with results in ``results``, or the folder of
+    its results; a run needs none if only one study has recorded a run of this name. Raise :class:`InputError` if the
+    runs cannot be found or compared.
+    """
+    sides = [_side(name, results, decoding) for name in (a, b)]
+    shared = [name for name in sides[0].answers if name in sides[1].answers]
+    chosen = [name for name in shared if test in (None, name)]
+    if not chosen:
+        raise InputError(_not_shared(test, shared))
+    pairs = {name: (sides[0].answers[name], sides[1].answers[name]) for name in chosen}
+    return Comparison(
+        a=sides[0].label,
+        b=sides[1].label,
+        decoding=decoding,
+        metrics=_metric_differences(*sides),
+        trainings=_each_training(pairs),
+        tests=_paired_tests(pairs),
+        questions=pd.concat([_differing(name, *pair) for name, pair in pairs.items()], ignore_index=True),
+    )
+
+
+def _side(name: str, results: Path, decoding: str) -> Side:
+    if not re.fullmatch(r"[0-9a-f]{32}", name):
+        return _recorded(name, results, decoding)
+    run = tracked_run(name, results, decoding)
+    return Side(run.label, [run.metrics], {test: frame.assign(training_seed=0) for test, frame in run.answers.items()})
+
+
+def _recorded(name: str, results: Path, decoding: str) -> Side:
+    """Return a run or row that is given by name, from its records."""
+    called, _, place = name.rpartition(":")
+    parts = place.count("/")
+    if parts not in (1, 2):
+        raise InputError(
+            f"{name!r} is no run: give STUDY:BLOCK/ROW/sSEED, STUDY:BLOCK/ROW for all trainings of a row, or an MLflow "
+            "run id (32 hexadecimal digits)"
+        )
+    if not called and parts == 1:
+        raise InputError(f"{name!r} is a row: say STUDY:{name}, or name one of its runs, such as STUDY:{name}/s0")
+    called = called or _only_study_with(place, results)
+    study, results = _study_and_results(called, results)
+    runs = _runs(study, called, place)
+    with unpacked(results, [study.name, *(source.study for source in study.sources.values())]) as whole:
+        require_records(study, whole)
+        records = read_study(study, whole)
+        frame = to_frame(records)
+        metrics = [_metrics(frame, run) for run in runs]
+        answers = pd.concat([_answers(records, run, decoding, results) for run in runs], ignore_index=True)
+    by_test = {str(test): frame for test, frame in answers.groupby("test", sort=False)}
+    if parts == 2:
+        label = f"{study.name}:{place} ({Paths(results, study.sources[place]).run})"
+    else:
+        seeds = ", ".join(f"s{run.seed}" for run in runs)
+        label = f"{study.name}:{place} ({len(runs)} training{'s' * (len(runs) > 1)}: {seeds})"
+    return Side(label, metrics, by_test)
+
+
+def _only_study_with(run: str, results: Path) -> str:
+    """Return the name of the one study that has recorded a run of this name."""
+    folders = sorted(path for path in results.iterdir() if path.is_dir()) if results.is_dir() else []
+    found = [folder.name for folder in folders if (folder / "runs" / run).is_dir()]
+    if not found:
+        known = [folder.name for folder in folders if (folder / "runs").is_dir() or (folder / ARCHIVE).is_file()]
+        has = (
+            f"there are results of {', '.join(known)}: say STUDY:{run}"
+            if known
+            else "there are no results of any study"
+        )
+        raise InputError(
+            f"no study in {results.absolute()} has recorded a run {run!r}; {has}, or name another folder (--results)"
+        )
+    if len(found) > 1:
+        raise InputError(f"{run!r} is a run of several studies, {', '.join(found)}: say STUDY:{run}")
+    return found[0]
+
+
+def _study_and_results(called: str, results: Path) -> tuple[Study, Path]:
+    """Return a study and the folder that holds the folder of its results, which may be what it is called by."""
+    if called in shipped() or called.endswith((".yaml", ".yml")) or not Path(called).is_dir():
+        return load_study(called), results
+    folder = Path(called)
+    return load_study(folder.resolve().name), folder.parent
+
+
+def _runs(study: Study, called: str, place: str) -> list[RunSpec]:
+    """Return the run at a place, or the trainings of the row there, in the order of their seeds."""
+    if place.count("/") == 2:
+        require_run(study, called, place)
+        return [study.runs[place]]
+    if not (runs := study.trainings(*place.split("/"))):
+        known = dict.fromkeys(f"{run.block}/{run.row}" for run in study.runs.values())
+        raise InputError(f"study {called} has no row {place!r}; its rows are: {', '.join(known)}")
+    return runs
+
+
+def _metrics(frame: pd.DataFrame, run: RunSpec) -> dict[str, float]:
+    """Return a run's results from the frame of its study, by the names that they have in MLflow."""
+    metrics: dict[str, float] = {}
+    lines = frame.loc[frame["run"] == run.id].to_dict("records")
+    for line in lines:
+        suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
+        metrics |= {f"{name}{suffix}/{line['test']}": line[column] for name, column in PER_TEST.items()}
+    metrics |= {name: lines[0][name] for name in PER_RUN}
+    return {name: float(value) for name, value in metrics.items() if pd.notna(value)}
+
+
+def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) -> pd.DataFrame:
+    """Return what a run answered under a decoding. ``results``: the folder that messages name."""
+    own, home = records.runs[run.id], records.study.home(records.study.sources[run.id])
+    if own.evaluate is None:
+        stage = "train" if own.train is None else "evaluate"
+        raise BrokenRecord(
+            f"{run.id} of study {records.study.name} has no answers in {results.absolute()} "
+            f"({own.problems['evaluate']}): run `{home.command(stage, results, run.id)}`"
+            f"{', then `evaluate`' if stage == 'train' else ''}"
+        )
+    if (answers := records.answers_of(run, decoding, ANSWERS)) is None:
+        known = ", ".join(own.evaluate.predictions)
+        raise InputError(f"{run.id} has no predictions of decoding {decoding!r}; it has: {known}")
+    return answers
+
+
+def _not_shared(test: str | None, shared: Sequence[str]) -> str:
+    """Return the message on why there is nothing to compare."""
+    if not shared:
+        return "the runs share no test set: name two that were evaluated on the same one"
+    return f"not both runs were evaluated on {test}; they share: {', '.join(shared)}"
+
+
+def render(comparison: Comparison, limit: int = 10) -> str:
+    """Render a comparison as plain text, with the number of differing questions per test set and ``limit`` of them."""
+    parts = [f"a: {comparison.a}\nb: {comparison.b}\ndecoding: {comparison.decoding}"]
+    several = not comparison.trainings.empty
+    heading = "Metrics (means over trainings)" if several else "Metrics"
+    parts += [heading, _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]
+    if several:
+        parts += ["Accuracy (%) of each training", _table(comparison.trainings, ("", "", ""))]
+    parts += ["Paired tests over the same questions (p_holm: corrected for the number of test sets)"]
+    if "untested" in set(comparison.tests["kind"]):
+        parts[-1] += f". Untested: a test takes one training of each, or at least {FEWEST_TRAININGS} of each"
+    tests = comparison.tests.assign(**{name: 100 * comparison.tests[name] for name in ("a", "b", "a - b")})
+    tests = tests.rename(columns={"a": "a (%)", "b": "b (%)", "a - b": "a - b (points)"})
+    parts += [_table(tests, ("", "", ".2f", ".2f", "+.2f", ".4g", ".4g", ""))]
+    for test in tests["test"]:
+        found = comparison.questions.loc[comparison.questions["test"] == test]
+        if found.empty:
+            parts.append(f"{test}: both answer the same questions right, equally often")
+            continue
+        texts = "; texts of the first training and decoding seed" if several else ""
+        shown = min(limit, len(found))
+        parts.append(f"{test}: the two differ on {len(found)} questions; {shown} of them, the clearest first{texts}")
+        parts.append(_table(found.drop(columns="test").head(limit), ("", "", ".2f", ".2f", "", ""), QUESTION_WIDTHS))
+    return "\n\n".join(parts)
+
+
+def _with_units(metrics: pd.DataFrame) -> pd.DataFrame:
+    """Convert shares to percentages, as in the tables, and memory to MB."""
+    shares, memory = metrics["metric"].str.startswith(SHARES), metrics["metric"].str.startswith("peak_memory")
+    shown = metrics.copy()
+    for chosen, factor, unit in ((shares, 100, "%"), (memory, 1e-6, "MB")):
+        shown.loc[chosen, ["a", "b", "a - b"]] *= factor
+        shown.loc[chosen, "metric"] += f" ({unit})"
+    return shown
+
+
+def _table(frame: pd.DataFrame, formats: Sequence[str], wraps: list[int | None] | None = None) -> str:
+    texts = [place for place, form in enumerate(formats) if not form]  # a text such as 2.50 stays as it is
+    return tabulate(
+        frame, headers="keys", showindex=False, floatfmt=formats, maxcolwidths=wraps, disable_numparse=texts
+    )
+
+
+def _metric_differences(a: Side, b: Side) -> pd.DataFrame:
+    """Return the results that all runs have, as means over trainings. With several trainings, deviations within each of
+    them are left out."""
+    names = set.intersection(*(set(own) for own in (*a.metrics, *b.metrics)))
+    if max(len(a.metrics), len(b.metrics)) > 1:
+        names = {name for name in names if not name.startswith(WITHIN)}
+    lines = []
+    for name in sorted(names):
+        x, y = (fmean(own[name] for own in side.metrics) for side in (a, b))
+        lines.append((name, x, y, x - y))
+    return pd.DataFrame(lines, columns=["metric", "a", "b", "a - b"])
+
+
+def _each_training(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
+    """Return the accuracies of the trainings of both sides, as text, by test set; nothing if there is one of each."""
+    lines = []
+    for name, pair in pairs.items():
+        shares = [correctness(frame).mean() for frame in pair]
+        lines.append((name, *(", ".join(f"{100 * share:.2f}" for share in own) for own in shares)))
+    several = any(frame["training_seed"].nunique() > 1 for pair in pairs.values() for frame in pair)
+    return pd.DataFrame(lines if several else [], columns=["test", "a", "b"])
+
+
+def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
+    correct = {name: (correctness(a), correctness(b)) for name, (a, b) in pairs.items()}
+    lines = []
+    for (name, (a, b)), found in zip(correct.items(), family([*correct.values()]), strict=True):
+        values = {"test": name, "n": found["n"], "a": accuracy(a), "b": accuracy(b), "a - b": found["difference"]}
+        lines.append(values | {"p": found["p_value"], "p_holm": found["p_holm"], "kind": found["kind"]})
+    return pd.DataFrame(lines)
+
+
+def _differing(test: str, a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """Return the questions whose correctness differs, largest difference first."""
+    shown = [frame.loc[(frame[FIRST] == frame[FIRST].min()).all(axis="columns")].set_index("id") for frame in (a, b)]
+    right = [correctness(frame, "id").mean(axis=1) for frame in (a, b)]
+    both = pd.DataFrame(dict(zip(("correct_a", "correct_b"), right, strict=True))).dropna()
+    both["apart"] = (both["correct_a"] - both["correct_b"]).abs()
+    both = both.loc[both["apart"] > 0].sort_values(by=["apart"], ascending=False, kind="stable")
+    texts = {"gold": shown[0]["gold"], "text_a": shown[0]["text"], "text_b": shown[1]["text"]}
+    both = both.assign(test=test, **{name: column.reindex(both.index) for name, column in texts.items()})
+    columns = ["test", "id", "gold", "correct_a", "correct_b", "text_a", "text_b"]
+    return pd.DataFrame(both.rename_axis("id").reset_index(), columns=columns)

@@ -1,0 +1,74 @@
+"""Read the metrics and answers of one run from MLflow."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from benchmarks.tracking.importer import KINDS
+from benchmarks.tracking.store import Outage, advice, find_experiment, require_store, session
+from methods.errors import InputError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as MLflow has it: its results by the names of metrics, without those logged during training, and its
+    answers under one decoding, by test set."""
+
+    label: str
+    metrics: dict[str, float]
+    answers: dict[str, pd.DataFrame]
+
+
+def tracked_run(id: str, results: Path, decoding: str) -> TrackedRun:
+    """Return the run with an MLflow run id. Raise :class:`InputError` if MLflow cannot be asked, or has no such run or
+    no such answers."""
+    try:
+        require_store(results)
+        with session(results) as client:
+            if find_experiment(client) is None:
+                raise InputError(
+                    f"MLflow has no run {id!r}; it has no run at all: `marcos-bench track STUDY` brings some"
+                )
+            run = _by_id(client, id)
+            answers = _answers(client, run, decoding)
+    except Outage as outage:
+        cause = str(outage).partition("\n")[0]
+        raise InputError(f"MLflow cannot be asked ({cause}): {advice(results, outage)}") from outage
+    metrics = {name: value for name, value in run.data.metrics.items() if name.split("/")[0] not in KINDS.values()}
+    return TrackedRun(f"{run.data.tags.get('study')}:{run.info.run_name} (MLflow {id})", metrics, answers)
+
+
+def _by_id(client: MlflowClient, id: str) -> Run:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        run = client.get_run(id)
+    except MlflowException as error:
+        raise InputError(f"MLflow has no run {id!r}: {error}") from error
+    if run.info.lifecycle_stage == "deleted":
+        raise InputError(f"run {id} was deleted in MLflow: bring it back with `mlflow runs restore --run-id {id}`")
+    return run
+
+
+def _answers(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.DataFrame]:
+    known = [Path(file.path).stem for file in client.list_artifacts(run.info.run_id, "predictions")]
+    if not known:
+        study = run.data.tags.get("study", "STUDY")
+        raise InputError(
+            f"MLflow has no predictions of {run.info.run_name}. If it was evaluated, their files were removed: "
+            f"`marcos-bench track {study}` brings them again. Otherwise, evaluate, collect and track it"
+        )
+    if decoding not in known:
+        raise InputError(f"{run.info.run_name} has no predictions of decoding {decoding!r}; it has: {known}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = client.download_artifacts(run.info.run_id, f"predictions/{decoding}.parquet", folder)
+        return {str(test): frame for test, frame in pd.read_parquet(path).groupby("test", sort=False)}
