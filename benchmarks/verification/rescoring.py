@@ -105,10 +105,7 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
     Raise :class:`BrokenRecord` if recorded answers are not there, or are packed.
     """
     folder = folder.resolve()
-    if (folder / ARCHIVE).is_file():
-        raise BrokenRecord(
-            f"{folder} is packed: `marcos-bench unpack` it, rescore what comes out, and `pack` that again"
-        )
+    refuse_packed(folder)
     results = folder.parent
     for spec in study.sources.values():
         paths = Paths(results, spec)
