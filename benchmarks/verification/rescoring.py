@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from benchmarks.archive import refuse_packed
 from benchmarks.data import load_records
 from benchmarks.evaluation.stage import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
