@@ -18,7 +18,7 @@ def _modules(*names: str) -> tuple[str, ...]:
 MODELS = ("methods.registry", *_modules("models", "data.tokenizers"))
 ANSWERS = (
     *MODELS,
-    *_modules("evaluation.answering", "evaluation.inference_precision", "engine.device", "engine.layers"),
+    *_modules("evaluation.inference", "engine.device", "engine.layers"),
 )
 SCORES = _modules("scoring.base", "scoring.by_test", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
@@ -43,7 +43,7 @@ CODE: dict[str, tuple[str, ...]] = {
     # Of scorers, those that a run's test sets name count besides (`stage_modules`)
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets"), *SCORES),
-    "analyse": (*ANSWERS, *SCORES, *_modules("scoring.sequences", "analysis")),
+    "analyse": (*ANSWERS, *SCORES, *_modules("scoring.sequences", "analysis", "numbers")),
     "time": (
         *ANSWERS,
         *STEPS,

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.reading import analysed
+from benchmarks.analysis.records import analysed
 from benchmarks.figures.accuracy import ParetoFigure
 from benchmarks.figures.base import GREY, Drawing, NothingToDraw, log_axis, styled
 from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from benchmarks import exports, launch, rank
-from benchmarks.analysis import by_hand, explaining
+from benchmarks.analysis import explaining, interventions
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
@@ -353,7 +353,7 @@ def test_gpus_may_have_names_that_are_no_numbers(bare: pytest.MonkeyPatch) -> No
         (measuring, "measure", ["measure", "smoke", "--name", "here"]),
         (speed, "measure_speed", ["speed", "smoke"]),
         (explaining, "explain", ["explain", "smoke", "--question", "1"]),
-        (by_hand, "intervene", ["intervene", "smoke", "equation/marcos/s0", "--dims", "3", "--value", "0"]),
+        (interventions, "intervene", ["intervene", "smoke", "equation/marcos/s0", "--dims", "3", "--value", "0"]),
         (exports, "ask", ["ask", "model", "How many?"]),
     ],
 )

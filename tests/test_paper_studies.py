@@ -10,7 +10,7 @@ import pytest
 import yaml
 from transformers import AutoModelForCausalLM
 
-from benchmarks.analysis.reading import analysed
+from benchmarks.analysis.records import analysed
 from benchmarks.analysis.stage import analyse
 from benchmarks.data import load_records, prepare
 from benchmarks.data.tokenizers import texts, train_bpe

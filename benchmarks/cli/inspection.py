@@ -76,11 +76,11 @@ def intervene(
     """Set dimensions of a trained run's latents by hand: outputs before and after, and how their length, format and
     accuracy change."""
     spec = ready_run(study, run, results)
-    from benchmarks.analysis import by_hand
+    from benchmarks.analysis import interventions
     from benchmarks.processes import devices
 
     devices.pin(1)
-    by_hand.intervene(spec, results, dims, value, step, test, questions, show)
+    interventions.intervene(spec, results, dims, value, step, test, questions, show)
 
 
 @app.command()

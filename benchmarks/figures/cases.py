@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.reading import Analysis
-from benchmarks.analysis.steering import differences
+from benchmarks.analysis.interventions import differences
+from benchmarks.analysis.records import Analysis
 from benchmarks.figures.base import GREY, NothingToDraw, colour
 from benchmarks.figures.latents import LatentsFigure
 

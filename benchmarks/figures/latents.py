@@ -18,10 +18,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.patterns import correlation_graph, correlations
-from benchmarks.analysis.reading import Analysis, EncodingRecord, analysed, read_analysis, record_path
-from benchmarks.analysis.steering import clique_effects
-from benchmarks.analysis.votes import calibration_error, protocols, reliability
+from benchmarks.analysis.dimensions import correlation_graph, correlations
+from benchmarks.analysis.interventions import clique_effects
+from benchmarks.analysis.majority_vote import calibration_error, protocols, reliability
+from benchmarks.analysis.records import Analysis, EncodingRecord, analysed, read_analysis, record_path
 from benchmarks.figures.base import (
     DIVERGING,
     GREY,

@@ -16,16 +16,15 @@ from typing import Any
 import torch
 
 from benchmarks import launch
+from benchmarks.console import Progress
 from benchmarks.data import open_test
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.answering import batches_by_length, decoding_of, generate
-from benchmarks.evaluation.inference_precision import temporarily_prepared
+from benchmarks.evaluation.inference import batches_by_length, decoding_of, generate, temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
-from benchmarks.progress import Progress
 from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec

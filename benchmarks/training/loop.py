@@ -21,6 +21,7 @@ import torch
 from benchmarks import checkpoints
 from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
+from benchmarks.console import Progress
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights, whole_weights
@@ -28,7 +29,6 @@ from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, complete_folder
 from benchmarks.processes.preemption import Notice, Preempted, defer_signals
-from benchmarks.progress import Progress
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training.records import RunLog, publish, training_key

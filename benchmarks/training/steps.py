@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.budgets import steps_of
+from benchmarks.console import Progress
 from benchmarks.data import Corpus, epoch_batches
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast
 from benchmarks.engine.device import memory_for
 from benchmarks.files import reserve
-from benchmarks.progress import Progress
 from benchmarks.studies.micro_batches import cuts, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TrainingSpec
