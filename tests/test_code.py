@@ -135,7 +135,7 @@ def test_another_scorer_scores_nothing_anew_and_an_edited_one_what_names_it(tmp_
     scorers = folder / "benchmarks/scoring"
     text = (scorers / "text.py").read_text(encoding="utf-8")
     (scorers / "mine.py").write_text(text.replace('name = "text"', 'name = "mine"'), encoding="utf-8")
-    edit(scorers / "sequences.py")  # of synthetic tasks, which are not among the tests
+    edit(scorers / "synthetic.py")  # of synthetic tasks, which are not among the tests
     assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
     assert printed(folder, "from benchmarks.scoring import SCORERS; print(SCORERS['mine'].name)") == "mine\n"
     edit(scorers / "number.py")

@@ -97,7 +97,7 @@ def test_what_selects_by_accuracy_decides_the_weights(chosen: str) -> None:
     one, other = (study.runs["equation/coconut/s0"] for study in (short, long))
     assert (one.digest("train") == other.digest("train")) == same
     trained_on = one.model_copy(update={"data": one.data.model_copy(update={"train": "rs_n2_k3"})})
-    names = ("training.validation_accuracy", "evaluation.inference", "scoring.sequences")
+    names = ("training.validation_accuracy", "evaluation.inference", "scoring.synthetic")
     asking = {f"benchmarks.{name}" for name in names}
     assert asking & stage_modules(trained_on, "train") == (set() if same else asking)
     assert "benchmarks.scoring.number" not in stage_modules(trained_on, "train"), "which its tests have"

@@ -20,8 +20,8 @@ from scipy.optimize import linear_sum_assignment
 from benchmarks.data import TestSet
 from benchmarks.scoring import Asked, Score
 from benchmarks.scoring.base import integers
-from benchmarks.scoring.by_test import scorer_of
-from benchmarks.scoring.sequences import Summation
+from benchmarks.scoring.scorers import scorer_of
+from benchmarks.scoring.synthetic import Summation
 from benchmarks.studies.specs import AnalysisSpec
 from methods.base import Example
 from methods.generation import Decoding, Intervention

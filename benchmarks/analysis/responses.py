@@ -17,7 +17,7 @@ from benchmarks.data.tokenizers import encode_questions
 from benchmarks.engine import autocast
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.scoring import Score
-from benchmarks.scoring.by_test import judged, reads_steps
+from benchmarks.scoring.scorers import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.base import Example, Method

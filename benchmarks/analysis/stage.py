@@ -33,7 +33,7 @@ from benchmarks.evaluation.inference import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_weights
-from benchmarks.scoring.by_test import judged, reads_steps
+from benchmarks.scoring.scorers import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.errors import InputError

@@ -28,7 +28,7 @@ def data(
     if block not in (None, *known):
         raise StudyError(f"study {study} has no block {block!r}; its blocks are: {', '.join(known)}")
     from benchmarks.data import prepare
-    from benchmarks.scoring.by_test import require_scorers
+    from benchmarks.scoring.scorers import require_scorers
 
     require_scorers(loaded)
     for part in loaded.blocks:

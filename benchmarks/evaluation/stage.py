@@ -26,8 +26,8 @@ from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
 from benchmarks.locks import RunLock
 from benchmarks.models import kept_stages, trained_weights
-from benchmarks.scoring.by_test import reads_steps, scored, versions
 from benchmarks.scoring.diversity import draw_statistics
+from benchmarks.scoring.scorers import reads_steps, scored, versions
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
 from methods.base import Method, Stage

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.base import GREY, PAGE, Drawing, grid, legend_below
 from benchmarks.records.statistics import FEWEST
-from benchmarks.scoring.by_test import scorer_of
-from benchmarks.scoring.copying import WIDTH, Copying, bins
+from benchmarks.scoring.scorers import scorer_of
+from benchmarks.scoring.synthetic import WIDTH, Copying, bins
 from benchmarks.studies.specs import Block, Row
 from benchmarks.tables.longrange import habit
 

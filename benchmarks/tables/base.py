@@ -15,7 +15,7 @@ from benchmarks.records.statistics import FEWEST_TRAININGS
 from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.scoring import SCORERS, Scorer
-from benchmarks.scoring.by_test import scorer_of
+from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line

@@ -11,8 +11,8 @@ import pandas as pd
 
 from benchmarks.records.statistics import FEWEST
 from benchmarks.records.study_records import StudyRecords
-from benchmarks.scoring.base import said
-from benchmarks.scoring.copying import bins, repeats
+from benchmarks.scoring.base import split_answer
+from benchmarks.scoring.synthetic import bins, repeats
 from benchmarks.studies.specs import Block, Row
 from benchmarks.tables.base import cell, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
@@ -57,7 +57,7 @@ def habit_of(records: StudyRecords, block: str, row: str, decoding: str) -> Habi
 
 def habit(texts: Sequence[str]) -> Habit:
     """Return the habit that a row's answers to one test set show. Each text has one line per step."""
-    share, before = fmean(map(repeats, texts)), fmean(len(said(text)[0]) - 1 for text in texts)
+    share, before = fmean(map(repeats, texts)), fmean(len(split_answer(text)[0]) - 1 for text in texts)
     return Habit(share, min(1.0, 2 * share * before / (before - 1)) if before > 1 else share)
 
 

@@ -21,6 +21,7 @@ import torch
 from benchmarks.budgets import budget_of, curriculum
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.data.corpus import spread_over
 from benchmarks.data.tokenizers import encode_questions, encode_texts
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters
@@ -31,7 +32,6 @@ from benchmarks.files import read_json, write_json
 from benchmarks.launch import free_port
 from benchmarks.models import build_method
 from benchmarks.plan.flops import rows_by_card
-from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec

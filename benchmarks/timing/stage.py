@@ -18,6 +18,7 @@ import torch
 from benchmarks import launch
 from benchmarks.console import Progress
 from benchmarks.data import open_test
+from benchmarks.data.corpus import spread_over
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.environment import ended, environment
@@ -25,7 +26,6 @@ from benchmarks.evaluation.inference import batches_by_length, decoding_of, gene
 from benchmarks.files import read_json, write_json
 from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
-from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing.machine import MUCH, OtherLoad, Pace

@@ -21,8 +21,8 @@ from torch.utils.module_tracker import ModuleTracker
 
 from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.data import Corpus, epoch_batches, open_corpus
+from benchmarks.data.corpus import spread_over
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, peak_memory, synchronize
-from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec

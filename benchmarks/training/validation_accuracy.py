@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 
 from benchmarks.data import Corpus, decode, load_tokenizer
+from benchmarks.data.corpus import spread_over
 from benchmarks.data.tokenizers import question_text
 from benchmarks.evaluation.inference import decoding_of, generate_batches, texts_of
-from benchmarks.sampling import spread_over
 from benchmarks.scoring import Asked
-from benchmarks.scoring.by_test import scorer_of
+from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec

@@ -23,7 +23,7 @@ from benchmarks.data.store import prepared_files, require_known, unpinned_files
 from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.os_errors import in_words
 from benchmarks.paper.numbers import paper_table
-from benchmarks.scoring.by_test import require_scorers
+from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import STUDIES, StudyError, load_study, study_path
