@@ -24,7 +24,7 @@ SCORES = _modules("scoring.base", "scoring.scorers", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "files")
 TABLES += _modules("plan.hardware", "timing.machine")
-STEPS = _modules("training.steps", "budgets", "studies.micro_batches", "engine", "data.corpus")
+STEPS = _modules("training.batches", "training.loop", "budgets", "studies.micro_batches", "engine", "data.corpus")
 
 DATA = ("cards", "corpus", "embedded", "loading", "overlap", "records", "sources", "store", "synthetic", "tokenizers")
 
@@ -36,7 +36,6 @@ CODE: dict[str, tuple[str, ...]] = {
     "train": (
         *MODELS,
         *STEPS,
-        *_modules("training.loop"),
     ),
     # Besides, if accuracy selects weights; the scorer of the training data counts too
     "select": (*ANSWERS, *_modules("training.validation_accuracy", "data.corpus"), *SCORES),

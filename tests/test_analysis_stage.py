@@ -26,9 +26,9 @@ from benchmarks.engine.adapters import whole_weights
 from benchmarks.evaluation.inference import decoding_of
 from benchmarks.figures.latents import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
-from benchmarks.locks import Locked, RunLock
 from benchmarks.models import build_method, trained_weights
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.processes.locks import Locked, RunLock
+from benchmarks.records.results import StudyRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study

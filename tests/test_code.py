@@ -23,7 +23,7 @@ from test_workflow import STAND_IN, planned
 NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
-        *("checkpoints", "code", "data", "environment", "files", "launch", "locks", "processes"),
+        *("checkpoints", "code", "data", "environment", "files", "processes"),
         *("console", "records.schema", "training.records"),
         *(f"studies.{name}" for name in ("paths", "runs", "specs", "study", "validation_errors")),
     )
@@ -62,7 +62,7 @@ def unlisted(modules: Iterable[str], listed: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
 def test_the_code_of_a_stage_is_all_that_decides_its_numbers(stage: str) -> None:
     # What training asks held-out questions by, and the scorers, count only if accuracy selects weights
-    apart = {"benchmarks.training.validation_accuracy", "benchmarks.scoring"} if stage == "train" else set()
+    apart = {"benchmarks.training.validation_accuracy", "benchmarks.scoring"} if stage in ("train", "time") else set()
     assert not unlisted(CODE[stage], {*CODE[stage], *NEUTRAL, *apart})
 
 

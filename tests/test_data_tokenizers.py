@@ -38,7 +38,7 @@ from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TokenizerSpec
 from benchmarks.timing.measuring import gold_examples
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from small import small_study
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")

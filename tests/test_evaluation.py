@@ -28,7 +28,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from benchmarks.studies.study import StudyError
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from benchmarks.verification.rescoring import wrong_answers
 from methods.base import Method
 from methods.errors import InputError

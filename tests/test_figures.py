@@ -19,7 +19,7 @@ from benchmarks.figures.latents import CalibrationFigure, EncodingFigure, Interv
 from benchmarks.figures.render import DRAWINGS, render
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from benchmarks.records import results
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.results import StudyRecords
 from benchmarks.studies.specs import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available

@@ -19,16 +19,16 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import exports, launch, rank
+from benchmarks import exports, rank
 from benchmarks.analysis import explaining, interventions
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
-from benchmarks.launch import alive, command, exit_status, run_ranks
-from benchmarks.locks import FileLock
-from benchmarks.processes import devices
+from benchmarks.processes import devices, launch
+from benchmarks.processes.launch import alive, command, exit_status, run_ranks
+from benchmarks.processes.locks import FileLock
 from benchmarks.processes.preemption import block_sigterm
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing import measuring, speed

@@ -24,7 +24,7 @@ from benchmarks.studies.study import Study, StudyError, load_study, parse_study,
 from benchmarks.tables.longrange import habit
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from fabricate import fabricate
 
 RS = "rs_n2_k3"

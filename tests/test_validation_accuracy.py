@@ -20,7 +20,7 @@ from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
 from benchmarks.training import loop
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from benchmarks.training.validation_accuracy import held_out_accuracy
 from inflict import logged
 from methods.coconut import Coconut

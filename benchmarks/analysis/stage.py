@@ -31,8 +31,8 @@ from benchmarks.data import TestSet, decode, open_corpus
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
-from benchmarks.locks import RunLock
 from benchmarks.models import trained_weights
+from benchmarks.processes.locks import RunLock
 from benchmarks.scoring.scorers import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec

@@ -41,10 +41,10 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Train one run, from its last checkpoint if there is one."""
     spec = ready_run(study, run, results)
     from benchmarks.processes import devices
-    from benchmarks.training import stage
+    from benchmarks.training.loop import train as train_run
 
     devices.pin_for(spec.engine)
-    record = stage.train(spec, results)
+    record = train_run(spec, results)
     seconds, speed = record["wall_seconds"], record["tokens_per_second"]
     typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
 

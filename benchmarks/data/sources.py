@@ -201,7 +201,7 @@ class Generated:
 
 
 class Draw:
-    """Seeded random draws for :class:`Generated` corpora. They are the same in every version of Python: only ``random()``
+    """Seeded random draws for :class:`Generated` corpora, the same in every version of Python: only ``random()``
     guarantees that."""
 
     def __init__(self, seed: str) -> None:

@@ -21,7 +21,7 @@ from benchmarks.data.overlap import overlap_flags, questions
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
-from benchmarks.locks import FileLock
+from benchmarks.processes.locks import FileLock
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study

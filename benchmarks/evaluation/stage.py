@@ -24,8 +24,8 @@ from benchmarks.data import load_tokenizer, open_corpus, open_test
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
-from benchmarks.locks import RunLock
 from benchmarks.models import kept_stages, trained_weights
+from benchmarks.processes.locks import RunLock
 from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.scoring.scorers import reads_steps, scored, versions
 from benchmarks.studies.paths import DONE, Paths, at_stage

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.paper.numbers import PaperTable, paper_table
+from benchmarks.records.results import StudyRecords
 from benchmarks.records.statistics import FEWEST_TRAININGS
-from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.scorers import scorer_of

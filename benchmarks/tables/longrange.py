@@ -9,8 +9,8 @@ from statistics import fmean
 
 import pandas as pd
 
+from benchmarks.records.results import StudyRecords
 from benchmarks.records.statistics import FEWEST
-from benchmarks.records.study_records import StudyRecords
 from benchmarks.scoring.base import split_answer
 from benchmarks.scoring.synthetic import bins, repeats
 from benchmarks.studies.specs import Block, Row

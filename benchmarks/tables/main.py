@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
-from benchmarks.records import gpu_time
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
+from benchmarks.records.summary import gpu_seconds_as_trained
 from benchmarks.studies.specs import Block, DecodingSpec, Row, Table
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.base import (
@@ -163,7 +163,7 @@ class MainTable(Maker):
                 line = self.line(block, row)
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)
-                spent_by_all = gpu_time.as_trained(self.records, block.id, row.id)
+                spent_by_all = gpu_seconds_as_trained(self.records, block.id, row.id)
                 cells = (spent, speed, cell(spent_by_all, lambda spent: f"{spent / 3600:.2f}"))
                 lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))

@@ -10,8 +10,7 @@ import pandas as pd
 
 from benchmarks.files import write_text
 from benchmarks.records.provenance import provenance
-from benchmarks.records.results import load_collected
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable

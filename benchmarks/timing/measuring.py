@@ -29,23 +29,17 @@ from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
-from benchmarks.launch import free_port
 from benchmarks.models import build_method
 from benchmarks.plan.flops import rows_by_card
+from benchmarks.processes.launch import free_port
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
-from benchmarks.training.steps import (
-    PrefetchingLoader,
-    StageLoader,
-    batches_of,
-    memory_for_training,
-    optimizer_step,
-    phase_of,
-)
+from benchmarks.training.batches import PrefetchingLoader, StageLoader, batches_of
+from benchmarks.training.loop import memory_for_training, optimizer_step, phase_of
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed

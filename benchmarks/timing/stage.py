@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from benchmarks import launch
 from benchmarks.console import Progress
 from benchmarks.data import open_test
 from benchmarks.data.corpus import spread_over
@@ -24,8 +23,9 @@ from benchmarks.engine.adapters import add_adapters
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference import batches_by_length, decoding_of, generate, temporarily_prepared
 from benchmarks.files import read_json, write_json
-from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
+from benchmarks.processes import launch
+from benchmarks.processes.locks import RunLock
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing.machine import MUCH, OtherLoad, Pace

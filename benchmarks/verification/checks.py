@@ -20,9 +20,8 @@ import pandas as pd
 from benchmarks.archive import unpacked
 from benchmarks.data.sets import DATASETS
 from benchmarks.files import BrokenRecord, MissingKey, read_json
-from benchmarks.records.results import read_collected, to_frame
+from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
-from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.runs import RunSpec, StageName, settings_digest
 from benchmarks.studies.specs import Figure, Table

@@ -20,8 +20,8 @@ from benchmarks.code import CODE, stage_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
-from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.os_errors import in_words
+from benchmarks.processes.locks import announce_parent, clear_stale_locks, workflow_lock
+from benchmarks.files import describe_os_error
 from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
@@ -37,7 +37,7 @@ from methods.sources import source_digest
 for folder in (Path("results"), Path(".snakemake")):
     place = folder if folder.exists() else Path()
     if not os.access(place, os.W_OK | os.X_OK):
-        denied = in_words(PermissionError(errno.EACCES, "", str(place.absolute())))
+        denied = describe_os_error(PermissionError(errno.EACCES, "", str(place.absolute())))
         raise WorkflowError(denied)
 
 
