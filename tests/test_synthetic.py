@@ -21,9 +21,9 @@ from benchmarks.scoring.scorers import scored, scorers_of
 from benchmarks.scoring.synthetic import repeats
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, StudyError, load_study, parse_study, study_path
-from benchmarks.tables.longrange import habit
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
+from benchmarks.tables.synthetic import habit
 from benchmarks.training.loop import train
 from fabricate import fabricate
 

@@ -60,7 +60,7 @@ class NothingToDraw(InputError):
 
 
 @dataclass
-class Drawing(ABC):
+class FigureBuilder(ABC):
     """One figure of one study: a frame with its numbers, the drawing of the frame, and the caption."""
 
     records: StudyRecords

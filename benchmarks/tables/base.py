@@ -31,7 +31,7 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
 
 
 @dataclass
-class Maker(ABC):
+class TableBuilder(ABC):
     """Turns the records of a study into a document. ``notes`` collects the reasons why numbers are missing."""
 
     records: StudyRecords

@@ -22,7 +22,7 @@ from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.base import (
     PASSES,
     RANKS,
-    Maker,
+    TableBuilder,
     asked,
     bounds,
     by_place,
@@ -58,7 +58,7 @@ class Unit:
 SECONDS, HOURS = Unit("s", 1.0), Unit("h", 3600.0)
 
 
-class MainTable(Maker):
+class MainTable(TableBuilder):
     """The default decoding; the details also show decodings with the mean in place of drawn latents.
 
     ``reference`` is the paper's table whose numbers are shown for reference if a study uses the paper's test sets.

@@ -279,11 +279,11 @@ def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
 def _figure(records: StudyRecords, figure: Figure) -> Finding:
     """Check the numbers of a figure. The predictions and analyses behind them are checked against their digests."""
     from benchmarks.figures.base import NothingToDraw  # imported late: matplotlib is slow to load
-    from benchmarks.figures.render import DRAWINGS
+    from benchmarks.figures.render import FIGURE_BUILDERS
 
     path = records.folder / f"figures/{figure}.csv"
     try:
-        again = DRAWINGS[figure](records).data().to_csv(index=False)
+        again = FIGURE_BUILDERS[figure](records).data().to_csv(index=False)
     except (BrokenRecord, NothingToDraw) as error:
         return Finding(path.name, "differs", f"cannot be made: {error}")
     return _csv(path, again)

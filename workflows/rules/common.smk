@@ -139,9 +139,9 @@ def files_of_figure(wildcards):
 
 
 def needs_of(figure, study):
-    from benchmarks.figures.render import DRAWINGS  # matplotlib is slow to import
+    from benchmarks.figures.render import FIGURE_BUILDERS  # matplotlib is slow to import
 
-    return DRAWINGS[figure].needs(study, Path("results"))
+    return FIGURE_BUILDERS[figure].needs(study, Path("results"))
 
 
 def tries(wildcards):
