@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking._tracking_service import utils as tracking_service
 
+from benchmarks.comparison import compare
 from benchmarks.files import write_text
 from benchmarks.records import results
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer, store
-from benchmarks.tracking.comparison import compare
 from benchmarks.tracking.store import experiment_id, find_runs, session
 from conftest import needs_linux
 from fabricate import fabricate, study
