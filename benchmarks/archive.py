@@ -90,6 +90,14 @@ def unpack(folder: Path, target: Path) -> None:
     _restore(folder / ARCHIVE, target)
 
 
+def refuse_packed(folder: Path) -> None:
+    """Raise :class:`InputError` if a study's results are packed: nothing can be rendered into them or scored anew."""
+    if (folder / ARCHIVE).is_file():
+        raise InputError(
+            f"{folder} is packed: `marcos-bench unpack {folder} RESULTS/{folder.name}`, and use --results RESULTS"
+        )
+
+
 def thinned(log: str) -> str:
     """Return a run's log with at most :data:`LOGGED_STEPS` lines of training steps, evenly spaced, of which the last
     is kept. All other lines stay: validations, ends of stages, warnings."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
+from benchmarks.archive import ARCHIVE
 from benchmarks.data import get_dataset
 from benchmarks.environment import ended, environment
 from benchmarks.files import BrokenRecord, sha256, write_text
@@ -67,9 +68,14 @@ def report(folder: Path) -> Path:
 
 
 def _studies(folder: Path) -> list[Path]:
-    if (folder / COLLECTED).is_file():
+    if _records(folder).is_file():
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{COLLECTED}") if path.parent.name != REFERENCE)
+    return sorted(path for path in folder.glob("*") if _records(path).is_file() and path.name != REFERENCE)
+
+
+def _records(study: Path) -> Path:
+    """Return the file from which a study's tables were rendered, packed or not."""
+    return study / (ARCHIVE if (study / ARCHIVE).is_file() else COLLECTED)
 
 
 def _section(study: Path) -> Section | None:
@@ -77,7 +83,7 @@ def _section(study: Path) -> Section | None:
     figures = tuple(_part(study, study / f"figures/{figure}.md") for figure in _there(study, "figures/{}.md", Figure))
     if not tables and not figures:
         return None
-    return Section(study.name, tables, figures, sha256(study / COLLECTED))
+    return Section(study.name, tables, figures, sha256(_records(study)))
 
 
 def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iterator[str]:

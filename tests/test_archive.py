@@ -13,6 +13,7 @@ import fabricate
 from benchmarks.archive import ARCHIVE, LOGGED_STEPS, pack, thinned, unpack, unpacked
 from benchmarks.files import BrokenRecord, frame_digest, read_json
 from benchmarks.records import results
+from benchmarks.report import report
 from benchmarks.studies.paths import Paths
 from benchmarks.tables.render import render
 from benchmarks.verification.checks import verify
@@ -120,3 +121,13 @@ def test_archives_hold_no_paths_outside_their_folder(folder: Path, tmp_path: Pat
     with pytest.raises(BrokenRecord, match="cannot be read"):
         unpack(tmp_path / "fake", tmp_path / "new")
     assert not (tmp_path / "outside").exists()
+
+
+def test_nothing_is_rendered_into_packed_results(folder: Path, tmp_path: Path) -> None:
+    pack(folder, tmp_path / "fake")
+    for use in (results.load_collected, results.require_records):
+        with pytest.raises(InputError, match=r"fake is packed: `marcos-bench unpack .*fake RESULTS/fake`, and use"):
+            use(study(), tmp_path)
+    assert (tmp_path / "fake/table_main.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") in (
+        report(tmp_path / "fake").read_text(encoding="utf-8")
+    )

@@ -9,6 +9,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -166,7 +167,8 @@ def test_rows_without_a_pinned_revision_are_written_to_a_file(
         {"question": "How many\u2028?", "cot": "It is 2.", "answer": "2"},
         {"question": "x", "cot": "", "answer": "1"},
     ]
-    monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split: Dataset.from_list(rows))
+    monkeypatch.setattr(fetching, "dataset_info", lambda name: SimpleNamespace(sha="1234abcd"))
+    monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split, revision: Dataset.from_list(rows))
     study = study_on(monkeypatch, train="gsm8k_aug_text", form="text")
     (path,) = fetching.fetch(study, tmp_path)
     assert path == tmp_path / "gsm8k_aug/train_text.jsonl"
@@ -174,9 +176,12 @@ def test_rows_without_a_pinned_revision_are_written_to_a_file(
     found = DATASETS["gsm8k_aug_text"].rows("train")
     assert [(row.question, row.solution, row.answer) for row in found] == [tuple(row.values()) for row in rows]
     assert "has 2 rows, and 385620 were expected" in caplog.text
-    assert f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" in caplog.text
+    assert (
+        f"at revision 1234abcd, the newest today (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()})"
+        in caplog.text
+    )
     path.unlink()
-    monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split: 1 / 0)
+    monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split, revision: 1 / 0)
     with pytest.raises(DataError, match=r"gsm8k_aug_text: zen-E/GSM8k-Aug-NL on the hub does not give its rows \(div"):
         fetching.fetch(study, tmp_path)
     assert list(path.parent.iterdir()) == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from datasets import Dataset, concatenate_datasets, load_dataset
+from huggingface_hub import dataset_info
 
 from benchmarks.data.cards import File
 from benchmarks.data.loading import get_dataset
@@ -109,7 +110,8 @@ def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
     if hub is None or len(files) != 1 or files[0].sha256 or dataset.parse is not json_lines:
         return "no address of it is known"
     try:
-        parts = [load_dataset(hub.name, hub.config, split=name) for name in hub.splits[split]]
+        revision = dataset_info(hub.name).sha  # today's newest, named below: all parts are of one and the same
+        parts = [load_dataset(hub.name, hub.config, split=name, revision=revision) for name in hub.splits[split]]
         rows = concatenate_datasets(cast(list[Dataset], parts))
     except Exception as error:  # the hub's errors have no common base class
         return f"{hub.name} on the hub does not give its rows ({error})"
@@ -118,8 +120,8 @@ def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
     if (expected := dataset.card.counts[split]) != len(rows):
         log.warning("%s has %d rows, and %d were expected: make sure that they are all", path, len(rows), expected)
     log.warning(
-        "%s: the rows that %s has on the hub today (sha256 %s). No revision of it is pinned, so they may be others "
-        "tomorrow: keep the file",
-        *(path, hub.name, sha256(path)),
+        "%s: the rows of %s at revision %s, the newest today (sha256 %s). No revision of it is pinned, so they may be "
+        "others tomorrow: keep the file",
+        *(path, hub.name, revision, sha256(path)),
     )
     return ""

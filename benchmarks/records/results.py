@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
+from benchmarks.archive import refuse_packed
 from benchmarks.files import BrokenRecord, read_json, write_json, write_text
 from benchmarks.records.schema import RunRecords, StageRecord, TestTimes, first_problem, read_records
 from benchmarks.records.statistics import spread
@@ -94,6 +95,7 @@ def read_study(study: Study, results: Path) -> StudyRecords:
 
 def require_records(study: Study, results: Path) -> None:
     """Raise :class:`BrokenRecord` if the folder has no record of the study: most likely it is the wrong folder."""
+    refuse_packed(results / study.name)
     if not any(
         Paths(results, spec).record(stage).is_file() for spec in study.sources.values() for stage in spec.stages
     ):
@@ -116,6 +118,7 @@ def load_collected(study: Study, results: Path) -> StudyRecords:
 
 def read_collected(study: Study, results: Path) -> StudyRecords:
     """Read what ``collect`` wrote for any version of the study. Raise :class:`BrokenRecord` if it cannot be read."""
+    refuse_packed(results / study.name)
     # An absolute path, so that the error shows if the command runs in the wrong folder
     path, command = results.absolute() / study.name / COLLECTED, study.command("collect", results)
     try:

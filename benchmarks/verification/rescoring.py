@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from benchmarks.archive import ARCHIVE
+from benchmarks.archive import refuse_packed
 from benchmarks.data import load_records
 from benchmarks.evaluation.stage import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
@@ -106,10 +106,7 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
     Raise :class:`BrokenRecord` if recorded answers are not there, or are packed.
     """
     folder = folder.resolve()
-    if (folder / ARCHIVE).is_file():
-        raise BrokenRecord(
-            f"{folder} is packed: `marcos-bench unpack` it, rescore what comes out, and `pack` that again"
-        )
+    refuse_packed(folder)
     results = folder.parent
     for spec in study.sources.values():
         paths = Paths(results, spec)
