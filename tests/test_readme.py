@@ -88,7 +88,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (commands / "marcos-bench").chmod(0o755)
     (commands / "snakemake").symlink_to(Path(sys.executable).parent / "snakemake")
-    (folder / ".venv/.installed").touch()
+    (folder / ".venv/.installed").write_text(f"{folder}\n", encoding="utf-8")  # where `make` expects it
     return folder
 
 
