@@ -17,7 +17,7 @@ from benchmarks.records.statistics import correctness, paired_test
 from benchmarks.tracking import comparison
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.comparison import Comparison, compare, render
-from benchmarks.tracking.store import EXPERIMENT, session
+from benchmarks.tracking.store import find_experiments, session
 from fabricate import fabricate, study
 from methods.errors import InputError
 
@@ -232,11 +232,11 @@ def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
     assert not folder.exists()
     with session(folder) as client:
-        assert client.get_experiment_by_name(EXPERIMENT) is None
+        assert not find_experiments(client)
     with pytest.raises(InputError, match=r"it has no run at all: `marcos-bench track STUDY`"):
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
     with session(folder) as client:
-        assert client.get_experiment_by_name(EXPERIMENT) is None
+        assert not find_experiments(client)
 
 
 def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from tabulate import tabulate
 
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
 from benchmarks.studies.study import load_study
-from benchmarks.tracking.importer import KINDS
-from benchmarks.tracking.store import Outage, advice, find_experiment, find_runs, require_store, session
+from benchmarks.tracking.entries import KINDS
+from benchmarks.tracking.store import Outage, advice, find_experiments, find_runs, require_store, session
 from methods.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     try:
         require_store(results)
         with session(results) as client:
-            if (experiment := find_experiment(client)) is None:
+            if not (experiments := find_experiments(client)):
                 raise InputError(f"MLflow has no run {a!r}; {NO_RUN}")
-            runs = [_trainings(client, experiment, name) for name in (a, b)]
+            runs = [_trainings(client, experiments, name) for name in (a, b)]
             found = [_answers(client, own, decoding) for own in runs]
     except Outage as outage:
         cause = str(outage).partition("\n")[0]
@@ -142,19 +142,19 @@ def _label(name: str, runs: Sequence[Run]) -> str:
     return f"{runs[0].data.tags.get('study')}:{runs[0].info.run_name} ({runs[0].info.run_id})"
 
 
-def _trainings(client: MlflowClient, experiment: str, name: str) -> list[Run]:
+def _trainings(client: MlflowClient, experiments: list[str], name: str) -> list[Run]:
     """Return the run with an id or a name; for STUDY:BLOCK/ROW, those of all trainings of a row, in the order of their
     seeds. Raise :class:`InputError` if these differ in more than the seed."""
     study, _, place = name.rpartition(":")
     if place.count("/") != 1:
-        return [_find(client, experiment, name)]
+        return [_find(client, experiments, name)]
     if not study:
         raise InputError(f"{name!r} is a row: say STUDY:{name}, or name one of its runs, such as {name}/s0")
     loaded = load_study(study)
     if not (own := loaded.trainings(*place.split("/"))):
         known = dict.fromkeys(f"{run.block}/{run.row}" for run in loaded.runs.values())
         raise InputError(f"study {study} has no row {place!r}; it has {', '.join(known)}")
-    runs = [_find(client, experiment, f"{run.study}:{run.id}") for run in own]
+    runs = [_find(client, experiments, f"{run.study}:{run.id}") for run in own]
     for run in runs[1:]:
         if apart := sorted(dict(_settings(runs[0]) ^ _settings(run))):
             both = f"{runs[0].info.run_name} and {run.info.run_name}"
@@ -170,7 +170,7 @@ def _settings(run: Run) -> set[tuple[str, str]]:
     return {(name, value) for name, value in run.data.params.items() if f"{name}.".startswith(SHARED)}
 
 
-def _find(client: MlflowClient, experiment: str, name: str) -> Run:
+def _find(client: MlflowClient, experiments: list[str], name: str) -> Run:
     """Return the run with an id, or the newest run with a name. Raise :class:`InputError` if it is not unique."""
     if re.fullmatch(r"[0-9a-f]{32}", name):
         return _by_id(client, name)
@@ -178,24 +178,24 @@ def _find(client: MlflowClient, experiment: str, name: str) -> Run:
     wanted = {"kind": "run", "run": run} | ({"study": study} if study else {})
     if any("'" in value for value in wanted.values()):
         raise InputError(f"{name!r} is no run: names have no quotation marks")
-    found = _imported(client, experiment, wanted)
+    found = _imported(client, experiments, wanted)
     studies = {run.data.tags["study"] for run in found}
     if not found:
-        raise InputError(f"MLflow has no run {name!r}; {_known(client, experiment, study)}")
+        raise InputError(f"MLflow has no run {name!r}; {_known(client, experiments, study)}")
     if len(studies) > 1:
         raise InputError(f"{name!r} is a run of several studies, {sorted(studies)}: say STUDY:{run}")
     return found[0]
 
 
-def _imported(client: MlflowClient, experiment: str, tags: dict[str, str]) -> list[Run]:
+def _imported(client: MlflowClient, experiments: list[str], tags: dict[str, str]) -> list[Run]:
     """Return the completely imported runs with these tags, newest first."""
-    found = find_runs(client, experiment, " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items()))
+    found = find_runs(client, experiments, " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items()))
     return [run for run in found if "record_digest" in run.data.tags]
 
 
-def _known(client: MlflowClient, experiment: str, study: str) -> str:
+def _known(client: MlflowClient, experiments: list[str], study: str) -> str:
     """Say which runs are tracked, those of the study if it has any, and how others are imported."""
-    names = [(run.data.tags["study"], run.data.tags["run"]) for run in _imported(client, experiment, {"kind": "run"})]
+    names = [(run.data.tags["study"], run.data.tags["run"]) for run in _imported(client, experiments, {"kind": "run"})]
     own = [pair for pair in names if pair[0] == study] or names
     if not own:
         return NO_RUN

@@ -23,8 +23,11 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
                 return record
         if spec.engine.kind == "process":
             from benchmarks.engine import Ranks
+            from benchmarks.training.live import followed
             from benchmarks.training.loop import Trainer
 
-            return Trainer(spec, results, Ranks()).run()
+            trainer = Trainer(spec, results, Ranks())
+            with followed(trainer, results):
+                return trainer.run()
         run_ranks(spec, results, "train")
     return read_json(paths.record("train"))
