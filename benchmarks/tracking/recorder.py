@@ -58,8 +58,8 @@ class Recorder:
 
     def record(self, lines: list[Line]) -> None:
         """Write some lines of the log, and first of all that the training runs."""
+        _, _, run = self._open()
         with session(self.results) as client:
-            run = self._open(client)[2]
             found = [metric for line in lines for metric in metrics_of(line["line"], line["time"])]
             new = {(metric.key, metric.step): metric for metric in found}
             new = {point: metric for point, metric in new.items() if point not in self.points}
@@ -67,22 +67,20 @@ class Recorder:
             self.points |= new.keys()
 
     def end(self, status: str, moment: int) -> None:
+        experiment, row, run = self._open()
         with session(self.results) as client:
-            experiment, row, run = self._open(client)
             client.set_terminated(run, status, moment)
             with one_writer(self.results):
                 settle_row(client, experiment, row)
 
-    def _open(self, client: MlflowClient) -> tuple[str, str, str]:
-        """Return the ids of the experiment, the row and the run. Each is created if it is missing, under a lock: other
-        rows and trainings start at the same time."""
-        if self.opened:
-            return self.opened
-        with one_writer(self.results) as origin:
-            experiment = experiment_id(client, self.results, self.spec["study"])
-            row = self._row(client, experiment, origin)
-            run = self._run(client, experiment, origin, row)
-        self.opened = experiment, row, run
+    def _open(self) -> tuple[str, str, str]:
+        """Return the ids of the experiment, the row and the run. Whatever is missing, the database included, is created
+        under a lock: other rows and trainings start at the same time."""
+        if not self.opened:
+            with one_writer(self.results) as origin, session(self.results) as client:
+                experiment = experiment_id(client, self.results, self.spec["study"])
+                row = self._row(client, experiment, origin)
+                self.opened = experiment, row, self._run(client, experiment, origin, row)
         return self.opened
 
     def _row(self, client: MlflowClient, experiment: str, origin: str) -> str:
