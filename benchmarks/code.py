@@ -49,7 +49,10 @@ CODE: dict[str, tuple[str, ...]] = {
         *_modules("timing.stage", "timing.steps", "timing.machine"),
     ),
     "collect": (*RECORDS, *_modules("records.statistics")),
-    "track": (*RECORDS, *_modules("tracking.importer", "tracking.state", "tracking.store", "records.provenance")),
+    "track": (
+        *RECORDS,
+        *_modules("tracking.importer", "tracking.entries", "tracking.state", "tracking.store", "records.provenance"),
+    ),
     "table": TABLES,
     "figure": (*TABLES, *_modules("figures", "analysis")),
     "report": _modules("report", "tables.markup"),

@@ -35,7 +35,7 @@ def environment(method: str | None = None) -> dict[str, Any]:
     """
     return {
         **({"code": code_digest(method)} if method else {}),
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": commit(),
         "dirty": bool(
             _git("status", "--porcelain", "--untracked-files=no") or _git("status", "--porcelain", *SOURCE_FOLDERS)
         ),
@@ -57,6 +57,11 @@ def ended(environment: dict[str, Any]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "finished": now(),
     }
+
+
+def commit() -> str | None:
+    """Return the commit of the source tree, or None outside a checkout."""
+    return _git("rev-parse", "HEAD")
 
 
 def _git(*arguments: str) -> str | None:

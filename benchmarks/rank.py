@@ -74,13 +74,16 @@ def main() -> None:
 
     from benchmarks.engine.ranks import join
     from benchmarks.timing.stage import time_as
+    from benchmarks.training.live import followed
     from benchmarks.training.loop import Trainer
 
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
             gc.freeze()  # imported objects stay: garbage collection at the end of each stage skips them
             if given.task == "train":
-                Trainer(spec, given.results, ranks).run()
+                trainer = Trainer(spec, given.results, ranks)
+                with followed(trainer, given.results):
+                    trainer.run()
             else:
                 time_as(ranks, spec, given.results)
     except InputError as error:  # bad input: one message instead of a traceback, as in the CLI

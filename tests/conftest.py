@@ -12,6 +12,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, which reads it: tests run side by side
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MARCOS_BENCH_LIVE"] = "no"  # a process per training takes seconds; tests/test_live_tracking.py starts them
 
 import pytest
 from hypothesis import settings

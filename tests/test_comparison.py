@@ -20,7 +20,7 @@ from benchmarks.records import results
 from benchmarks.records.statistics import correctness, paired_test
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer as tracking
-from benchmarks.tracking.store import EXPERIMENT, session
+from benchmarks.tracking.store import find_experiments, session
 from fabricate import fabricate, study
 from methods.errors import InputError
 
@@ -292,11 +292,11 @@ def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
         compare(ID, "text/oracle/s0", folder, None, "default")
     assert not folder.exists()
     with session(folder) as client:
-        assert client.get_experiment_by_name(EXPERIMENT) is None
+        assert not find_experiments(client)
     with pytest.raises(InputError, match=r"it has no run at all: `marcos-bench track STUDY`"):
         compare(ID, "text/oracle/s0", folder, None, "default")
     with session(folder) as client:
-        assert client.get_experiment_by_name(EXPERIMENT) is None
+        assert not find_experiments(client)
 
 
 def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

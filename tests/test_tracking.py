@@ -1,4 +1,4 @@
-"""Import into MLflow: complete, idempotent, by one process at a time, and robust to a server that is down."""
+"""Import into MLflow: complete, idempotent, and robust to a server that is down."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def all_runs(folder: Path, name: str = "fake") -> dict[str, Any]:
     client = connect(folder)
-    found = find_runs(client, experiment_id(client, folder), f"tags.study = '{name}'")
+    found = find_runs(client, [experiment_id(client, folder, name)], "")
     assert len({run.info.run_name for run in found}) == len(found)
     return {str(run.info.run_name): run for run in found}
 
@@ -53,15 +53,40 @@ def tables(folder: Path, parent: str) -> set[str]:
     return {file.path for file in connect(folder).list_artifacts(parent, "tables")}
 
 
-def test_one_parent_and_one_child_per_run(tracked: tuple[Path, dict[str, Any]]) -> None:
+def test_an_experiment_per_study_a_run_per_row_and_its_trainings_below(tracked: tuple[Path, dict[str, Any]]) -> None:
     folder, state = tracked
     runs = all_runs(folder)
-    assert set(runs) == {"fake", *study().runs}
-    parent = runs.pop("fake").info.run_id
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent} == {state["parent"]}
-    assert state["status"] == "done" and state["runs"] == {name: run.info.run_id for name, run in runs.items()}
+    rows = {name.rpartition("/")[0] for name in study().runs}
+    assert set(runs) == {"tables", *rows, *study().runs}
+    for name in study().runs:
+        assert runs[name].data.tags["mlflow.parentRunId"] == runs[name.rpartition("/")[0]].info.run_id
+    assert state["status"] == "done" and state["runs"] == {name: runs[name].info.run_id for name in study().runs}
+    assert state["tables"] == runs["tables"].info.run_id
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     assert read_json(folder / "fake" / "track.json") == state
+    experiment = connect(folder).get_experiment_by_name("fake")
+    assert experiment and experiment.tags["mlflow.note.content"].startswith("A fabricated study. Nothing was trained.")
+
+
+def test_what_a_row_holds(tmp_path: Path) -> None:
+    """Its results are means over trainings, and its time is theirs."""
+    blocks = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]
+    made = study(name="seeds", blocks=blocks, rows=[{"id": "cot", "method": "cot_sft"}], seeds=[0, 1])
+    fabricate(made, tmp_path)
+    results.collect(made, tmp_path)
+    tracking.track(made, tmp_path)
+    runs = all_runs(tmp_path, "seeds")
+    row, *trainings = (runs[name] for name in ("text/cot", "text/cot/s0", "text/cot/s1"))
+    accuracies = [run.data.metrics["accuracy/alpha"] for run in trainings]
+    assert row.data.metrics["accuracy/alpha"] == pytest.approx(sum(accuracies) / 2)
+    assert row.data.metrics["parameters"] == 240_000 and row.data.metrics["train_wall_seconds"] == 60.0
+    assert row.data.metrics["trainings"] == 2 and row.data.params["method"] == "cot_sft"
+    assert "seed" not in row.data.params and not any(name.startswith("train/") for name in row.data.metrics)
+    for run in (row, *trainings):
+        assert run.info.end_time - run.info.start_time == 300_000, "the five minutes of the record"
+        assert run.data.tags["mlflow.source.name"] == "marcos-bench train"
+        assert run.data.tags["mlflow.source.git.commit"] == ENVIRONMENT["commit"]
+        assert {entry.dataset.name for entry in run.inputs.dataset_inputs} >= {"corpus/train", "alpha/test"}
 
 
 def test_what_a_run_holds(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -90,7 +115,7 @@ def test_importing_again_does_nothing(tracked: tuple[Path, dict[str, Any]], monk
     for call in ("create_run", "log_batch", "log_inputs", "log_artifact", "set_terminated", "set_tag", "delete_run"):
         monkeypatch.setattr(MlflowClient, call, Mock(side_effect=AssertionError(f"{call} is called")))
     assert tracking.track(study(), folder) == state
-    assert len(all_runs(folder)) == 9
+    assert len(all_runs(folder)) == 8 + 8 + 1
 
 
 def test_a_lost_state_file_duplicates_nothing(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -98,7 +123,7 @@ def test_a_lost_state_file_duplicates_nothing(tracked: tuple[Path, dict[str, Any
     path = folder / "fake" / "track.json"
     path.unlink()
     again = tracking.track(study(), folder)
-    assert again["runs"] == state["runs"] and again["parent"] == state["parent"]
+    assert again["runs"] == state["runs"] and again["tables"] == state["tables"]
     write_json(path, state)
 
 
@@ -141,18 +166,20 @@ def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monk
     write_json(path, read_json(path) | {"wall_seconds": 62.0})
     results.collect(study(), folder)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(tracking._Importer, "_inputs", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(tracking._Importer, "_by_stage", Mock(side_effect=KeyboardInterrupt))
         tracking.track(study(), folder)
     tracking.track(study(), folder)
     # The tag shows that no half-imported run was found
     assert "record_digest" in all_runs(folder)["text/cot/s0"].data.tags
 
 
-def test_tables_are_attached_to_the_parent(tracked: tuple[Path, dict[str, Any]]) -> None:
+def test_tables_are_attached_and_the_first_is_in_the_description(tracked: tuple[Path, dict[str, Any]]) -> None:
     folder, state = tracked
-    write_text(folder / "fake" / "table_main.md", "# a table\n")
+    write_text(folder / "fake" / "table_main.md", "# a table\n\n* a note\n")
     tracking.attach_table(study(), folder, [folder / "fake" / "table_main.md"])
-    assert tables(folder, state["parent"]) == {"tables/table_main.md"}
+    assert tables(folder, state["tables"]) == {"tables/table_main.md"}
+    experiment = connect(folder).get_experiment_by_name("fake")
+    assert experiment and experiment.tags["mlflow.note.content"].endswith("Nothing was trained.\n\n# a table\n\n")
 
 
 def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -164,7 +191,7 @@ def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -
         writers = [pool.submit(tracking.track, made, folder) for made in (other, study())]
         readers = [pool.submit(all_runs, folder) for _ in range(6)]
         assert [writer.result()["status"] for writer in writers] == ["done", "done"]
-        assert all(len(reader.result()) == 9 for reader in readers)
+        assert all(len(reader.result()) == 17 for reader in readers)
 
 
 def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +220,7 @@ def test_the_next_call_catches_up(
     assert waiting["status"] == "pending" and "catch up" in caplog.text
     state = tracking.track(study(), folder)
     assert state["status"] == "done" and state["tries"] == waiting["tries"] + 1
-    assert "tables/table_late.md" in tables(folder, state["parent"])
+    assert "tables/table_late.md" in tables(folder, state["tables"])
     assert tracking.track(study(), folder) == state, "the number of tries stands still once all is there"
 
 
@@ -205,7 +232,7 @@ def test_what_was_rendered_while_the_server_was_down_is_attached_once_it_is_up(
     write_text(folder / "fake" / "table_unseen.md", "# unseen\n")
     (folder / "fake" / "track.json").unlink()
     state = tracking.track(study(), folder)
-    assert "tables/table_unseen.md" in tables(folder, state["parent"]) and state["tries"] == 1
+    assert "tables/table_unseen.md" in tables(folder, state["tables"]) and state["tries"] == 1
 
 
 @pytest.mark.parametrize("call", ["create_run", "log_batch", "log_artifact", "set_tag", "set_terminated"])
@@ -213,7 +240,7 @@ def test_what_was_rendered_while_the_server_was_down_is_attached_once_it_is_up(
 def test_an_import_that_breaks_off_anywhere_is_made_whole(
     behind: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    """The study was never imported before. It has a parent and one run."""
+    """The study was never imported before."""
     made = study(name="new", blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
     fabricate(made, behind)
     results.collect(made, behind)
@@ -228,9 +255,13 @@ def test_an_import_that_breaks_off_anywhere_is_made_whole(
     assert tracking.track(made, behind)["status"] == "pending"
     state = tracking.track(made, behind)
     runs = all_runs(behind, "new")
-    assert state["status"] == "done" and set(runs) == {"new", *made.runs}
+    assert state["status"] == "done" and set(runs) == {
+        "tables",
+        *made.runs,
+        *(name.rpartition("/")[0] for name in made.runs),
+    }
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    assert {name: run.info.run_id for name, run in runs.items() if name != "new"} == state["runs"]
+    assert {name: runs[name].info.run_id for name in made.runs} == state["runs"]
 
 
 @pytest.fixture
@@ -288,11 +319,11 @@ def test_a_database_that_cannot_grow_fails_no_table(behind: Path) -> None:
     assert_catches_up(behind)
 
 
-def test_a_database_without_the_parent_fails_no_table(tracked: tuple[Path, dict[str, Any]]) -> None:
+def test_a_database_without_the_run_of_tables_fails_no_table(tracked: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = tracked
     path = folder / "fake" / "track.json"
     state = read_json(path)
-    write_json(path, state | {"parent": "0" * 32})
+    write_json(path, state | {"tables": "0" * 32})
     tracking.attach_table(study(), folder, [folder / "fake" / "table_main.md"])
     assert read_json(path)["status"] == "pending"
-    assert tracking.track(study(), folder)["parent"] == state["parent"]
+    assert tracking.track(study(), folder)["tables"] == state["tables"]

@@ -18,7 +18,7 @@ from benchmarks.files import write_text
 from benchmarks.records import results
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer, store
-from benchmarks.tracking.store import experiment_id, find_runs, session
+from benchmarks.tracking.store import experiment_id, find_runs, one_writer, session
 from conftest import needs_linux
 from fabricate import fabricate, study
 from methods.errors import InputError
@@ -103,9 +103,9 @@ def test_files_that_were_removed_come_again(copied: Path) -> None:
 
 
 def test_a_copy_is_another_folder_to_a_server(original: Path, copied: Path) -> None:
-    with importer._one_writer(original) as one, importer._one_writer(copied) as other:
+    with one_writer(original) as one, one_writer(copied) as other:
         assert one != other
-    with importer._one_writer(original) as again:
+    with one_writer(original) as again:
         assert again == one
 
 
@@ -113,7 +113,7 @@ def test_a_deleted_experiment_is_restored_or_removed_by_its_owner(
     copied: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with session(copied) as client:
-        client.delete_experiment(experiment := experiment_id(client, copied))
+        client.delete_experiment(experiment := experiment_id(client, copied, "fake"))
     caplog.clear()
     assert importer.track(small(), copied)["status"] == "pending"
     assert "was deleted in MLflow" in caplog.text and "will catch up" not in caplog.text
@@ -124,12 +124,13 @@ def test_a_deleted_experiment_is_restored_or_removed_by_its_owner(
     assert importer.track(small(), copied)["status"] == "done"
 
 
-def test_deleted_runs_are_imported_anew_and_children_get_the_new_parent(
+def test_deleted_runs_are_imported_anew_and_trainings_get_the_new_row(
     copied: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = importer.track(small(), copied)
     with session(copied) as client:
-        for run in (state["parent"], state["runs"][RUNS[0]]):
+        row = client.get_run(state["runs"][RUNS[0]]).data.tags["mlflow.parentRunId"]
+        for run in (state["tables"], row, state["runs"][RUNS[0]]):
             client.delete_run(run)
     with pytest.raises(InputError, match="was deleted in MLflow: bring it back with `mlflow runs restore"):
         compare(state["runs"][RUNS[0]], RUNS[1], copied, None, "default")
@@ -137,21 +138,22 @@ def test_deleted_runs_are_imported_anew_and_children_get_the_new_parent(
     assert "was deleted" in caplog.text, "no table goes to a run that nobody sees"
     caplog.clear()
     again = importer.track(small(), copied)
-    assert again["status"] == "done" and again["parent"] != state["parent"]
-    assert f"deleted in MLflow: fake, {RUNS[0]}." in caplog.text and state["parent"] in caplog.text
+    assert again["status"] == "done" and again["tables"] != state["tables"]
+    assert f"deleted in MLflow: text/cot, {RUNS[0]}." in caplog.text and row in caplog.text
     with session(copied) as client:
-        found = find_runs(client, experiment_id(client, copied), "tags.kind = 'run'")
-    assert {run.data.tags["mlflow.parentRunId"] for run in found} == {again["parent"]}
-    assert {run.info.run_name for run in found} == set(small().runs)
+        found = find_runs(client, [experiment_id(client, copied, "fake")], "")
+    runs = {str(run.info.run_name): run for run in found}
+    assert runs[RUNS[0]].data.tags["mlflow.parentRunId"] == runs["text/cot"].info.run_id != row
+    assert set(runs) == {*small().runs, *(name.rpartition("/")[0] for name in small().runs), "tables"}
 
 
-def test_a_parent_that_is_gone_for_good_is_made_anew(copied: Path) -> None:
+def test_a_run_that_is_gone_for_good_is_made_anew(copied: Path) -> None:
     state = importer.track(small(), copied)
     with sqlite3.connect(copied / "mlflow.db") as database:  # as `mlflow gc` does
         for table in ("tags", "latest_metrics", "metrics", "params", "runs"):
-            database.execute(f"DELETE FROM {table} WHERE run_uuid = ?", (state["parent"],))
+            database.execute(f"DELETE FROM {table} WHERE run_uuid = ?", (state["tables"],))
     again = importer.track(small(), copied)
-    assert again["status"] == "done" and again["parent"] != state["parent"] and again["runs"] == state["runs"]
+    assert again["status"] == "done" and again["tables"] != state["tables"] and again["runs"] == state["runs"]
 
 
 @contextmanager

@@ -1,20 +1,16 @@
-"""Import run records into MLflow.
+"""Import run records into MLflow, and complete there what was recorded while runs trained.
 
-One process writes at a time. Runs that are already there, by the digest of what their numbers are from, are left alone.
-A server that is down never fails a study: ``track.json`` then has the status ``pending``, and the next call catches up.
-The workflow calls again as long as :func:`tries` counts up.
+Runs that are complete, by the digest of what their numbers are from, are left alone. A server that is down never fails
+a study: ``track.json`` then has the status ``pending``, and the next call catches up. The workflow calls again as long
+as :func:`tries` counts up.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
-import re
-import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
@@ -23,12 +19,33 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from benchmarks.files import BrokenRecord, json_digest, write_json
+from benchmarks.processes.locks import RunLock
 from benchmarks.records.provenance import hardware
 from benchmarks.records.results import StudyRecords, load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.runs import STAGES, RunSpec
+from benchmarks.studies.runs import STAGES
 from benchmarks.studies.study import Study
+from benchmarks.tracking.entries import (
+    DIGEST,
+    FINISHING,
+    KEY,
+    KINDS,
+    create,
+    inputs_of,
+    is_mine,
+    log_metrics,
+    log_params,
+    mark_killed,
+    metrics,
+    metrics_of,
+    params_of,
+    points_of,
+    recording_lock,
+    row_id,
+    settle_row,
+    tags_of,
+)
 from benchmarks.tracking.state import read_state, tries
 from benchmarks.tracking.store import (
     Fixable,
@@ -37,6 +54,7 @@ from benchmarks.tracking.store import (
     find_runs,
     is_local,
     local_artifacts,
+    one_writer,
     public,
     session,
     tracking_uri,
@@ -44,9 +62,8 @@ from benchmarks.tracking.store import (
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Metric, Run
+    from mlflow.entities import Metric, Run
 
-KINDS = {"step": "train", "validation": "validation"}  # by kind of log line: the prefix of its metrics
 PER_TEST = {  # metrics of each test set, and their columns in the frame
     "accuracy": "accuracy_mean",
     "accuracy_std": "accuracy_std",
@@ -61,6 +78,8 @@ PER_TEST = {  # metrics of each test set, and their columns in the frame
 }
 PER_RUN = ("parameters", "training_flops", "train_epoch_seconds", "train_wall_seconds", "train_tokens_per_second")
 
+NOTE = "mlflow.note.content"  # a tag whose text MLflow shows as Markdown
+
 log = logging.getLogger(__name__)
 
 
@@ -68,109 +87,73 @@ def track(study: Study, results: Path) -> dict[str, Any]:
     """Import what ``collect`` gathered, write ``track.json`` and return its content."""
     records = load_collected(study, results)
     path = records.folder / "track.json"
-    with _one_writer(results) as origin:
-        state: dict[str, Any] = {"uri": public(tracking_uri(results)), "tries": tries(path)}
+    uri = public(tracking_uri(results))
+    _await_recorders(records)
+    with one_writer(results) as origin:
+        state: dict[str, Any] = {"uri": uri, "tries": tries(path)}
         try:
             with session(results) as client:
-                parent, runs = _import(client, records, origin)
-                _attach(client, parent, sorted(path.parent.glob("table_*")))  # rendered while the server was down
-            state |= {"status": "done", "reason": None, "parent": parent, "runs": runs}
+                importer = _Importer(client, experiment_id(client, results, study.name), records, origin)
+                runs = importer.bring()
+                tables = importer.tables()
+                _attach(client, tables, sorted(path.parent.glob("table_*")))  # rendered while the server was down
+                _describe(client, importer.experiment, study, results)
+            state |= {"status": "done", "reason": None, "tables": tables, "runs": runs}
         except Fixable as error:
             state |= {"status": "pending", "reason": str(error)}
-            log.warning("nothing was imported into MLflow at %s: %s: %s", state["uri"], error, error.remedy)
+            log.warning("nothing was imported into MLflow at %s: %s: %s", uri, error, error.remedy)
         except Outage as error:
             state |= {"status": "pending", "reason": str(error)}
-            log.warning("MLflow at %s cannot be used now, `track` will catch up: %s", state["uri"], error)
+            log.warning("MLflow at %s cannot be used now, `track` will catch up: %s", uri, error)
         write_json(path, state)
     return state
 
 
 def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
-    """Attach rendered tables to the study's parent run. If the server is down, the next ``track`` does it."""
+    """Attach rendered tables to the run that has the study's, and show the first one in the experiment's description.
+    If the server is down, the next ``track`` does it."""
     path = results / study.name / "track.json"
     state = read_state(path)
-    if state.get("status") != "done":
+    if state.get("status") != "done" or "tables" not in state:
         return
     try:
-        with _one_writer(results), session(results) as client:
-            if client.get_run(state["parent"]).info.lifecycle_stage == "deleted":
-                raise Outage(f"the study's run {state['parent']} was deleted")
-            _attach(client, state["parent"], files)
+        with one_writer(results), session(results) as client:
+            run = client.get_run(state["tables"])
+            if run.info.lifecycle_stage == "deleted":
+                raise Outage(f"the study's run {state['tables']} was deleted")
+            _attach(client, state["tables"], files)
+            _describe(client, run.info.experiment_id, study, results)
     except Outage as error:
         write_json(path, state | {"status": "pending", "reason": str(error)})
         log.warning("the tables are not in MLflow yet, `track` will catch up: %s", error)
 
 
-@contextmanager
-def _one_writer(results: Path) -> Iterator[str]:
-    """Wait for other imports from the same folder. The kernel frees the lock if its holder dies.
-
-    Yield the id of the results folder, which the lock file keeps. Only runs with it may be replaced from this folder.
-    The file's inode is kept beside it, so that a copy of the folder gets an id of its own: it must not replace runs of
-    the original on a server that both use.
-    """
-    results.mkdir(parents=True, exist_ok=True)
-    with (results / ".mlflow.lock").open("a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        origin, _, inode = file.read().partition(" ")
-        here = str(os.fstat(file.fileno()).st_ino)
-        if not origin or inode not in ("", here):
-            origin, inode = uuid.uuid4().hex, ""
-        if not inode:
-            file.truncate(0)
-            file.write(f"{origin} {here}")
-            file.flush()
-        yield origin
+def _await_recorders(records: StudyRecords) -> None:
+    """Wait until trainings that are over are written, so that nothing is written twice. They have a minute for it."""
+    deadline = time.monotonic() + FINISHING
+    for run in records.study.runs:
+        folder = records.paths(run).run
+        lock = recording_lock(folder)
+        while lock.held() and not RunLock(folder).held() and time.monotonic() < deadline:
+            time.sleep(0.1)
 
 
-def _attach(client: MlflowClient, parent: str, files: Iterable[Path]) -> None:
+def _attach(client: MlflowClient, run: str, files: Iterable[Path]) -> None:
     for file in files:
-        client.log_artifact(parent, str(file), "tables")
+        client.log_artifact(run, str(file), "tables")
 
 
-def _import(client: MlflowClient, records: StudyRecords, origin: str) -> tuple[str, dict[str, str]]:
-    """Import new runs, delete those that this folder's records replaced, and return the parent's id and ids by run."""
-    study, experiment = records.study, experiment_id(client, records.results)
-    query = f"tags.study = '{study.name}'"
-    known, deleted = find_runs(client, experiment, query), find_runs(client, experiment, query, deleted=True)
-    parents = [run for run in known if run.data.tags.get("kind") == "study"]
-    anew = [] if parents else [run for run in deleted if run.data.tags.get("kind") == "study"][:1]
-    made = parents[-1] if parents else _create_parent(client, experiment, study)
-    if made.info.status != "FINISHED":  # it is new, or the server went away before it was finished
-        client.set_terminated(made.info.run_id)
-    parent = made.info.run_id
-    by_digest = {run.data.tags.get("record_digest"): run for run in known}
-    importer = _Importer(client, experiment, parent, records, origin)
-    runs: dict[str, str] = {}
-    for id, own in records.runs.items():
-        if not own.stages:
-            continue
-        digest = _digest(records, id)
-        if run := by_digest.get(digest):
-            runs[id] = run.info.run_id
-            importer.mend(study.runs[id], run)
-        else:
-            anew += [run for run in deleted if run.data.tags.get("record_digest") == digest][:1]
-            runs[id] = importer.create(study.runs[id], digest)
-    for run in known:  # delete runs that are superseded, or left incomplete by a killed import
-        tags = run.data.tags
-        mine = is_local() or tags.get("origin") == origin  # a copied folder has another origin than its database
-        if mine and tags.get("run") in runs and run.info.run_id != runs[tags["run"]]:
-            client.delete_run(run.info.run_id)
-    if anew:
-        log.warning(
-            "imported anew, as they were deleted in MLflow: %s. To have the deleted runs back instead, delete the new "
-            "ones and `mlflow runs restore --run-id` %s",
-            ", ".join(str(run.info.run_name) for run in anew),
-            ", ".join(run.info.run_id for run in anew),
-        )
-    return parent, runs
+def _describe(client: MlflowClient, experiment: str, study: Study, results: Path) -> None:
+    """Give an experiment a description: that of its study, and its first table if that is rendered, without notes."""
+    from mlflow.utils.validation import MAX_EXPERIMENT_TAG_VAL_LENGTH as MOST
 
-
-def _create_parent(client: MlflowClient, experiment: str, study: Study) -> Run:
-    tags = {"study": study.name, "kind": "study", "mlflow.note.content": f"{study.title}. {study.description}"}
-    return client.create_run(experiment, tags=tags, run_name=study.name)
+    text = f"{study.title}. {study.description}\n"
+    path = results / study.name / f"table_{study.tables[0]}.md" if study.tables else None
+    if path and path.is_file():
+        table, _, _ = path.read_text(encoding="utf-8").partition("\n* ")
+        text += f"\n{table}\n" if len(text) + len(table) < MOST else ""
+    if client.get_experiment(experiment).tags.get(NOTE) != text:
+        client.set_experiment_tag(experiment, NOTE, text)
 
 
 def _digest(records: StudyRecords, run: str) -> str:
@@ -182,90 +165,208 @@ def _digest(records: StudyRecords, run: str) -> str:
 
 
 class _Importer:
-    """Creates the MLflow runs of one study."""
+    """Brings the runs of one study into its experiment."""
 
-    def __init__(self, client: MlflowClient, experiment: str, parent: str, records: StudyRecords, origin: str) -> None:
-        self.client, self.experiment, self.parent, self.origin = client, experiment, parent, origin
-        self.records, self.frame = records, to_frame(records)
+    def __init__(self, client: MlflowClient, experiment: str, records: StudyRecords, origin: str) -> None:
+        self.client, self.experiment, self.records, self.origin = client, experiment, records, origin
+        self.study, self.frame = records.study, to_frame(records)
+        self.known = find_runs(client, [experiment], "")
+        self.deleted = find_runs(client, [experiment], "", deleted=True)
+        self.anew: list[Run] = []  # runs that were deleted, and are imported once more
 
-    def create(self, spec: RunSpec, digest: str) -> str:
-        """Create a child run and return its id. The digest of the records is set last: without it, it is incomplete."""
-        paths, records = self.records.paths(spec.id), self.records.runs[spec.id]
+    def bring(self) -> dict[str, str]:
+        """Complete or create the runs of all trainings with records, and of their rows. Return the trainings' ids by
+        run. What they replace is deleted."""
+        rows: dict[str, list[str]] = {}
+        for id, own in self.records.runs.items():
+            if own.stages:
+                rows.setdefault(row_id(self.study.runs[id].model_dump()), []).append(id)
+        made: dict[str, str] = {}
+        runs: dict[str, str] = {}
+        for row, trainings in rows.items():
+            digests = {id: _digest(self.records, id) for id in trainings}
+            digest = json_digest([row, digests])
+            parent = self._known("row", row, digest)
+            made[row] = parent.info.run_id if parent else self._open_row(row, trainings)
+            for id in trainings:
+                runs[id] = self._training(id, digests[id], made[row])
+            if not parent:
+                self._close_row(made[row], trainings, digest)
+        self._clear(made | runs)
+        if self.anew:
+            log.warning(
+                "imported anew, as they were deleted in MLflow: %s. To have the deleted runs back instead, delete the "
+                "new ones and `mlflow runs restore --run-id` %s",
+                ", ".join(str(run.info.run_name) for run in self.anew),
+                ", ".join(run.info.run_id for run in self.anew),
+            )
+        return runs
+
+    def tables(self) -> str:
+        """Return the id of the run that has the study's tables, which is created if it is missing. It is older than all
+        others, so that lists show it last."""
+        own = [run for run in self.known if run.data.tags.get("kind") == "tables" and is_mine(run, self.origin)]
+        if own:
+            run = own[-1]
+        else:
+            start = min((run.info.start_time for run in find_runs(self.client, [self.experiment], "")), default=None)
+            tags = {"study": self.study.name, "kind": "tables", "origin": self.origin}
+            tags |= {"mlflow.source.name": "marcos-bench table", "mlflow.source.type": "LOCAL"}
+            run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name="tables")
+        if run.info.status != "FINISHED":  # it is new, or the server went away before it was finished
+            self.client.set_terminated(run.info.run_id, end_time=run.info.start_time)
+        return run.info.run_id
+
+    def _known(self, kind: str, name: str, digest: str) -> Run | None:
+        """Return the complete run of a training or row, if there is one."""
+        for run in self.known:
+            tags = run.data.tags
+            if (tags.get("kind"), tags.get("run"), tags.get(DIGEST)) == (kind, name, digest):
+                return run
+        self.anew += [run for run in self.deleted if run.data.tags.get(DIGEST) == digest][:1]
+        return None
+
+    def _unfinished(self, kind: str, name: str, params: Mapping[str, str], key: str | None = None) -> Run | None:
+        """Return the run that was recorded during a training with this key, or for a row, if it can be completed: its
+        parameters are those of the study, and it has no results yet."""
+        for run in self.known:
+            tags, named = run.data.tags, run.data.params
+            if (tags.get("kind"), tags.get("run"), tags.get(KEY)) != (kind, name, key) or DIGEST in tags:
+                continue
+            fits = all(params.get(param) == value for param, value in named.items())
+            if fits and is_mine(run, self.origin) and not set(run.data.metrics) - set(_curves(run)):
+                return run
+        return None
+
+    def _training(self, id: str, digest: str, row: str) -> str:
+        """Return the id of the run of a training, which is completed, or created whole."""
+        if known := self._known("run", id, digest):
+            self._mend(id, known, row)
+            return known.info.run_id
+        spec, paths, records = self.study.runs[id], self.records.paths(id), self.records.runs[id]
         files = list(_files(paths, records))
-        environments = [record.environment for record in records.stages.values()]
-        start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
-        tags = self._tags(spec, environments[0])
-        run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=spec.id).info.run_id
-        self._log_batches(run, spec, [*_logged(paths.log, start or 0), *self._results(spec.id, end or 0)])
-        self.client.log_inputs(run, self._inputs(spec))
+        made, start, end = self._made(id)
+        settings = spec.model_dump(mode="json")
+        tags = tags_of(settings, "run", self.origin, made.get("commit"))
+        tags |= {"mlflow.parentRunId": row, "hardware": hardware(made)}
+        key = (records.train.model_extra or {}).get("key") if records.train else None
+        found = self._unfinished("run", id, params_of(settings, "run"), key) if key else None
+        run = self._open(found, settings, "run", start, tags)
+        points = points_of(self.client, found) if found else set()
+        missing = [point for point in _logged(paths.log, start or 0) if (point.key, point.step) not in points]
+        results = metrics(self._results(id), end or 0, 0)
+        log_metrics(self.client, run, [*missing, *results, *self._by_stage(id, end or 0)])
         for path, folder in files:
             self.client.log_artifact(run, str(path), folder)
-        self.client.set_terminated(run, end_time=end)
-        self.client.set_tag(run, "record_digest", digest)
+        self._finish(run, end, digest)
         return run
 
-    def mend(self, spec: RunSpec, run: Run) -> None:
+    def _made(self, id: str) -> tuple[dict[str, Any], int | None, int | None]:
+        """Return where a run was trained, and when that began and ended (milliseconds)."""
+        made = next(iter(self.records.runs[id].stages.values())).environment
+        return made, _milliseconds(made.get("started")), _milliseconds(made.get("finished"))
+
+    def _open_row(self, row: str, trainings: Sequence[str]) -> str:
+        settings = self.study.runs[trainings[0]].model_dump(mode="json")
+        made, _, _ = self._made(trainings[0])
+        starts = [start for _, start, _ in map(self._made, trainings) if start]
+        tags = tags_of(settings, "row", self.origin, made.get("commit")) | {"hardware": hardware(made)}
+        found = self._unfinished("row", row, params_of(settings, "row"))
+        return self._open(found, settings, "row", min(starts, default=None), tags)
+
+    def _close_row(self, run: str, trainings: Sequence[str], digest: str) -> None:
+        """Give a row the means of its trainings' results."""
+        end = max((end for _, _, end in map(self._made, trainings) if end), default=None)
+        results = [self._results(id) for id in trainings]
+        means = {
+            name: fmean(own[name] for own in results) for name in results[0] if all(name in own for own in results)
+        }
+        log_metrics(self.client, run, metrics(means | {"trainings": len(trainings)}, end or 0, 0))
+        self._finish(run, end, digest)
+
+    def _open(
+        self, found: Run | None, settings: Mapping[str, Any], kind: str, start: int | None, tags: dict[str, str]
+    ) -> str:
+        """Return the id of an unfinished run that is brought up to date, or of a new one."""
+        if found is None:
+            run = create(self.client, self.experiment, settings, kind, start, tags)
+        else:
+            run = found.info.run_id
+            log_params(self.client, run, params_of(settings, kind))
+            for name, value in tags.items():
+                self.client.set_tag(run, name, value)
+        if found is None or not (found.inputs and found.inputs.dataset_inputs):
+            self.client.log_inputs(run, inputs_of(self.records.data.get(settings["block"], {})))
+        return run
+
+    def _finish(self, run: str, end: int | None, digest: str) -> None:
+        """End a run. The digest of the records is set last: without it, the run is incomplete."""
+        self.client.set_terminated(run, end_time=end)
+        self.client.set_tag(run, DIGEST, digest)
+
+    def _mend(self, id: str, run: Run, row: str) -> None:
         """Give a run that is there already the parent that it lost, and the files, if they were in the results folder
         and are gone."""
-        if run.data.tags.get("mlflow.parentRunId") != self.parent:
-            self.client.set_tag(run.info.run_id, "mlflow.parentRunId", self.parent)
+        if run.data.tags.get("mlflow.parentRunId") != row:
+            self.client.set_tag(run.info.run_id, "mlflow.parentRunId", row)
         if not is_local():
             return
         stored = local_artifacts(run)
-        for path, folder in _files(self.records.paths(spec.id), self.records.runs[spec.id]):
+        for path, folder in _files(self.records.paths(id), self.records.runs[id]):
             if not (stored / (folder or "") / path.name).is_file():
                 self.client.log_artifact(run.info.run_id, str(path), folder)
 
-    def _tags(self, spec: RunSpec, environment: dict[str, Any]) -> dict[str, str]:
-        """Return a run's tags. ``origin`` distinguishes the results folders that import into the same server."""
-        tags = {"mlflow.parentRunId": self.parent, "study": spec.study, "kind": "run", "run": spec.id}
-        tags |= {"origin": self.origin, "hardware": hardware(environment)}
-        if commit := environment.get("commit"):
-            tags["mlflow.source.git.commit"] = commit
-        return tags
+    def _clear(self, kept: Mapping[str, str]) -> None:
+        """Delete runs that are superseded, or that a killed import left incomplete. Mark those as killed that were
+        recorded while they trained, by a process that is gone."""
+        left = set()
+        for run in self.known:
+            tags = run.data.tags
+            if tags.get("kind") not in ("run", "row") or not is_mine(run, self.origin) or self._trains(run):
+                continue
+            name = tags.get("run", "")
+            if name in kept:
+                if run.info.run_id != kept[name]:
+                    self.client.delete_run(run.info.run_id)
+            elif tags["kind"] == "run" and run.info.status == "RUNNING":
+                mark_killed(self.client, run)
+                left.add(tags.get("mlflow.parentRunId"))
+        for run in self.known:
+            if run.info.run_id in left - set(kept.values()):
+                settle_row(self.client, self.experiment, run.info.run_id)
 
-    def _log_batches(self, run: str, spec: RunSpec, metrics: list[Metric]) -> None:
-        """Log parameters and metrics in batches of the sizes that MLflow accepts."""
-        from mlflow.entities import Param
-        from mlflow.utils.validation import MAX_METRICS_PER_BATCH, MAX_PARAMS_TAGS_PER_BATCH
+    def _trains(self, run: Run) -> bool:
+        """Return whether a process is training or recording what an unfinished run is of."""
+        if run.info.status != "RUNNING" or run.data.tags.get("kind") != "run":
+            return False
+        folder = self.records.folder / "runs" / run.data.tags["run"]
+        return RunLock(folder).held() or recording_lock(folder).held()
 
-        params = [Param(name, str(value)) for name, value in _flat(spec.model_dump(mode="json"))]
-        for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
-            self.client.log_batch(run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
-        for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
-            self.client.log_batch(run, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
+    def _results(self, run: str) -> dict[str, float]:
+        """Return the numbers of the tables.
 
-    def _results(self, run: str, timestamp: int) -> Iterator[Metric]:
-        """Yield the numbers of the tables.
-
-        Names are ``accuracy/TEST`` for the default decoding, ``accuracy_DECODING/TEST`` for others, and
-        ``accuracy_by_stage/TEST`` at the steps at which stages ended (if there are several).
+        Names are ``accuracy/TEST`` for the default decoding, and ``accuracy_DECODING/TEST`` for others.
         """
         lines = [line for line in self.frame.to_dict("records") if line["run"] == run]
+        values: dict[str, Any] = {}
         for line in lines:
             suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
-            names = {f"{name}{suffix}/{line['test']}": column for name, column in PER_TEST.items()}
-            yield from _metrics({name: line[column] for name, column in names.items()}, timestamp, 0)
-        yield from _metrics({name: lines[0][name] for name in PER_RUN}, timestamp, 0)
+            values |= {f"{name}{suffix}/{line['test']}": line[column] for name, column in PER_TEST.items()}
+        values |= {name: lines[0][name] for name in PER_RUN}
+        return {name: float(value) for name, value in values.items() if pd.notna(value)}
+
+    def _by_stage(self, run: str, timestamp: int) -> Iterator[Metric]:
+        """Yield ``accuracy_by_stage/TEST`` at the steps at which stages ended, if there are several."""
         evaluated = self.records.runs[run].evaluate
         stages = evaluated.by_stage.values() if evaluated else ()
         for stage, scores in stages if len(stages) > 1 else ():
             means = {f"accuracy_by_stage/{test}": fmean(own.accuracy) for test, own in scores.tests.items()}
-            yield from _metrics(means, timestamp, stage.steps)
+            yield from metrics(means, timestamp, stage.steps)
 
-    def _inputs(self, spec: RunSpec) -> list[DatasetInput]:
-        """Return the block's data sets, with the digests of the data that were used."""
-        from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        data = self.records.data.get(spec.block, {})
-        inputs = []
-        for place, digest in data.get("digests", {}).items():
-            name, _, split = place.partition("/")
-            card = data.get("cards", {}).get(name, {})
-            source = {"tags": {key: str(card[key]) for key in ("source", "revision") if key in card}}
-            dataset = Dataset(place, digest[:36], "code", json.dumps(source))
-            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
-        return inputs
+def _curves(run: Run) -> list[str]:
+    """Return the names of the metrics that training logs."""
+    return [name for name in run.data.metrics if name.split("/")[0] in KINDS.values()]
 
 
 def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:
@@ -282,15 +383,6 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
         yield path, folder
 
 
-def _metrics(values: dict[str, Any], timestamp: int, step: int) -> Iterator[Metric]:
-    """Yield the numbers among ``values``, under names that MLflow allows."""
-    from mlflow.entities import Metric
-
-    for name, value in values.items():
-        if pd.notna(value):
-            yield Metric(re.sub(r"[^\w./: -]", "_", name), float(value), timestamp, step)
-
-
 def _logged(path: Path, start: int) -> Iterator[Metric]:
     """Yield the numbers of a run's log, step by step, if there is a log. Raise :class:`BrokenRecord` on broken JSON."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -301,18 +393,7 @@ def _logged(path: Path, start: int) -> Iterator[Metric]:
             raise BrokenRecord(
                 f"{path}, line {number}: broken JSON ({error.msg}): remove the folder, and train this run again"
             ) from error
-        if entry["kind"] in KINDS:
-            numbers = {k: v for k, v in entry.items() if isinstance(v, (int, float)) and k != "step"}
-            named = {f"{KINDS[entry['kind']]}/{name}": value for name, value in numbers.items()}
-            yield from _metrics(named, start + int(1000 * entry.get("seconds", 0)), entry["step"])
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+        yield from metrics_of(entry, start + int(1000 * entry.get("seconds", 0)))
 
 
 def _milliseconds(time: str | None) -> int | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from benchmarks.tracking.importer import KINDS
-from benchmarks.tracking.store import Outage, advice, find_experiment, require_store, session
+from benchmarks.tracking.entries import KINDS
+from benchmarks.tracking.store import Outage, advice, find_experiments, require_store, session
 from methods.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def tracked_run(id: str, results: Path, decoding: str) -> TrackedRun:
     try:
         require_store(results)
         with session(results) as client:
-            if find_experiment(client) is None:
+            if not find_experiments(client):
                 raise InputError(
                     f"MLflow has no run {id!r}; it has no run at all: `marcos-bench track STUDY` brings some"
                 )

@@ -1,13 +1,19 @@
-"""The MLflow store: SQLite in the results folder by default, or the server that MLFLOW_TRACKING_URI names."""
+"""The MLflow store: SQLite in the results folder by default, or the server that MLFLOW_TRACKING_URI names.
+
+Each study is an experiment of its own.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -17,9 +23,8 @@ from benchmarks.processes.locks import lock_holders
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
-EXPERIMENT = "marcos-bench"
 DATABASE = "mlflow.db"  # in the results folder
 ARTIFACTS = "mlartifacts"  # beside it: the files of all runs
 PATIENCE = 10.0  # seconds to wait for another process that has locked the database
@@ -32,6 +37,9 @@ SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
 
+
+# So that MLflow opens an experiment on its runs, and not on a page for language-model traces
+AS_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 log = logging.getLogger(__name__)
 
@@ -98,35 +106,46 @@ def require_store(results: Path) -> None:
         )
 
 
-def find_experiment(client: MlflowClient) -> str | None:
-    """Return the id of the experiment that holds all studies, or None if nothing was ever tracked. Raise
-    :class:`Fixable` if somebody deleted it."""
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is None:
-        return None
-    if found.lifecycle_stage == "deleted":
-        id = found.experiment_id
-        raise Fixable(
-            f"the experiment {EXPERIMENT} was deleted in MLflow",
-            f"restore it with `mlflow experiments restore --experiment-id {id}`, or remove it for good with `mlflow gc "
-            f"--experiment-ids {id}` (both want the database in MLFLOW_TRACKING_URI, gc also as --backend-store-uri); "
-            "`marcos-bench track STUDY` then goes on, or starts anew",
-        )
-    return found.experiment_id
+def find_experiments(client: MlflowClient) -> list[str]:
+    """Return the ids of the experiments of all studies. Raise :class:`Fixable` if there is none but one that somebody
+    deleted."""
+    from mlflow.entities import ViewType
+
+    found = client.search_experiments(ViewType.ALL, filter_string="tags.study LIKE '%'")
+    active = [experiment.experiment_id for experiment in found if experiment.lifecycle_stage == "active"]
+    if found and not active:
+        raise _deleted(found[0])
+    return active
 
 
-def experiment_id(client: MlflowClient, results: Path) -> str:
-    """Return the id of the experiment that holds all studies, and create it if it is missing.
+def _deleted(experiment: Experiment) -> Fixable:
+    id, name = experiment.experiment_id, experiment.name
+    return Fixable(
+        f"the experiment {name} was deleted in MLflow",
+        f"restore it with `mlflow experiments restore --experiment-id {id}`, or remove it for good with `mlflow gc "
+        f"--experiment-ids {id}` (both want the database in MLFLOW_TRACKING_URI, gc also as --backend-store-uri); "
+        "`marcos-bench track STUDY` then goes on, or starts anew",
+    )
+
+
+def experiment_id(client: MlflowClient, results: Path, study: str) -> str:
+    """Return the id of a study's experiment, and create it if it is missing. Raise :class:`Fixable` if somebody deleted
+    it.
 
     Its artifacts are in the results folder, unless a server has them.
     """
-    if found := find_experiment(client):
-        return found
+    found = client.get_experiment_by_name(study)
+    if found and found.lifecycle_stage == "deleted":
+        raise _deleted(found)
+    if found:
+        if "study" not in found.tags:  # somebody made it by hand
+            client.set_experiment_tag(found.experiment_id, "study", study)
+        return found.experiment_id
     local = tracking_uri(results).startswith("sqlite:")
-    return client.create_experiment(EXPERIMENT, artifact_root(results) if local else None)
+    return client.create_experiment(study, artifact_root(results) if local else None, {"study": study, **AS_TRAINING})
 
 
-def find_runs(client: MlflowClient, experiment: str, query: str, deleted: bool = False) -> list[Run]:
+def find_runs(client: MlflowClient, experiments: Sequence[str], query: str, deleted: bool = False) -> list[Run]:
     """Return all runs that match, newest first: those that are there, or those that were ``deleted``."""
     from mlflow.entities import ViewType
 
@@ -135,10 +154,34 @@ def find_runs(client: MlflowClient, experiment: str, query: str, deleted: bool =
     found: list[Run] = []
     page = None
     while True:
-        runs = client.search_runs([experiment], query, view, order_by=order, page_token=page)
+        runs = client.search_runs([*experiments], query, view, order_by=order, page_token=page)
         found += runs
         if not (page := runs.token):
             return found
+
+
+@contextmanager
+def one_writer(results: Path) -> Iterator[str]:
+    """Wait for others that create runs from the same folder, so that none is created twice. The kernel frees the lock
+    if its holder dies.
+
+    Yield the id of the results folder, which the lock file keeps. Only runs with it may be replaced from this folder.
+    The file's inode is kept beside it, so that a copy of the folder gets an id of its own: it must not replace runs of
+    the original on a server that both use.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    with (results / ".mlflow.lock").open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        origin, _, inode = file.read().partition(" ")
+        here = str(os.fstat(file.fileno()).st_ino)
+        if not origin or inode not in ("", here):
+            origin, inode = uuid.uuid4().hex, ""
+        if not inode:
+            file.truncate(0)
+            file.write(f"{origin} {here}")
+            file.flush()
+        yield origin
 
 
 class Outage(Exception):
@@ -181,13 +224,15 @@ def _settle(results: Path) -> None:
     path, here = results / DATABASE, artifact_root(results)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)) as database:
         tables = database.execute("SELECT name FROM sqlite_master WHERE name = 'experiments'").fetchall()
-        query = "SELECT artifact_location FROM experiments WHERE name = ?"
-        recorded = database.execute(query, (EXPERIMENT,)).fetchone() if tables else None
-        if recorded is None or not (before := recorded[0]) or before == here:
+        query = "SELECT DISTINCT artifact_location FROM experiments WHERE artifact_location LIKE ?"
+        recorded = database.execute(query, (f"%/{ARTIFACTS}",)).fetchall() if tables else []
+        moved = [before for (before,) in recorded if before != here]
+        if not moved:
             return
         try:
             with database:  # in one transaction
-                for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+                places = (("experiments", "artifact_location"), ("runs", "artifact_uri"))
+                for before, (table, column) in product(moved, places):
                     database.execute(
                         f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {column} = ? "
                         f"OR substr({column}, 1, ?) = ?",
@@ -197,10 +242,10 @@ def _settle(results: Path) -> None:
             if "readonly" not in str(error):
                 raise
             raise Fixable(
-                f"{path} was copied or moved here from the folder of {before}, and cannot be written",
+                f"{path} was copied or moved here from the folder of {moved[0]}, and cannot be written",
                 "make it writable, or copy the results folder to a place where it is",
             ) from error
-    log.warning("%s was copied or moved: its runs had their files in %s, and now have them in %s", path, before, here)
+    log.warning("%s was copied or moved: its runs had their files in %s, and now have them in %s", path, moved[0], here)
 
 
 def _busy(path: Path) -> str:

@@ -40,6 +40,7 @@ from benchmarks.studies.micro_batches import cuts, rows_per_pass
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training.batches import FeatureStore, PrefetchingLoader, StageLoader, batches_of
+from benchmarks.training.live import followed
 from benchmarks.training.records import RunLog, publish, restore, training_key
 from benchmarks.training.validation_accuracy import held_out_accuracy
 from methods.base import Batch, Context, Output, Stage
@@ -55,7 +56,9 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
         if paths.ended.exists() and (record := restore(spec, paths)):
             return record
         if spec.engine.kind == "process":
-            return Trainer(spec, results, Ranks()).run()
+            trainer = Trainer(spec, results, Ranks())
+            with followed(trainer, results):
+                return trainer.run()
         run_ranks(spec, results, "train")
     return read_json(paths.record("train"))
 

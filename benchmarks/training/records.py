@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,18 @@ def _intact(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
 
 class RunLog:
     """Collect events in memory and append them to the log file on :meth:`flush`. A ``silent`` log, which every rank but
-    the first has, keeps none."""
+    the first has, keeps none. A ``follower`` is given every line at once, those that a resumed run keeps included."""
 
     def __init__(self, path: Path, silent: bool = False) -> None:
         self.path, self.silent = path, silent
         self.waiting: list[dict[str, Any]] = []
+        self.follower: Callable[[dict[str, Any]], None] | None = None
 
     def add(self, line: dict[str, Any]) -> None:
         """Add an event. ``line`` contains the ``step`` at which it was written."""
         if not self.silent:
             self.waiting.append(line)
+            self._pass_on(line)
 
     def flush(self) -> None:
         """Append the waiting lines to the file and sync it to disk. Call this before every checkpoint, so that the log
@@ -99,6 +102,12 @@ class RunLog:
         lines = self.path.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if (written := _step_of(line)) is not None and written <= step]
         write_text(self.path, "".join(line + "\n" for line in kept))
+        for line in kept:
+            self._pass_on(json.loads(line))
+
+    def _pass_on(self, line: dict[str, Any]) -> None:
+        if self.follower:
+            self.follower(line)
 
 
 def _step_of(line: str) -> int | None:

@@ -25,7 +25,7 @@ rule collect:
 
 
 rule track:
-    """Import the records into MLflow. There is one writer, so parallel jobs never conflict in its database."""
+    """Complete in MLflow what trainings wrote there as they ran, each beside the others, and import what is missing."""
     input:
         "results/{study}/collect.json",
     output:
