@@ -52,14 +52,14 @@ class ClaimsTable(TableBuilder):
         sources = [_trained(_collected(self.records)), *_timed(self.records.results)]
         found = []
         for claim in load_claims():
-            own = (list(compared(claim, source)) for source in sources)
-            found.append((claim, list(compared(claim, printed)), next(filter(None, own), [])))
+            ours = (list(compared(claim, source)) for source in sources)
+            found.append((claim, list(compared(claim, printed)), next(filter(None, ours), [])))
         return found
 
     def document(self, footer: dict[str, str]) -> Document:
-        own = footer if self.study.paper else {}  # the setting of another study is none of these numbers'
+        footers = footer if self.study.paper else {}  # the setting of another study is none of these numbers'
         found = _collected(self.records)
-        return super().document(own | {f"Ours, {one.study.name}": in_short(one) for one in found})
+        return super().document(footers | {f"Ours, {one.study.name}": in_short(one) for one in found})
 
     def grids(self) -> list[Grid]:
         return [claims_grid(self.found)]
@@ -71,11 +71,11 @@ class ClaimsTable(TableBuilder):
     def frame(self) -> pd.DataFrame:
         """One line per comparison of each claim, and one for a claim without comparisons."""
         lines = []
-        for claim, papers, own in self.found:
+        for claim, papers, ours in self.found:
             shared = claim.model_dump(include={"id", "place", "says", "reading", "measure"})
             shared |= {"holds": held(claim, papers) if papers else None}
             first: dict[Any, float] = {value[:2]: value.number for value in papers}
-            second: dict[Any, float] = {value[:2]: value.number for value in own or ()}
+            second: dict[Any, float] = {value[:2]: value.number for value in ours or ()}
             for key in dict.fromkeys([*first, *second]) or [((), None)]:
                 line = shared | {"cell": " ".join(key[0]), "against": " ".join(key[1] or ())}
                 lines.append(line | {"paper": first.get(key), "ours": second.get(key)})
@@ -90,9 +90,9 @@ def claims_grid(found: Sequence[Found]) -> Grid:
     """Return a grid with one line per claim."""
     columns = tuple(Column(name, text=True) for name in ("Where", "Cells", "Paper's numbers", "Verdict", "Ours"))
     lines = []
-    for claim, papers, own in found:
+    for claim, papers, ours in found:
         sentence = claim.says + (f" ({claim.reading})" if claim.reading else "")
-        beside = "not run at this size" if own == [] and claim.cells else _shown(claim, own or ())
+        beside = "not run at this size" if ours == [] and claim.cells else _shown(claim, ours or ())
         cells = "; ".join(map(_cells, claim.cells)) or DASH
         texts = (claim.place, cells, _shown(claim, papers), _verdict(claim, papers), beside)
         lines.append(Line(Cell(sentence), tuple(map(Cell, texts))))
@@ -147,10 +147,10 @@ def _trained(studies: list[StudyRecords]) -> Numbers:
     lines: dict[tuple[str, str, str], dict[str, Any]] = {}
     for records in studies:
         for line in summarise(records, ["default"]).lines.to_dict("records"):
-            own = lines.setdefault((records.study.name, line["block"], line["row"]), {})
-            own[f"{line['test']}_accuracy"] = 100 * line["accuracy"]
-            own[f"{line['test']}_seconds"] = line["test_seconds_median"]
-            own["epoch_seconds"] = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
+            numbers = lines.setdefault((records.study.name, line["block"], line["row"]), {})
+            numbers[f"{line['test']}_accuracy"] = 100 * line["accuracy"]
+            numbers[f"{line['test']}_seconds"] = line["test_seconds_median"]
+            numbers["epoch_seconds"] = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
     return _by_place(lines)
 
 
