@@ -17,12 +17,12 @@ def curriculum(method: Method, budget: Budget) -> list[Stage]:
     unfair, one keeps an optimizer that does not have all that it trains, or the last one does not say by which losses
     weights are selected. Stages that train on cached features, in which the frozen model runs once, do not count."""
     stages = method.stages(budget)
-    own = ", ".join(f"{stage.name}: {stage.epochs:g}" for stage in stages)
+    spent = ", ".join(f"{stage.name}: {stage.epochs:g}" for stage in stages)
     if not stages or any(stage.epochs <= 0 for stage in stages):
-        raise InputError(f"{method.name}: `stages` returns {own or 'none'}: every stage needs some epochs")
+        raise InputError(f"{method.name}: `stages` returns {spent or 'none'}: every stage needs some epochs")
     if math.fsum(stage.epochs for stage in stages if not stage.cached) > budget.epochs * (1 + 1e-6):
         raise InputError(
-            f"{method.name}: `stages` spends more than its budget of {budget.epochs:g} epochs ({own}): make them "
+            f"{method.name}: `stages` spends more than its budget of {budget.epochs:g} epochs ({spent}): make them "
             "shares of it"
         )
     names = [name for name, _ in method.named_parameters()]

@@ -74,13 +74,13 @@ class Checkpoint:
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy tensors into a module whose weights are not split.
     Raise :class:`InputError` if names or shapes do not match."""
-    own = dict(whole_weights(module))
-    if own.keys() != tensors.keys():
+    weights = dict(whole_weights(module))
+    if weights.keys() != tensors.keys():
         raise InputError(
-            f"the weights do not fit the model: missing {sorted(own.keys() - tensors.keys())}, unexpected "
-            f"{sorted(tensors.keys() - own.keys())}"
+            f"the weights do not fit the model: missing {sorted(weights.keys() - tensors.keys())}, unexpected "
+            f"{sorted(tensors.keys() - weights.keys())}"
         )
-    for name, tensor in own.items():
+    for name, tensor in weights.items():
         value = tensors[name]
         if value.shape != tensor.shape:
             raise InputError(
@@ -92,10 +92,10 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def save_weights(path: Path, tensors: dict[str, Tensor]) -> str:
     """Write one weights file atomically. Return its digest, which is also stored in the file."""
-    own = digest(tensors)
+    actual = digest(tensors)
     with replacing(path) as temporary:
-        save_file(tensors, temporary, {DIGEST: own})
-    return own
+        save_file(tensors, temporary, {DIGEST: actual})
+    return actual
 
 
 def read_weights(path: Path) -> Stored:
@@ -167,12 +167,12 @@ def save(
 def _write(folder: Path, parts: Mapping[str, Tensors], state: dict[str, Any], ranks: Ranks) -> None:
     digests = {}
     for part, tensors in parts.items():
-        path, own = folder / _file_name(part, ranks), _own(tensors, ranks)
-        with space_in(folder, sum(tensor.nbytes for tensor in own.values())):
-            save_file(own, path)
+        path, shares = folder / _file_name(part, ranks), _share_of_rank(tensors, ranks)
+        with space_in(folder, sum(tensor.nbytes for tensor in shares.values())):
+            save_file(shares, path)
             sync(path)
         digests[path.name] = sha256(path)
-        del own  # free the copies before the next part is copied
+        del shares  # free the copies before the next part is copied
     state = {**state, "digests": {name: digest for found in ranks.gather(digests) for name, digest in found.items()}}
     if ranks.first:
         with space_in(folder):
@@ -184,15 +184,15 @@ def _file_name(part: str, ranks: Ranks) -> str:
     return f"{part}.safetensors" if ranks.world == 1 else f"{part}-{ranks.rank + 1:05}-of-{ranks.world:05}.safetensors"
 
 
-def _own(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
+def _share_of_rank(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
     """Return copies of the tensors that this rank writes: each goes to the rank that has the fewest bytes so far."""
-    bytes_of, own = [0] * ranks.world, {}
+    bytes_of, shares = [0] * ranks.world, {}
     for name, tensor in tensors:
         owner = bytes_of.index(min(bytes_of))
         bytes_of[owner] += tensor.nbytes
         if owner == ranks.rank:
-            own[name] = copied(tensor)
-    return own
+            shares[name] = copied(tensor)
+    return shares
 
 
 def copied(tensor: Tensor) -> Tensor:

@@ -64,8 +64,8 @@ def export(folder: Path, target: Path) -> str:
             file.chmod(0o644)  # weights would be private, and the folder is for others too
         os.replace(whole, target)
     sync(target.parent)
-    own = [parameter for parameter, _ in method.named_parameters() if not parameter.startswith(f"{name}.")]
-    left = ", ".join(sorted({parameter.partition(".")[0] for parameter in own}))
+    rest = [parameter for parameter, _ in method.named_parameters() if not parameter.startswith(f"{name}.")]
+    left = ", ".join(sorted({parameter.partition(".")[0] for parameter in rest}))
     return (
         f"{target}: the language model of {method.title}, for AutoModelForCausalLM, and its tokenizer, for "
         f"AutoTokenizer. It only continues text; `marcos-bench explain` answers as {method.title} does."

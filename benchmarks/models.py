@@ -114,9 +114,9 @@ def exported_method(folder: Path) -> Method:
 
 def _filled(spec: RunSpec, setup: Setup, weights: Stored) -> Method:
     """Build the method and load all of its weights. A checkpoint that training may have started from is not read."""
-    own = replace(setup, backbone=replace(setup.backbone, checkpoint=None))
+    blank = replace(setup, backbone=replace(setup.backbone, checkpoint=None))
     with _WithoutDraws():
-        method = build(spec.method, spec.options, own, spec.seed)
+        method = build(spec.method, spec.options, blank, spec.seed)
     load_weights(method, weights)
     return method.eval()
 

@@ -149,8 +149,8 @@ def explained(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
     found: list[float | None] = []
     for values, group in zip(latents.swapaxes(0, 1), groups.T, strict=False):
         frame = pd.DataFrame(values)
-        own = frame.groupby(group)
-        within, free = (frame - own.transform("mean")).pow(2).to_numpy().sum(), len(frame) - own.ngroups
+        grouped = frame.groupby(group)
+        within, free = (frame - grouped.transform("mean")).pow(2).to_numpy().sum(), len(frame) - grouped.ngroups
         total = (frame - frame.mean()).pow(2).to_numpy().sum()
         usable = total > 0 and free > 0
         found.append(float(1 - (within / free) / (total / (len(frame) - 1))) if usable else None)

@@ -125,7 +125,9 @@ def one_question(model: TrainedModel, test: str, number: int) -> TestSet:
 
 def save(path: Path, latents: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Write the latents of runs, each under ``RUN/NAME``. Raise :class:`InputError` if there are none."""
-    arrays: dict[str, Any] = {f"{run}/{name}": values for run, own in latents.items() for name, values in own.items()}
+    arrays: dict[str, Any] = {
+        f"{run}/{name}": values for run, by_name in latents.items() for name, values in by_name.items()
+    }
     if not arrays:
         raise InputError(f"{path} is not written: none of these runs thinks in latents ({', '.join(latents)})")
     with replacing(path) as temporary, temporary.open("wb") as file:

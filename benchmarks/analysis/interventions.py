@@ -150,9 +150,9 @@ def clique_effects(analysis: Analysis) -> pd.DataFrame:
     in the row without interventions)."""
     frame = analysis.frame("interventions")
     clique = ",".join(map(str, analysis.record.clique))
-    own = frame.loc[(frame["setting"] == "") | (frame["dims"] == clique)]
-    values = dict(zip(own["setting"], own["value"], strict=True))
-    found = effects(own)
+    rows = frame.loc[(frame["setting"] == "") | (frame["dims"] == clique)]
+    values = dict(zip(rows["setting"], rows["value"], strict=True))
+    found = effects(rows)
     return found.assign(value=[float(values[setting]) for setting in found["setting"]])
 
 

@@ -85,9 +85,9 @@ class MarkerRows(Adapter):
         return output
 
     def merged(self, weight: Tensor) -> Tensor:
-        own = weight.clone()
-        own[self.before :] += self.rows.detach()
-        return own
+        copy = weight.clone()
+        copy[self.before :] += self.rows.detach()
+        return copy
 
 
 def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:

@@ -80,9 +80,9 @@ class Engine(ABC):
     def shard(self, parts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, bool]]:
         """Return this rank's share of some micro-batches, each with a flag for whether it counts. Every rank gets the
         same number, since all ranks make each pass together: dummies that are left out of every sum fill up."""
-        own = [(rows, True) for rows in parts[self.ranks.rank :: self.ranks.world]]
-        idle = math.ceil(len(parts) / self.ranks.world) - len(own)
-        return own + [(parts[0][:1], False)] * idle
+        share = [(rows, True) for rows in parts[self.ranks.rank :: self.ranks.world]]
+        idle = math.ceil(len(parts) / self.ranks.world) - len(share)
+        return share + [(parts[0][:1], False)] * idle
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate at a ``step`` of the stage: linear warm-up, then constant or cosine, over the whole

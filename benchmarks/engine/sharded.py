@@ -212,8 +212,8 @@ class DeepSpeedEngine(Engine):
         self.engine.destroy()
         F.linear = self._linear
         for module in self.method.modules():
-            own = dict(module._parameters.items())
-            module._parameters = {name: None if p is None else whole[id(p)] for name, p in own.items()}
+            parameters = dict(module._parameters.items())
+            module._parameters = {name: None if p is None else whole[id(p)] for name, p in parameters.items()}
             for name, hook in _parts(module) - self._found[module]:
                 if hook is None:
                     del vars(module)[name]

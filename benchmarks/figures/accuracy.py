@@ -202,9 +202,9 @@ class CurvesFigure(FigureBuilder):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         (panels,) = grid(canvas, 1, len(self.study.blocks), (3.2, 2.4), sharey=True)
         for axes, block in zip(panels, self.study.blocks, strict=True):
-            own = data.loc[data["block"] == block.id]
+            block_data = data.loc[data["block"] == block.id]
             for row in self.study.rows_of(block):
-                for _, line in own.loc[own["row"] == row.id].groupby("training_seed"):
+                for _, line in block_data.loc[block_data["row"] == row.id].groupby("training_seed"):
                     axes.plot(line["epoch"], 100 * line["accuracy"], label=self.row_name(row), **self.look(row))
             axes.set_title(block.title)
             axes.set_xlabel("Epochs")
@@ -271,7 +271,7 @@ class SweepsFigure(FigureBuilder):
             for pair in zip(runs(block.id, row.id), runs(block.id, self.default.id), strict=False)  # none if skipped
         ]
         return row.method == self.default.method and all(
-            (own.training, own.backbone) == (first.training, first.backbone) for own, first in pairs
+            (spec.training, spec.backbone) == (first.training, first.backbone) for spec, first in pairs
         )
 
     @cached_property
@@ -284,8 +284,8 @@ class SweepsFigure(FigureBuilder):
         base = self.study.options_of(block, self.default).model_dump()
         swept: dict[str, None] = {}
         for row in self.study.rows[1:]:
-            own = self.study.options_of(block, row).model_dump()
-            changed = {key: value for key, value in own.items() if value != base.get(key)}
+            options = self.study.options_of(block, row).model_dump()
+            changed = {key: value for key, value in options.items() if value != base.get(key)}
             if not self._trained_alike(row) or len(changed) != 1:
                 continue
             option, value = next(iter(changed.items()))

@@ -50,16 +50,16 @@ class CopiedFigure(FigureBuilder):
         every = self.records.answers(block.id, row.id, "default", COLUMNS)
         if every is None:
             return
-        for test, own in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
-            known, line = habit(own["text"].tolist()), self.summary.line(block.id, row.id, "default", str(test))
+        for test, group in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
+            known, line = habit(group["text"].tolist()), self.summary.line(block.id, row.id, "default", str(test))
             assert line is not None  # there are answers
             shared = {"repeats": known.repeats, "by_habit": known.explains(line["accuracy"], line["low"])}
-            choices = int(own["choices"].iloc[0][-1])
-            steps = pd.Series([draws[-1] for draws in own["draws"]]).dropna().astype(int)
+            choices = int(group["choices"].iloc[0][-1])
+            steps = pd.Series([draws[-1] for draws in group["draws"]]).dropna().astype(int)
             for part in bins(choices):
                 share = float(steps.isin(part).mean()) if len(steps) >= FEWEST else None
                 place = {"test": test, "block": block.id, "row": row.id, "first": part[0], "last": part[-1]}
-                counts = {"uniform": len(part) / choices, "copies": len(steps), "n": len(own)}
+                counts = {"uniform": len(part) / choices, "copies": len(steps), "n": len(group)}
                 yield place | {"share": share} | counts | shared
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
@@ -67,14 +67,14 @@ class CopiedFigure(FigureBuilder):
         (panels,) = grid(canvas, 1, len(sets), (max(2.3, PAGE / len(sets)), 2.2))
         rows = [row for row in self.study.rows if row.id in set(data["row"])]
         for axes, (block, test) in zip(panels, sets, strict=True):
-            own = data.loc[(data["block"] == block) & (data["test"] == test)]
-            bins = own.drop_duplicates("first")
+            panel_data = data.loc[(data["block"] == block) & (data["test"] == test)]
+            bins = panel_data.drop_duplicates("first")
             width = 0.8 / len(rows)
             for at, row in enumerate(rows):
-                line = own.loc[own["row"] == row.id].set_index("first").reindex(bins["first"])
+                line = panel_data.loc[panel_data["row"] == row.id].set_index("first").reindex(bins["first"])
                 places = [place + width * (at - (len(rows) - 1) / 2) for place in range(len(bins))]
                 look: dict[str, Any] = {"color": self.look(row)["color"], "label": self.row_name(row)}
-                if own.loc[own["row"] == row.id, "by_habit"].any():
+                if panel_data.loc[panel_data["row"] == row.id, "by_habit"].any():
                     axes.bar(0, 0, **look)  # an entry in the legend
                     axes.bar(0, 0, edgecolor=GREY, label="no evidence of memory", **HATCHED)
                     look = {"edgecolor": look["color"], **HATCHED}

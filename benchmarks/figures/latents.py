@@ -108,18 +108,18 @@ class DimensionsFigure(LatentsFigure):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         panels = grid(canvas, len(self.analyses), 2, (3.4, 2.2))
         for (left, right), analysis in zip(panels, self.analyses, strict=True):
-            own = data.loc[data["block"] == analysis.block.id]
-            for case, group in own.loc[own["part"] == "case"].groupby("case"):
+            block_data = data.loc[data["block"] == analysis.block.id]
+            for case, group in block_data.loc[block_data["part"] == "case"].groupby("case"):
                 number = int(case)  # type: ignore[arg-type]
                 beside = group["dim"] + 0.25 * (number - 2)  # side by side, so that no case hides another
                 left.vlines(beside, 0, group["value"], color=colour(number - 1), linewidth=1.0)
                 left.plot([], [], color=colour(number - 1), label=f"case {number}")
             left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
-            left.set_ylabel(f"{self.block_title(analysis)}\nR in step {own['step'].max():.0f}")
+            left.set_ylabel(f"{self.block_title(analysis)}\nR in step {block_data['step'].max():.0f}")
             left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))
             if not analysis.record.active:
                 left.text(0.5, 0.5, "no dimension is ever active", transform=left.transAxes, ha="center")
-            frequency = own.loc[own["part"] == "frequency"]
+            frequency = block_data.loc[block_data["part"] == "frequency"]
             right.fill_between(frequency["rank"], frequency["value"], step="mid", color=colour(0))
             right.set_yscale("symlog", linthresh=1)
             right.set_ylabel("Samples in which it is active")
@@ -188,8 +188,8 @@ class InterventionFigure(LatentsFigure):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         panels = grid(canvas, len(self._active), 3, (2.7, 2.4))
         for (heat, effect, graph), analysis in zip(panels, self._active, strict=True):
-            own = data.loc[data["block"] == analysis.block.id]
-            self._effect(effect, own.loc[own["part"] == "effect"])
+            block_data = data.loc[data["block"] == analysis.block.id]
+            self._effect(effect, block_data.loc[block_data["part"] == "effect"])
             heat.set_title("Pearson correlation")
             graph.set_title("Correlation graph")
             heat.set_ylabel(self.block_title(analysis))
@@ -198,7 +198,7 @@ class InterventionFigure(LatentsFigure):
                     _left_out(axes, f"only dimension {analysis.record.frequent[0]}\nis often active")
                 continue
             heat.set_ylabel(f"{self.block_title(analysis)}\nDimension")
-            matrix = self._matrix(own.loc[own["part"] == "correlation"], analysis)
+            matrix = self._matrix(block_data.loc[block_data["part"] == "correlation"], analysis)
             self._heat(heat, matrix, analysis)
             self._graph(graph, matrix, analysis)
 
@@ -263,8 +263,10 @@ class InterventionFigure(LatentsFigure):
         {settings.correlated_above:g}; its largest clique is in colour. Middle: that clique set by hand, in every step
         of {self.asked}: length of all that is said, share of answers with the marker, accuracy."""
         for analysis in self._active:
-            own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
-            table = own.pivot(index="setting", columns="measure", values="value").reindex(own["setting"].unique())
+            block_data = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
+            table = block_data.pivot(index="setting", columns="measure", values="value").reindex(
+                block_data["setting"].unique()
+            )
             dims, last = analysis.record.clique, table.iloc[-1]
             correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
             alone = (
@@ -325,8 +327,8 @@ class EncodingFigure(LatentsFigure):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         panels = grid(canvas, len(self._encoded), 2, (3.4, 2.4))
         for (left, right), (analysis, encoded) in zip(panels, self._encoded, strict=True):
-            own = data.loc[data["block"] == analysis.block.id]
-            matrix = own.loc[own["part"] == "encoding"].pivot(index="digit", columns="dim", values="mean")
+            block_data = data.loc[data["block"] == analysis.block.id]
+            matrix = block_data.loc[block_data["part"] == "encoding"].pivot(index="digit", columns="dim", values="mean")
             dims = shown_dimensions(encoded, matrix)
             image = left.imshow(matrix[dims].to_numpy(dtype=float), cmap=SEQUENTIAL, aspect="auto")
             canvas.colorbar(image, ax=left, label="mean of R", shrink=0.9)
@@ -335,7 +337,7 @@ class EncodingFigure(LatentsFigure):
             left.set_ylabel(f"{self.block_title(analysis)}\nDrawn digit")
             left.set_xlabel("Dimension")
             picture(left)
-            steering = own.loc[own["part"] == "steering"]
+            steering = block_data.loc[block_data["part"] == "steering"]
             if steering.empty:
                 right.set_axis_off()
                 continue
@@ -365,11 +367,11 @@ class EncodingFigure(LatentsFigure):
         steps, the last sum included, follow from it ({self.asked}). Hatched: digits without a dimension of their own,
         which were not steered; where no digit has one, the right panel is left out."""
         for analysis, encoded in self._encoded:
-            own = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
+            block_data = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
             agreement = [share for share in encoded.agreement if share is not None]
             yield f"""{self.block_title(analysis)}: {len(encoded.own)} of 10 digits have a dimension of their own; the
             assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the
-            lowest: {100 * min(agreement):.1f} %). {steered(own)} The paper: {PAPERS_STEERING:g} %.
+            lowest: {100 * min(agreement):.1f} %). {steered(block_data)} The paper: {PAPERS_STEERING:g} %.
             {told(encoded)}"""
 
 
@@ -394,9 +396,9 @@ def steered(shares: pd.DataFrame) -> str:
 
 def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:
     """Return the digits' dimensions in order, then the most active of the others."""
-    own = encoded.own
-    rest = matrix.drop(columns=own).max().fillna(-np.inf).sort_values(ascending=False)
-    return own + [int(dim) for dim in rest.index[:OTHERS]]
+    dims = encoded.own
+    rest = matrix.drop(columns=dims).max().fillna(-np.inf).sort_values(ascending=False)
+    return dims + [int(dim) for dim in rest.index[:OTHERS]]
 
 
 class CalibrationFigure(LatentsFigure):
@@ -416,30 +418,30 @@ class CalibrationFigure(LatentsFigure):
 
     def _lines(self, analysis: Analysis) -> Iterator[dict[str, object]]:
         samples = analysis.frame("samples")
-        for test, own in samples.groupby("test", sort=False):
+        for test, group in samples.groupby("test", sort=False):
             shared = {"block": analysis.block.id, "test": test}
-            for protocol, frame in protocols(own).items():
+            for protocol, frame in protocols(group).items():
                 correct = statistics.correctness(frame)
                 low, high = statistics.interval(correct)
                 values = {"accuracy": statistics.accuracy(correct), "low": low, "high": high, "n": len(correct)}
                 yield {"part": "accuracy", **shared, "protocol": protocol, **values}
-            for line in reliability(own).to_dict("records"):
+            for line in reliability(group).to_dict("records"):
                 yield {"part": "reliability", **shared, **line}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         panels = grid(canvas, len(self.analyses), 2, (3.4, 2.2))
         tests = list(data["test"].unique())
         for (left, right), analysis in zip(panels, self.analyses, strict=True):
-            own = data.loc[data["block"] == analysis.block.id]
-            names = list(own["protocol"].dropna().unique())
+            block_data = data.loc[data["block"] == analysis.block.id]
+            names = list(block_data["protocol"].dropna().unique())
             for index, test in enumerate(tests):
                 look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
-                scores = own.loc[(own["test"] == test) & (own["part"] == "accuracy")]
+                scores = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "accuracy")]
                 places = [names.index(name) + 0.12 * (index - (len(tests) - 1) / 2) for name in scores["protocol"]]
                 bars = [100 * (scores["accuracy"] - scores["low"]), 100 * (scores["high"] - scores["accuracy"])]
                 label = self.test_title(str(test))
                 left.errorbar(places, 100 * scores["accuracy"], yerr=bars, linestyle="none", label=label, **look)
-                bins = own.loc[(own["test"] == test) & (own["part"] == "reliability")]
+                bins = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "reliability")]
                 right.plot(100 * bins["share"], 100 * bins["accuracy"], **look)
             left.set_xticks(range(len(names)), names)
             left.set_ylabel(f"{self.block_title(analysis)}\nAccuracy (%)")
@@ -457,8 +459,8 @@ class CalibrationFigure(LatentsFigure):
         for analysis in self.analyses:
             bins = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "reliability")]
             errors = [
-                f"{self.test_title(str(test))} {100 * calibration_error(own):.1f}"
-                for test, own in bins.groupby("test", sort=False)
+                f"{self.test_title(str(test))} {100 * calibration_error(group):.1f}"
+                for test, group in bins.groupby("test", sort=False)
             ]
             yield f"Expected calibration error (points), {self.block_title(analysis)}: {', '.join(errors)}."
 

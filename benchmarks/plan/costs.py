@@ -139,15 +139,15 @@ class RunPlan:
     def advice(self, gpu: GPU) -> str:
         """Return what to change so that the run fits."""
         room = USABLE * gpu.memory
-        own = self.run.engine.zero_stage
+        configured = self.run.engine.zero_stage
         stages = ZERO if self.even_passes else ZERO[:-1]
-        for stage in stages[own + 1 :]:
+        for stage in stages[configured + 1 :]:
             if self.needed_at(stage) <= room:
                 return f"DOES NOT FIT: set {self._stage(stage)}"
-        for stage in dict.fromkeys((own, stages[-1])):
+        for stage in dict.fromkeys((configured, stages[-1])):
             room_for = math.floor((room - self.needed_at(stage) + self.memory.activations) / self.row)
             if room_for >= 1:
-                more = "" if stage == own else f"{self._stage(stage)} and "
+                more = "" if stage == configured else f"{self._stage(stage)} and "
                 return f"DOES NOT FIT: set {more}{self._micro_batch_of(room_for)}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
 

@@ -57,18 +57,18 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
         )
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
-    own: dict[str, FileLock] = {}
+    taken: dict[str, FileLock] = {}
 
     def take_free() -> list[Locked]:
         busy: list[Locked] = []
         for name in names:
-            if len(own) < count and name not in own:
+            if len(taken) < count and name not in taken:
                 lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
                 if found := _take(lock, patience=0):
                     busy += found
                 else:
-                    own[name] = lock
-        return busy if len(own) < count else []
+                    taken[name] = lock
+        return busy if len(taken) < count else []
 
     door = FileLock(folder / "door.lock", "choosing GPUs")  # one process at a time, or two might deadlock
     _until_free(lambda: _take(door))
@@ -76,9 +76,9 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
         _until_free(take_free)
     finally:
         door.release()
-    _held.extend(own.values())
-    os.environ[CUDA_VARIABLE] = ",".join(own)
-    return list(own)
+    _held.extend(taken.values())
+    os.environ[CUDA_VARIABLE] = ",".join(taken)
+    return list(taken)
 
 
 def _take(lock: FileLock, patience: float = PATIENCE) -> list[Locked]:

@@ -22,9 +22,9 @@ VERSIONS = ("python", "torch", "transformers", "datasets", "deepspeed")
 
 def environments(records: StudyRecords) -> list[dict[str, Any]]:
     """Return the environments of all usable records, and those that produced answers which were only scored later."""
-    own = [record.environment for run in records.runs.values() for record in run.stages.values()]
+    environments = [record.environment for run in records.runs.values() for record in run.stages.values()]
     earlier = [made for run in records.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
-    return own + earlier
+    return environments + earlier
 
 
 def provenance(records: StudyRecords) -> dict[str, str]:
@@ -127,10 +127,10 @@ def _models(study: Study) -> Iterator[str]:
     """Yield the study's backbone and tokenizer, then those of blocks and rows that have their own."""
     yield f"{backbone(study.backbone)}; tokenizer: {_tokenizer(study.tokenizer)}"
     for block in study.blocks:
-        own = [backbone(block.backbone)] if block.backbone else []
-        own += [f"tokenizer {_tokenizer(block.tokenizer)}"] if block.tokenizer else []
-        if own:
-            yield f"{block.id}: {', '.join(own)}"
+        named = [backbone(block.backbone)] if block.backbone else []
+        named += [f"tokenizer {_tokenizer(block.tokenizer)}"] if block.tokenizer else []
+        if named:
+            yield f"{block.id}: {', '.join(named)}"
     for row in study.rows:
         if row.backbone:
             yield f"{row.id}: {backbone(row.backbone)}"

@@ -205,8 +205,8 @@ def to_frame(records: StudyRecords) -> pd.DataFrame:
     lines = []
     for block in study.blocks:
         for row in study.rows_of(block):
-            own = [line for spec in study.trainings(block.id, row.id) for line in _run_lines(records, spec)]
-            lines += own or _skipped_lines(study, block, row)
+            run_lines = [line for spec in study.trainings(block.id, row.id) for line in _run_lines(records, spec)]
+            lines += run_lines or _skipped_lines(study, block, row)
     emitted = {line.get("run") for line in lines}
     for spec in study.runs.values():
         if spec.id not in emitted:  # a warm start of no row, or of a row that this block does not have
@@ -225,12 +225,12 @@ def _skipped_lines(study: Study, block: Block, row: Row) -> Iterator[dict[str, A
 
 
 def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]:
-    own, runs = records.runs[spec.id], [*with_starts(records.study, spec)]
-    problems = [*own.problems.values()]
+    record, runs = records.runs[spec.id], [*with_starts(records.study, spec)]
+    problems = [*record.problems.values()]
     for run in runs[1:]:  # whether a warm start itself was evaluated does not matter here
         why = [text for stage, text in records.runs[run].problems.items() if stage != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
-    nothing = len(own.problems) == len(records.study.sources[spec.id].stages)
+    nothing = len(record.problems) == len(records.study.sources[spec.id].stages)
     status = "done" if not problems else "not run" if nothing else "partial"
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
@@ -238,8 +238,8 @@ def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]
     shared |= _training(trained) | {"warning": _warning(trained), "dead_latents": _dead_latents(trained)}
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
-            timed = _timing(own, test) if decoding == "default" else {}  # the timing stage uses no other decoding
-            yield {**shared, "decoding": decoding, "test": test, **_scores(own, decoding, test), **timed}
+            timed = _timing(record, test) if decoding == "default" else {}  # the timing stage uses no other decoding
+            yield {**shared, "decoding": decoding, "test": test, **_scores(record, decoding, test), **timed}
 
 
 def _stages(chain: list[RunRecords]) -> list[StageRecord]:

@@ -192,10 +192,10 @@ def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, st
     if len(rows) < 2:
         return {}
     best = max(rows, key=lambda row: accuracy(rows[row]))
-    own = pairs[(pairs["a"] == best) | (pairs["b"] == best)]
-    level = own[own["p_holm"] >= ALPHA]
+    with_best = pairs[(pairs["a"] == best) | (pairs["b"] == best)]
+    level = with_best[with_best["p_holm"] >= ALPHA]
     tied = set(level["a"]) | set(level["b"])
-    if tied or any(map(np.isnan, own["p_holm"].tolist())):
+    if tied or any(map(np.isnan, with_best["p_holm"].tolist())):
         return dict.fromkeys(tied, "tie")
     return {best: "best"}
 

@@ -191,9 +191,9 @@ def _rank(correct: Mapping[Key, pd.DataFrame]) -> tuple[dict[Key, str], pd.DataF
 
 def _families(correct: Mapping[Key, pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
     """Yield each block and test set, with the rows that answered it under the default decoding."""
-    own = {key: found for key, found in correct.items() if key.decoding == "default"}
-    for block, test in dict.fromkeys((key.block, key.test) for key in own):
-        yield block, test, {key.row: found for key, found in own.items() if (key.block, key.test) == (block, test)}
+    defaults = {key: found for key, found in correct.items() if key.decoding == "default"}
+    for block, test in dict.fromkeys((key.block, key.test) for key in defaults):
+        yield block, test, {key.row: found for key, found in defaults.items() if (key.block, key.test) == (block, test)}
 
 
 def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.DataFrame]) -> pd.DataFrame:
@@ -204,8 +204,8 @@ def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.D
     lines = []
     for block, test in dict.fromkeys((key.block, key.test) for key in swapped):
         others = {key: other for key, other in swapped.items() if (key.block, key.test) == (block, test)}
-        own = [correct[key._replace(decoding="default")] for key in others]
-        tests = statistics.family([*zip(own, others.values(), strict=True)])
+        defaults = [correct[key._replace(decoding="default")] for key in others]
+        tests = statistics.family([*zip(defaults, others.values(), strict=True)])
         lines += [key._asdict() | found for key, found in zip(others, tests, strict=True)]
     return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
 
@@ -259,5 +259,5 @@ def gpu_seconds_of_an_epoch(records: StudyRecords, block: str, row: str) -> floa
 def _mean_over_seeds(study: Study, block: str, row: str, parts: Callable[[str], list[float]]) -> float | None:
     """Return the mean over training seeds of the sum of all runs' parts. A sum that lacks a run's is left out."""
     found = [[parts(run) for run in with_starts(study, spec)] for spec in study.trainings(block, row)]
-    sums = [sum(part for own in runs for part in own) for runs in found if all(runs)]
+    sums = [sum(part for of_run in runs for part in of_run) for runs in found if all(runs)]
     return fmean(sums) if sums else None

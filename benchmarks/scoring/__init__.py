@@ -18,10 +18,10 @@ def _collect() -> dict[str, tuple[Scorer, str]]:
     found: dict[str, tuple[Scorer, str]] = {}
     names = sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_"))
     for module in (f"{__name__}.{name}" for name in names if name not in OTHERS):
-        own = getattr(import_module(module), "SCORERS", None)
-        if own is None:
+        scorers = getattr(import_module(module), "SCORERS", None)
+        if scorers is None:
             raise InputError(f"{module} has no `SCORERS`: give it a tuple of its scorers")
-        for scorer in own:
+        for scorer in scorers:
             if lacking := [f"`{word}`" for word in REQUIRED if not hasattr(scorer, word)]:
                 raise InputError(f"{module}: {type(scorer).__name__} lacks {', '.join(lacking)}")
             if clash := found.get(scorer.name):

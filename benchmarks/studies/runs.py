@@ -132,8 +132,8 @@ class RunSpec(Strict):
         """Return whether this run, possibly of another study, is trained like the ``asked`` run, if it :meth:`serves`
         that. Names may differ."""
         named = {"id", "study", "row", "starts_from"}
-        own, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
-        return own == theirs
+        ours, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
+        return ours == theirs
 
     def serves(self, asked: RunSpec) -> bool:
         """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""

@@ -190,7 +190,7 @@ class Study(Strict):
     @cached_property
     def sources(self) -> dict[str, RunSpec]:
         """The run that each run's records come from: itself, or one of a study that this study shares runs with."""
-        return {id: self._source(own) for id, own in self.runs.items()}
+        return {id: self._source(run) for id, run in self.runs.items()}
 
     @property
     def shared(self) -> dict[str, list[str]]:
@@ -198,9 +198,9 @@ class Study(Strict):
         others = dict.fromkeys(source.study for source in self.sources.values() if source.study != self.name)
         return {other: [id for id, source in self.sources.items() if source.study == other] for other in others}
 
-    def _source(self, own: RunSpec) -> RunSpec:
+    def _source(self, run: RunSpec) -> RunSpec:
         theirs = (their for other in self._others for their in other.sources.values())
-        return next((their for their in theirs if their.trains_as(own) and their.serves(own)), own)
+        return next((their for their in theirs if their.trains_as(run) and their.serves(run)), run)
 
     def home(self, run: RunSpec) -> Study:
         """Return the study that a source is a run of: this one, or one that it shares runs with, if only through

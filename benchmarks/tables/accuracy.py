@@ -73,12 +73,12 @@ class AccuracyTable(TableBuilder):
 
     def _paper(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
         """Return the paper's number and its difference from the first row's, or dashes if the paper has none."""
-        own, base = (self._printed(block, of, test) for of in (row, first))
-        if own is None:
+        printed, base = (self._printed(block, of, test) for of in (row, first))
+        if printed is None:
             return Cell(), Cell()
         digits = paper_table(self.references[0]).decimals
-        shown = cell(own.mean, f"{{:.{digits}f}}".format, spread=own.spread)
-        return shown, Cell() if base is None or row is first else Cell(f"{own.mean - base.mean:+.{digits}f}")
+        shown = cell(printed.mean, f"{{:.{digits}f}}".format, spread=printed.spread)
+        return shown, Cell() if base is None or row is first else Cell(f"{printed.mean - base.mean:+.{digits}f}")
 
     def _printed(self, block: Block, row: Row, test: str) -> Measured | None:
         for name in self.references:

@@ -206,9 +206,9 @@ class TableBuilder(ABC):
 
     def rows(self, block: Block) -> Iterable[tuple[str, list[Row]]]:
         """Yield a block's rows under headings: first the rows that are ranked, then the controls."""
-        own = self.study.rows_of(block)
+        rows_here = self.study.rows_of(block)
         for heading, control in ((block.title, False), (f"{block.title} (controls, never ranked)", True)):
-            if rows := [row for row in own if row.control == control]:
+            if rows := [row for row in rows_here if row.control == control]:
                 yield heading, rows
 
     def all_rows(self, block: Block) -> list[Row]:
@@ -221,8 +221,8 @@ class TableBuilder(ABC):
         for block in self.study.blocks:
             for test in self.study.tests_of(block):
                 heading = f"{block.title} · {self.test_title(test)}"
-                own = tuple(line for row in self.all_rows(block) for line in lines(block, row, test))
-                sections.append((heading, own))
+                section = tuple(line for row in self.all_rows(block) for line in lines(block, row, test))
+                sections.append((heading, section))
         return tuple(sections)
 
 

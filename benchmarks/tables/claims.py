@@ -1,19 +1,30 @@
-"""The table of claims: the paper's statements about its numbers, what its own tables give, and what ours do."""
+"""The table of claims: the paper's statements about its numbers, what its own tables give, and what ours do.
+
+Ours are of the paper's own setting alone, since smaller models tell nothing about its numbers: of shipped studies that
+name one of its tables (``paper``), once they have trained, or times of their untrained models that ``measure`` has
+recorded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from benchmarks.paper.claims import Cells, Claim, Value, compared, held, load_claims, printed
+from benchmarks.files import read_json
+from benchmarks.paper.claims import Cells, Claim, Measure, Numbers, Place, Value, compared, held, load_claims, printed
 from benchmarks.records.provenance import in_short
+from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.records.statistics import TIMES_DIFFER
-from benchmarks.tables import ours
+from benchmarks.records.summary import gpu_seconds_of_an_epoch, summarise
+from benchmarks.studies.paths import COLLECTED
+from benchmarks.studies.study import Study, load_study, shipped
 from benchmarks.tables.base import TableBuilder
 from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line
+from benchmarks.tables.measured import measured_lines
 
 TITLE = "What the paper says of its numbers"
 FEW = 3  # comparisons that are shown or named one by one, at most
@@ -24,6 +35,8 @@ LEGEND = f"""Paper's numbers: computed again from the cells of its tables (bench
     of its size were timed (marcos-bench measure). Training is compared in GPU time; times that are measured again may
     differ by a factor of {TIMES_DIFFER:g}. The tables of those studies test whether rows differ by more than chance."""
 Found = tuple[Claim, list[Value], list[Value] | None]  # a claim, the paper's comparisons, and ours (None: not asked)
+Lines = Mapping[tuple[str, str, str], Mapping[str, Any]]  # numbers by study, block and row
+_ENDINGS = {"accuracy": "accuracy", "test": "seconds"}
 
 
 class ClaimsTable(TableBuilder):
@@ -36,17 +49,17 @@ class ClaimsTable(TableBuilder):
     @cached_property
     def found(self) -> list[Found]:
         """The claims. Ours are of the first source that has any: two sources are not compared with each other."""
-        sources = [ours.trained(ours.collected(self.records)), *ours.timed(self.records.results)]
+        sources = [_trained(_collected(self.records)), *_timed(self.records.results)]
         found = []
         for claim in load_claims():
-            own = (list(compared(claim, source)) for source in sources)
-            found.append((claim, list(compared(claim, printed)), next(filter(None, own), [])))
+            ours = (list(compared(claim, source)) for source in sources)
+            found.append((claim, list(compared(claim, printed)), next(filter(None, ours), [])))
         return found
 
     def document(self, footer: dict[str, str]) -> Document:
-        own = footer if self.study.paper else {}  # the setting of another study is none of these numbers'
-        found = ours.collected(self.records)
-        return super().document(own | {f"Ours, {one.study.name}": in_short(one) for one in found})
+        footers = footer if self.study.paper else {}  # the setting of another study is none of these numbers'
+        found = _collected(self.records)
+        return super().document(footers | {f"Ours, {one.study.name}": in_short(one) for one in found})
 
     def grids(self) -> list[Grid]:
         return [claims_grid(self.found)]
@@ -58,11 +71,11 @@ class ClaimsTable(TableBuilder):
     def frame(self) -> pd.DataFrame:
         """One line per comparison of each claim, and one for a claim without comparisons."""
         lines = []
-        for claim, papers, own in self.found:
+        for claim, papers, ours in self.found:
             shared = claim.model_dump(include={"id", "place", "says", "reading", "measure"})
             shared |= {"holds": held(claim, papers) if papers else None}
             first: dict[Any, float] = {value[:2]: value.number for value in papers}
-            second: dict[Any, float] = {value[:2]: value.number for value in own or ()}
+            second: dict[Any, float] = {value[:2]: value.number for value in ours or ()}
             for key in dict.fromkeys([*first, *second]) or [((), None)]:
                 line = shared | {"cell": " ".join(key[0]), "against": " ".join(key[1] or ())}
                 lines.append(line | {"paper": first.get(key), "ours": second.get(key)})
@@ -83,9 +96,9 @@ def claims_grid(found: Sequence[Found]) -> Grid:
     """Return a grid with one line per claim."""
     columns = tuple(Column(name, text=True) for name in ("Where", "Cells", "Paper's numbers", "Verdict", "Ours"))
     lines = []
-    for claim, papers, own in found:
+    for claim, papers, ours in found:
         sentence = claim.says + (f" ({claim.reading})" if claim.reading else "")
-        beside = "not run at this size" if own == [] and claim.cells else _shown(claim, own or ())
+        beside = "not run at this size" if ours == [] and claim.cells else _shown(claim, ours or ())
         cells = "; ".join(map(_cells, claim.cells)) or DASH
         texts = (claim.place, cells, _shown(claim, papers), _verdict(claim, papers), beside)
         lines.append(Line(Cell(sentence), tuple(map(Cell, texts))))
@@ -121,3 +134,66 @@ def _verdict(claim: Claim, papers: list[Value]) -> str:
     where = ", ".join(f"{one.place.block} {one.place.test} ({_shown(claim, [one])})" for one in failed)
     named = f": not {where}" if claim.judge == "each" and 0 < len(failed) <= FEW else ""
     return ("held" if held(claim, papers) else "not held") + count + named
+
+
+def _papers_studies() -> list[Study]:
+    """Return the shipped studies that have the setting of one of the paper's tables."""
+    return [study for name in shipped() if (study := load_study(name)).paper]
+
+
+def _collected(records: StudyRecords) -> list[StudyRecords]:
+    """Return the collected records of the paper's studies in a folder of results; ``records`` are not read again."""
+    there = [study for study in _papers_studies() if (records.results / study.name / COLLECTED).is_file()]
+    same = {records.study.name: records}
+    return [same.get(study.name) or load_collected(study, records.results) for study in there]
+
+
+def _trained(studies: list[StudyRecords]) -> Numbers:
+    """Return a function to the accuracies and times of studies that have trained."""
+    lines: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for records in studies:
+        for line in summarise(records, ["default"]).lines.to_dict("records"):
+            numbers = lines.setdefault((records.study.name, line["block"], line["row"]), {})
+            numbers[f"{line['test']}_accuracy"] = 100 * line["accuracy"]
+            numbers[f"{line['test']}_seconds"] = line["test_seconds_median"]
+            numbers["epoch_seconds"] = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
+    return _by_place(lines)
+
+
+def _timed(results: Path) -> Iterator[Numbers]:
+    """Yield a function to the times in each folder of ``measure``: two folders may be of different machines."""
+    paths = [*results.glob("*/runs/paper_*"), *results.glob("measured/*/runs/paper_*")]
+    for folder in sorted({path.parent for path in paths}):
+        lines: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for name in sorted({path.name for path in folder.iterdir()} & {*shipped()}):
+            records = [read_json(path) for path in sorted(folder.glob(f"{name}/*/*.json"))]
+            by_row = {(record["block"], record["row"]): record for record in records}
+            for line in measured_lines(load_study(name), by_row):
+                lines[name, line["block"], line["row"]] = line
+        yield _by_place(lines)
+
+
+def _by_place(lines: Lines) -> Numbers:
+    """Return a function from a cell of the paper's tables to our number in its place.
+
+    The paper's tasks are test sets of one block there; our studies have a block for each, and names that contain the
+    paper's. A row that a study shares may have been measured in the study that trains it.
+    """
+    studies = _papers_studies()
+
+    def number(place: Place, measure: Measure) -> float | None:
+        for study in studies:
+            for run in study.runs.values():
+                if (study.paper, run.row) != (place.table, place.row) or place.block not in (run.block, "all"):
+                    continue
+                for test in run.evaluation.tests:
+                    if place.test not in (test, *test.split("_")):
+                        continue
+                    name = "epoch_seconds" if measure == "train" else f"{test}_{_ENDINGS[measure]}"
+                    for home in (run, study.sources[run.id]):
+                        value: Any = lines.get((home.study, home.block, home.row), {}).get(name)
+                        if not pd.isna(value):
+                            return float(value)
+        return None
+
+    return number

@@ -107,10 +107,14 @@ class ControlsTable(TableBuilder):
         return [Grid(self.title, tuple(columns), self.by_test(self._lines)), self.questions()]
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
-        own = self.line(block, row, test)
-        score = self.absent(own) if pd.isna(own["accuracy"]) else Cell(percent(own["accuracy"]), mark=self.lacking(own))
+        default = self.line(block, row, test)
+        score = (
+            self.absent(default)
+            if pd.isna(default["accuracy"])
+            else Cell(percent(default["accuracy"]), mark=self.lacking(default))
+        )
         swaps = (cell for name in self.decodings() for cell in self._swap(block, row, name, test))
-        yield Line(self.row_title(own), (score, *swaps), row.indent)
+        yield Line(self.row_title(default), (score, *swaps), row.indent)
 
     def _swap(self, block: Block, row: Row, decoding: str, test: str) -> tuple[Cell, ...]:
         method = get_method(row.method)

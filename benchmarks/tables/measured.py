@@ -182,6 +182,6 @@ def _computed_on(record: dict[str, Any]) -> str:
 
 
 def _data(record: dict[str, Any]) -> str:
-    own = f"{record['training_rows']:,} rows of {record['training_data']}"
+    corpus = f"{record['training_rows']:,} rows of {record['training_data']}"
     more = record["epoch_rows"] != record["training_rows"]
-    return f"{own}, which stand in for the {record['epoch_rows']:,} of an epoch" if more else own
+    return f"{corpus}, which stand in for the {record['epoch_rows']:,} of an epoch" if more else corpus

@@ -86,7 +86,7 @@ class StagesTable(TableBuilder):
         moments = list(self._moments(block, row))
         correct = [self._correct(block, moment) for moment in moments]
         for test in self.study.tests_of(block):
-            against = _against_first([own.get(test) for own in correct])
+            against = _against_first([by_test.get(test) for by_test in correct])
             for number, (moment, tested) in enumerate(zip(moments, against, strict=True)):
                 place = {"block": block.id, "row": row.id, "moment": number, "test": test}
                 at = {"weights": moment.title, "epochs": moment.epochs}
@@ -106,7 +106,9 @@ class StagesTable(TableBuilder):
         """Return each question's correctness in each training, by test set. Empty without answers."""
         columns = ("test", "id", "same_as", "correct")
         found = self.records.answers(block.id, moment.row, moment.answered, columns)
-        return {} if found is None else {str(test): statistics.correctness(own) for test, own in found.groupby("test")}
+        return (
+            {} if found is None else {str(test): statistics.correctness(group) for test, group in found.groupby("test")}
+        )
 
     def grids(self) -> list[Grid]:
         columns = (Column("Epochs"), *(Column(name, self.test_title(t)) for t in self.test_names for name in OF_TEST))
@@ -158,6 +160,8 @@ def _against_first(correct: Sequence[pd.DataFrame | None]) -> list[dict[str, Any
     The dict is empty for the first moment and for moments whose answers are missing.
     """
     first, *others = correct
-    pairs = {number: (own, first) for number, own in enumerate(others, 1) if own is not None and first is not None}
+    pairs = {
+        number: (other, first) for number, other in enumerate(others, 1) if other is not None and first is not None
+    }
     tests = dict(zip(pairs, statistics.family([*pairs.values()]), strict=True))
     return [tests.get(number, {}) for number in range(len(correct))]

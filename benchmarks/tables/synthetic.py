@@ -88,10 +88,10 @@ class SyntheticTable(TableBuilder):
         """
         (test,) = self.study.tests_of(block)
         lines = [self.summary.line(block.id, row.id, name, test) for name in ("default", *self.decodings())]
-        own = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
-        if not own:
+        scored = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
+        if not scored:
             return next((line for line in lines if line is not None), None)
-        return next((line for line in own if bool(line["stochastic"]) == drawn), None)
+        return next((line for line in scored if bool(line["stochastic"]) == drawn), None)
 
     def _accuracy(self, line: Found) -> Cell:
         if pd.isna(line["accuracy"]):
@@ -108,7 +108,7 @@ class SyntheticTable(TableBuilder):
         """Return the paper's numbers of a row, in the columns for sampling: the paper does not say how it decodes."""
         if self.paper is None:
             return None
-        rows = {id: own for block in self.paper.blocks.values() for id, own in block.printed.items()}
+        rows = {id: printed for block in self.paper.blocks.values() for id, printed in block.printed.items()}
         if row not in rows:
             return None
         share = 100 if self.paper.unit == "share" else 1
@@ -240,8 +240,8 @@ class Habit:
 
 def habit_of(records: StudyRecords, block: str, row: str, decoding: str) -> Habit | None:
     """Return the habit that a row's answers under a decoding show, or None if there is no answer."""
-    own = records.answers(block, row, decoding, ("text",))
-    return None if own is None else habit(own["text"].tolist())
+    answers = records.answers(block, row, decoding, ("text",))
+    return None if answers is None else habit(answers["text"].tolist())
 
 
 def habit(texts: Sequence[str]) -> Habit:
@@ -262,8 +262,8 @@ class LongRangeTable(SyntheticTable):
         lines = [self.found(block, row, drawn) for drawn in (True, False)]
         yield from (Cell() if line is None else cell(line["strict"], percent) for line in lines)
         for line in lines:
-            own = self._habit(line)
-            yield Cell() if own is None else Cell(percent(own.repeats))
+            habit = self._habit(line)
+            yield Cell() if habit is None else Cell(percent(habit.repeats))
 
     def _habit(self, line: Found | None) -> Habit | None:
         """Return how often the answers of a line repeat their own steps, or None if there is no answer."""
@@ -281,10 +281,15 @@ class LongRangeTable(SyntheticTable):
 
     def _by_habit(self, line: Found | None) -> str | None:
         """Say why the accuracy of a line is no evidence of memory, or return None."""
-        own = self._habit(line)
-        if line is None or own is None or pd.isna(line["accuracy"]) or not own.explains(line["accuracy"], line["low"]):
+        habit = self._habit(line)
+        if (
+            line is None
+            or habit is None
+            or pd.isna(line["accuracy"])
+            or not habit.explains(line["accuracy"], line["low"])
+        ):
             return None
-        return own.reason(line["accuracy"])
+        return habit.reason(line["accuracy"])
 
     def accuracy_note(self, line: Found) -> str:
         reason = self._by_habit(line)
@@ -306,12 +311,12 @@ class LongRangeTable(SyntheticTable):
 
     def _bins(self, block: Block) -> Iterator[Line]:
         counts = [self._counts(block, row) for row in self.study.rows]
-        yield Line(Cell("answers (number)"), (*(Cell(f"{sum(own):,}") for own in counts), Cell()))
-        choices = max((len(own) for own in counts), default=0)
+        yield Line(Cell("answers (number)"), (*(Cell(f"{sum(counted):,}") for counted in counts), Cell()))
+        choices = max((len(counted) for counted in counts), default=0)
         for part in bins(choices):
             copied = slice(part[0] - 1, part[-1])
-            enough = [own if sum(own) >= FEWEST else [] for own in counts]
-            cells = [Cell(percent(sum(own[copied]) / sum(own))) if own else Cell() for own in enough]
+            enough = [counted if sum(counted) >= FEWEST else [] for counted in counts]
+            cells = [Cell(percent(sum(counted[copied]) / sum(counted))) if counted else Cell() for counted in enough]
             name = f"step {part[0]}" if len(part) == 1 else f"steps {part[0]} to {part[-1]}"
             yield Line(Cell(name), (*cells, Cell(percent(len(part) / choices))))
 

@@ -411,8 +411,8 @@ class Sums:
     def add(self, output: Output, counts: bool = True) -> None:
         for kind, tensors in (("losses", output.losses), ("statistics", output.statistics)):
             for name, value in tensors.items():
-                own = value.detach().double() if counts else value.new_zeros((), dtype=torch.float64)
-                self.waiting[kind, name] = self.waiting[kind, name] + own if (kind, name) in self.waiting else own
+                total = value.detach().double() if counts else value.new_zeros((), dtype=torch.float64)
+                self.waiting[kind, name] = self.waiting[kind, name] + total if (kind, name) in self.waiting else total
 
     def fetch(self) -> None:
         """Transfer all added tensors from the device at once, and add them to the sums."""
@@ -478,8 +478,8 @@ def reduce_sums(sums: Sums, ranks: Ranks) -> None:
     """Sum losses, statistics and tokens over all ranks, in one call."""
     sums.fetch()
     kinds = {"loss": sums.losses, "statistic": sums.statistics}
-    own = {f"{kind} {name}": value for kind, values in kinds.items() for name, value in values.items()}
-    total = ranks.sum({**own, "tokens": sums.tokens})
+    named = {f"{kind} {name}": value for kind, values in kinds.items() for name, value in values.items()}
+    total = ranks.sum({**named, "tokens": sums.tokens})
     for kind, values in kinds.items():
         values.update({name: total[f"{kind} {name}"] for name in values})
     sums.tokens = round(total["tokens"])
@@ -516,7 +516,7 @@ def validation_sums(engine: Engine, data: StageLoader, context: Context, batch_s
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     parts = [engine.split_microbatches(batch, data.longest(batch)) for batch in batches]
     if cuts(engine.spec):  # deal them together, so that fewer ranks are idle; otherwise a pass stays within one batch
-        parts = [[part for own in parts for part in own]]
+        parts = [[part for batch_parts in parts for part in batch_parts]]
     sums = Sums()
     for rows, counts in chain.from_iterable(map(engine.shard, parts)):
         batch = data.batch(rows, context)

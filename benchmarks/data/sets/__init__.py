@@ -15,10 +15,10 @@ def _collect() -> dict[str, tuple[DataSet | Generated, str]]:
     found: dict[str, tuple[DataSet | Generated, str]] = {}
     for name in sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_")):
         module = f"{__name__}.{name}"
-        own = getattr(import_module(module), "DATASETS", None)
-        if own is None:
+        datasets = getattr(import_module(module), "DATASETS", None)
+        if datasets is None:
             raise DataError(f"{module} has no `DATASETS`: give it a tuple of its data sets")
-        for dataset in own:
+        for dataset in datasets:
             if clash := found.get(dataset.card.name):
                 raise DataError(
                     f"{module} and {clash[1]} both have a data set {dataset.card.name!r}: rename one of them"
