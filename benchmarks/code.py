@@ -7,7 +7,7 @@ prepared data, the settings of a run and data cards, which have digests and vers
 
 from __future__ import annotations
 
-from benchmarks.scoring.by_test import scoring_modules
+from benchmarks.scoring.scorers import scoring_modules
 from benchmarks.studies.runs import RunSpec
 
 
@@ -18,15 +18,15 @@ def _modules(*names: str) -> tuple[str, ...]:
 MODELS = ("methods.registry", *_modules("models", "data.tokenizers"))
 ANSWERS = (
     *MODELS,
-    *_modules("evaluation.answering", "evaluation.inference_precision", "engine.device", "engine.layers"),
+    *_modules("evaluation.inference", "engine.device", "engine.layers"),
 )
-SCORES = _modules("scoring.base", "scoring.by_test", "scoring.diversity")
+SCORES = _modules("scoring.base", "scoring.scorers", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "files")
 TABLES += _modules("plan.hardware", "timing.machine")
-STEPS = _modules("training.steps", "budgets", "studies.micro_batches", "engine", "data.batching")
+STEPS = _modules("training.batches", "training.loop", "budgets", "studies.micro_batches", "engine", "data.corpus")
 
-DATA = ("cards", "corpus", "draw", "embedded", "loading", "records", "sources", "store", "synthetic", "tokenizers")
+DATA = ("cards", "corpus", "embedded", "loading", "overlap", "records", "sources", "store", "synthetic", "tokenizers")
 
 CODE: dict[str, tuple[str, ...]] = {
     # Not the data sets: each has a digest of its own, of the module in `benchmarks.data.sets.MODULES`
@@ -36,18 +36,17 @@ CODE: dict[str, tuple[str, ...]] = {
     "train": (
         *MODELS,
         *STEPS,
-        *_modules("training.loop", "data.corpus"),
     ),
     # Besides, if accuracy selects weights; the scorer of the training data counts too
-    "select": (*ANSWERS, *_modules("training.validation_accuracy", "sampling"), *SCORES),
+    "select": (*ANSWERS, *_modules("training.validation_accuracy", "data.corpus"), *SCORES),
     # Of scorers, those that a run's test sets name count besides (`stage_modules`)
     "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets"), *SCORES),
-    "analyse": (*ANSWERS, *SCORES, *_modules("scoring.sequences", "analysis")),
+    "analyse": (*ANSWERS, *SCORES, *_modules("scoring.synthetic", "analysis", "numbers")),
     "time": (
         *ANSWERS,
         *STEPS,
-        *_modules("timing.stage", "timing.steps", "timing.machine", "sampling"),
+        *_modules("timing.stage", "timing.steps", "timing.machine"),
     ),
     "collect": (*RECORDS, *_modules("records.statistics")),
     "track": (*RECORDS, *_modules("tracking.importer", "tracking.state", "tracking.store", "records.provenance")),

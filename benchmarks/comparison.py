@@ -17,9 +17,8 @@ from tabulate import tabulate
 
 from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.files import BrokenRecord
-from benchmarks.records.results import read_study, require_records, to_frame
+from benchmarks.records.results import StudyRecords, read_study, require_records, to_frame
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
-from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, load_study, require_run, shipped

@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.analysis.saying import Speaker
+from benchmarks.analysis.responses import TrainedModel
 from benchmarks.data import load_tokenizer
 from benchmarks.engine import pick_device
-from benchmarks.evaluation.answering import decoding_of
-from benchmarks.evaluation.inference_precision import prepare_for_answers
+from benchmarks.evaluation.inference import decoding_of, prepare_for_inference
 from benchmarks.files import read_json, space_in, sync
 from benchmarks.models import CONFIG, SPEC, TOKENIZER, exported_method
 from benchmarks.studies.paths import WEIGHTS
@@ -27,20 +26,20 @@ PARTS = (SPEC, TOKENIZER, CONFIG, WEIGHTS)
 
 def answer(folder: Path, question: str) -> str:
     """Return a model's answer to a question, by the default decoding of its run (seed 0)."""
-    speaker = exported_speaker(folder)
-    decoding = decoding_of(speaker.spec.evaluation.decodings["default"], speaker.spec.evaluation, seed=0)
-    return speaker.say([speaker.read(question)], decoding).answers[0]
+    model = exported_model(folder)
+    decoding = decoding_of(model.spec.evaluation.decodings["default"], model.spec.evaluation, seed=0)
+    return model.generate([model.read(question)], decoding).answers[0]
 
 
-def exported_speaker(folder: Path) -> Speaker:
+def exported_model(folder: Path) -> TrainedModel:
     """Return the model in a ``model`` folder on the device that answers. Its layers are not compiled, as that takes
     longer than a few answers."""
     require_whole(folder)
     spec = checked(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
     torch.set_num_threads(spec.threads)
     method = exported_method(folder).to(pick_device())
-    prepare_for_answers(method, spec.engine.model_copy(update={"compile": False}))
-    return Speaker(spec, method, load_tokenizer(folder), folder)
+    prepare_for_inference(method, spec.engine.model_copy(update={"compile": False}))
+    return TrainedModel(spec, method, load_tokenizer(folder), folder)
 
 
 def export(folder: Path, target: Path) -> str:

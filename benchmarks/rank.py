@@ -15,9 +15,9 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.locks import die_with
 from benchmarks.processes import collect_garbage_less_often
 from benchmarks.processes.heartbeat import ENVIRONMENT_FILE, Heartbeat
+from benchmarks.processes.locks import die_with
 from methods.errors import InputError
 
 

@@ -30,21 +30,25 @@ class CoconutOptions(MethodOptions):
     """Stage s = 1 … ``max_stage`` replaces each of the first s steps by ``thoughts_per_step`` thoughts; the final stage
     drops all remaining steps. The published run on GSM8K has three stages of 3 epochs and a final one of 13."""
 
-    thoughts_per_step: int = Field(default=2, ge=1, description="thoughts in the place of each step")
-    max_stage: int = Field(default=3, ge=1, description="stages before the final one, and steps that become thoughts")
-    stage_share: float = Field(default=3 / 22, gt=0, description="of the budget, for each stage before the final one")
-    uniform_prob: float = Field(default=0.0, ge=0, le=1, description="share of examples that draw their stage")
+    thoughts_per_step: int = Field(default=2, ge=1, description="latent thoughts per step replaced")
+    max_stage: int = Field(
+        default=3, ge=1, description="stages before the final one: stage s replaces the first s steps"
+    )
+    stage_share: float = Field(
+        default=3 / 22, gt=0, description="fraction of the budget for each stage before the final one"
+    )
+    uniform_prob: float = Field(default=0.0, ge=0, le=1, description="fraction of examples trained at a random stage")
     optimizer_restart: Literal["never", "stage", "epoch"] = Field(
-        default="stage", description="the published code: each epoch; its paper: each stage"
+        default="stage", description="when to reset the optimizer; published code: each epoch, paper: each stage"
     )
     control: Literal["none", "no_cot", "no_curriculum", "no_thoughts", "pause", "explicit"] = Field(
         default="none",
-        description="no_cot: answers at once, never saw a step; no_curriculum: the final stage alone; no_thoughts: "
-        "steps go, nothing comes in their place; pause: a learned token in the place of every thought; explicit: all "
-        "steps stay, and nothing else changes from stage to stage",
+        description="no_cot: trained without steps, answers at once; no_curriculum: final stage only; no_thoughts: "
+        "steps are removed without replacement; pause: a learned token replaces each thought; explicit: every stage "
+        "keeps all steps, and is otherwise unchanged",
     )
     warm_start: Literal["cot_sft", "none"] = Field(
-        default="cot_sft", description="method whose weights it starts from; no_cot starts from none"
+        default="cot_sft", description="method to take the initial weights from; no_cot takes none"
     )
 
     @model_validator(mode="after")

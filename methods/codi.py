@@ -24,21 +24,23 @@ MARKERS = 2  # begin and end of thought: embedding rows after the vocabulary
 
 class CODIOptions(MethodOptions):
     num_latents: int = Field(
-        default=6, ge=0, description="latents that the student thinks before it answers; 0: a control that thinks none"
+        default=6, ge=0, description="number of latent thoughts before the answer; 0: a control without latents"
     )
     prj_dim: int | None = Field(
-        default=None, description="inner width of the projection from hidden state to latent; null: the hidden size"
+        default=None, description="inner width of the projection from hidden states to latents; null: the hidden size"
     )
     distill_weight: float = Field(
-        default=1.0, description="of the states' distance; published: 1 for GPT-2, 20 for pretrained Llama"
+        default=1.0, description="weight of the distillation loss; published: 1 for GPT-2, 20 for pretrained Llama"
     )
     divide_by_std: bool = Field(
         default=True, description="divide each layer's distance by the standard deviation of the teacher's states"
     )
     include_last_step: bool = Field(
-        default=False, description="true lets the teacher read the result off the last step"
+        default=False, description="keep the last step, which holds the result, in the teacher's chain"
     )
-    warm_start: Literal["none", "cot_sft"] = Field(default="none", description="method whose weights it starts from")
+    warm_start: Literal["none", "cot_sft"] = Field(
+        default="none", description="method to take the initial weights from"
+    )
 
 
 class CODI(Method):

@@ -31,20 +31,27 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 class CoLaROptions(MethodOptions):
     max_compression: int = Field(
-        default=5, ge=1, description="training draws the factor of each optimizer step from 1 to this"
+        default=5,
+        ge=1,
+        description="maximum compression factor; training draws one from 1 to this for each optimizer step",
     )
-    speed: int | None = Field(default=None, ge=1, description="factor asked for when answering; null: max_compression")
+    speed: int | None = Field(default=None, ge=1, description="compression factor at test time; null: max_compression")
     sqrt_mean: bool = Field(
         default=True,
-        description="divide a block's sum by the root of its length, which keeps the deviation; false: mean",
+        description="divide a block's sum by the square root of its length, which keeps the variance; false: mean",
     )
     latent_loss: Literal["mse", "nll"] = Field(
-        default="mse", description="published: mse (of a draw) for GSM8K; nll: the negative log likelihood"
+        default="mse",
+        description="loss of the latent head: mse of a sample, published for GSM8K, or the negative log likelihood",
     )
-    deterministic: bool = Field(default=False, description="a latent head without deviation, for mse alone")
+    deterministic: bool = Field(default=False, description="latent head without a standard deviation; only for mse")
     head_width: int | None = Field(default=None, description="inner width of the latent head; null: the hidden size")
-    max_latents: int = Field(default=64, ge=1, description="an answer is forced after so many")
-    warm_start: Literal["none", "cot_sft"] = Field(default="cot_sft", description="method whose weights it starts from")
+    max_latents: int = Field(
+        default=64, ge=1, description="maximum number of latents, after which the answer is forced"
+    )
+    warm_start: Literal["none", "cot_sft"] = Field(
+        default="cot_sft", description="method to take the initial weights from"
+    )
 
     @model_validator(mode="after")
     def _likelihood_needs_deviation(self) -> Self:

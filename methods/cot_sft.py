@@ -16,7 +16,8 @@ from methods.generation import Decoding, Generation, Length
 
 class CoTSFTOptions(MethodOptions):
     steps: bool = Field(
-        default=True, description="write the chain; false: the control that answers at once, trained without the chain"
+        default=True,
+        description="generate the chain of thought; false: a control trained without it, which answers at once",
     )
 
 

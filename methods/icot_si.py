@@ -24,18 +24,32 @@ class ICoTSIOptions(MethodOptions):
     """The published run removes 8 tokens per epoch, and all once it reaches 39. Good values of both depend on the
     tokenizer and the budget."""
 
-    tokens_per_epoch: float | None = Field(default=None, gt=0, description="tokens removed; null: by removal_share")
-    removal_share: float = Field(default=0.4, gt=0, lt=1, description="of the budget, until all tokens are removed")
-    cutoff: int | None = Field(default=None, ge=1, description="count from which on all go; null: cutoff_quantile")
-    cutoff_quantile: float = Field(default=0.9, gt=0, le=1, description="of the lengths of the training data's chains")
+    tokens_per_epoch: float | None = Field(
+        default=None, gt=0, description="tokens removed per epoch; null: set by removal_share"
+    )
+    removal_share: float = Field(
+        default=0.4, gt=0, lt=1, description="fraction of the budget after which all tokens are removed"
+    )
+    cutoff: int | None = Field(
+        default=None,
+        ge=1,
+        description="number of removed tokens from which all are removed; null: set by cutoff_quantile",
+    )
+    cutoff_quantile: float = Field(
+        default=0.9, gt=0, le=1, description="cutoff as a quantile of the chain lengths in the training data"
+    )
     smoothing: float | None = Field(
-        default=4.0, gt=0, description="lambda: o tokens more are removed, P(o) ~ exp(-lambda o); null: o = 0"
+        default=4.0,
+        gt=0,
+        description="lambda of the removal smoothing: o more tokens are removed, P(o) ~ exp(-lambda o); null: o = 0",
     )
     side: Literal["left", "right"] = added_field(
-        "left", description="of the chain that tokens are removed from; its paper has the right one as an ablation"
+        "left", description="side of the chain to remove tokens from; right: an ablation of its paper"
     )
-    optimizer_restart: bool = Field(default=True, description="whenever the count of removed tokens grows")
-    warm_start: Literal["none", "cot_sft"] = Field(default="none", description="method whose weights it starts from")
+    optimizer_restart: bool = Field(default=True, description="reset the optimizer whenever more tokens are removed")
+    warm_start: Literal["none", "cot_sft"] = Field(
+        default="none", description="method to take the initial weights from"
+    )
 
 
 class ICoTSI(CoTSFT):

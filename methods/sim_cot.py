@@ -21,7 +21,7 @@ from methods.generation import Decoding, Generation, Length
 
 class SimCoTOptions(MethodOptions):
     base: MethodOptions
-    weight: float = Field(default=1.0, description="of the explanations' cross entropy")
+    weight: float = Field(default=1.0, description="weight of the decoder's cross entropy on the explained steps")
 
 
 class SimCoT(Method):
@@ -137,7 +137,8 @@ class SimCoT(Method):
 
 class SimCoTCoconutOptions(SimCoTOptions):
     base: CoconutOptions = Field(
-        default=CoconutOptions(), description="of Coconut, without warm_start; control: none or no_curriculum"
+        default=CoconutOptions(),
+        description="options of Coconut, except warm_start; control must be none or no_curriculum",
     )
 
     @field_validator("base")
@@ -184,7 +185,7 @@ class SimCoTCoconut(SimCoT):
 
 
 class SimCoTCODIOptions(SimCoTOptions):
-    base: CODIOptions = Field(default=CODIOptions(), description="of CODI")
+    base: CODIOptions = Field(default=CODIOptions(), description="options of CODI")
 
 
 class SimCoTCODI(SimCoT):

@@ -21,7 +21,7 @@ from benchmarks.files import read_json
 from benchmarks.processes import collect_garbage_less_often
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from inflict import ROWS
 from methods.base import Vocabulary
 from methods.registry import left_out

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from small import MARCOS, small_study
 
 ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]

@@ -24,8 +24,8 @@ from benchmarks.engine import PlaceInPhase, Ranks, build_engine
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.sharded import DeepSpeedEngine
 from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
-from benchmarks.training import steps
-from benchmarks.training.steps import FeatureStore
+from benchmarks.training import batches, loop
+from benchmarks.training.batches import FeatureStore
 from methods.base import Batch, Budget, Context, Example, Method, Output, Stage
 from methods.registry import available, get_method
 from tiny import ids, make
@@ -139,11 +139,11 @@ def _run(
     method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, ranks: Ranks, folder: Path
 ) -> dict[str, Tensor]:
     problems: Any = Problems()
-    data = steps.StageLoader(method, problems, stage, 0, None)
+    data = batches.StageLoader(method, problems, stage, 0, None)
     if stage.cached:
         store = FeatureStore(folder / f"features-{ranks.world}", "features", ranks)
         store.fill(method, spec.precision, problems, np.arange(len(problems)), data.context(0, 0), 4)
-        data = steps.StageLoader(method, problems, stage, 0, store)
+        data = batches.StageLoader(method, problems, stage, 0, store)
     found: dict[str, Tensor] = {}
     engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
@@ -152,12 +152,12 @@ def _run(
             engine.close()
             engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
             engine.load_optimizer_states(states, updates)
-        sums = steps.optimizer_step(steps.PrefetchingLoader(engine, data, [(indices, data.context(0, step))]), step)
+        sums = loop.optimizer_step(batches.PrefetchingLoader(engine, data, [(indices, data.context(0, step))]), step)
         method.after_step(sums.statistics)
         values = {**sums.terms(), "tokens": float(sums.tokens), "gradient norm": sums.norms["grad_norm"]}
         found |= {f"{name} at step {step}": torch.tensor(value) for name, value in values.items()}
     method.eval()
-    validation = steps.validation_sums(engine, data, data.context(0, 3, training=False), 5).terms()
+    validation = loop.validation_sums(engine, data, data.context(0, 3, training=False), 5).terms()
     method.train()
     found |= {f"validation {name}": torch.tensor(value) for name, value in validation.items()}
     found |= _copies("weight", engine.weights()) | _copies("state", engine.optimizer_states())
@@ -171,7 +171,7 @@ def said_of_no_number(ranks: Ranks) -> str:
     """Return what a rank reports if the last rank's loss is not a number."""
     method, problems = make("cot_sft", {}), cast(Any, Problems())
     stage = method.stages(BUDGET)[0]
-    data = steps.StageLoader(method, problems, stage, 0, None)
+    data = batches.StageLoader(method, problems, stage, 0, None)
     engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, PlaceInPhase(1, 8), ranks)
     output_of = engine._forward
     assert isinstance(engine, DeepSpeedEngine)
@@ -185,8 +185,8 @@ def said_of_no_number(ranks: Ranks) -> str:
     if ranks.rank == ranks.world - 1:
         engine._forward = spoiled  # type: ignore[method-assign]
     try:
-        steps.optimizer_step(steps.PrefetchingLoader(engine, data, [(BATCHES[0], data.context(0, 5))]), 0)
-    except steps.NonFiniteLoss as error:
+        loop.optimizer_step(batches.PrefetchingLoader(engine, data, [(BATCHES[0], data.context(0, 5))]), 0)
+    except loop.NonFiniteLoss as error:
         return str(error)
     finally:
         engine.close()

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.engine import Ranks
 from benchmarks.studies.study import Study, parse_study
-from benchmarks.training import loop, steps
+from benchmarks.training import loop
 from methods.registry import get_method
 
 # A study of one run that nothing is missing in, as its file would have it
@@ -77,14 +77,14 @@ class Stopped(RuntimeError):
 @contextmanager
 def stopped_after(count: int) -> Iterator[None]:
     """Stop the training in this block in the step after so many, and expect that it is."""
-    taken = 0
+    taken, step = 0, loop.optimizer_step
 
     def stops(*arguments: Any) -> Any:
         nonlocal taken
         taken += 1
         if taken > count:
             raise Stopped
-        return steps.optimizer_step(*arguments)
+        return step(*arguments)
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Stopped):
         patched.setattr(loop, "optimizer_step", stops)

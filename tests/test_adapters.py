@@ -36,8 +36,8 @@ from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing import measuring
 from benchmarks.timing.stage import time_run
 from benchmarks.timing.steps import time_training
-from benchmarks.training import loop, steps
-from benchmarks.training.stage import train
+from benchmarks.training import loop
+from benchmarks.training.loop import train
 from methods.backbone import Backbone, load_backbone
 from methods.base import Budget, Context, Method, Setup, Vocabulary
 from methods.errors import InputError
@@ -155,13 +155,14 @@ def trained(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     prepare(study, study.blocks[0], results)
     train(study.runs["equation/cot_sft/s0"], results)
     spec, taken = study.runs["equation/coconut/s0"], 0
+    step = loop.optimizer_step
 
     def stops(*arguments: Any) -> Any:
         nonlocal taken
         taken += 1
         if taken > 25:
             raise Stopped
-        return steps.optimizer_step(*arguments)
+        return step(*arguments)
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Stopped):
         patched.setattr(loop, "optimizer_step", stops)

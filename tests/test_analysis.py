@@ -9,22 +9,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.analysis.digits import (
+from benchmarks.analysis.dimensions import (
     Encoding,
+    correlation_graph,
+    correlations,
     digits_of,
     drawn_digits,
     encoding,
     explained,
     follows,
     is_summation,
+    largest_clique,
     levels_of,
+    most_frequent,
+    patterns,
     steer,
 )
-from benchmarks.analysis.patterns import correlation_graph, correlations, largest_clique, most_frequent, patterns
-from benchmarks.analysis.reading import Analysis
-from benchmarks.analysis.saying import Said, Speaker
-from benchmarks.analysis.steering import clique_effects, effects
-from benchmarks.analysis.votes import calibration_error, majority, protocols, reliability, votes
+from benchmarks.analysis.interventions import clique_effects, effects
+from benchmarks.analysis.majority_vote import calibration_error, majority, protocols, reliability, votes
+from benchmarks.analysis.records import Analysis
+from benchmarks.analysis.responses import Responses, TrainedModel
 from benchmarks.data import TestSet
 from benchmarks.studies.specs import AnalysisSpec
 from methods.base import Example
@@ -74,7 +78,7 @@ def test_the_more_frequent_of_two_cliques() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "follows_from_step_1"),
+    ("responses", "follows_from_step_1"),
     [
         (["0 0", "14 16", "#### 14 + 16 = 30"], False),  # fourteen is not a digit
         (["12 14", "14 16", "#### 14 + 16 = 30"], True),
@@ -83,21 +87,21 @@ def test_the_more_frequent_of_two_cliques() -> None:
         (["12 14", "", "#### 12 + 14 = 26"], False),
     ],
 )
-def test_what_follows_from_a_step(said: list[str], follows_from_step_1: bool) -> None:
-    assert follows(said, 1) is follows_from_step_1
-    assert follows(["nonsense", *said[1:]], 2) is (said[2] != "#### 14 + 16 = 31" and said[1] != "")
+def test_what_follows_from_a_step(responses: list[str], follows_from_step_1: bool) -> None:
+    assert follows(responses, 1) is follows_from_step_1
+    assert follows(["nonsense", *responses[1:]], 2) is (responses[2] != "#### 14 + 16 = 31" and responses[1] != "")
 
 
-def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
+def summation(count: int) -> tuple[TestSet, Responses, np.ndarray]:
     """Return faultless answers to Random Summation by a model whose dimension 2 d + 1 encodes digit d."""
     draw = np.random.default_rng(0)
-    digits, questions, said, latents = draw.integers(0, 10, (count, 2)), [], [], np.zeros((count, 3, 24))
+    digits, questions, responses, latents = draw.integers(0, 10, (count, 2)), [], [], np.zeros((count, 3, 24))
     for row, (first, second) in enumerate(digits):
         numbers = draw.integers(0, 10, 4)
         steps = [numbers + first, numbers + first + second]
         questions.append(" ".join(map(str, numbers)))
         a, b = steps[1][:2]
-        said.append([*(" ".join(map(str, step)) for step in steps), f"#### {a} + {b} = {a + b}"])
+        responses.append([*(" ".join(map(str, step)) for step in steps), f"#### {a} + {b} = {a + b}"])
         for step, digit in enumerate(digits[row]):
             latents[row, step, 2 * digit + 1] = 0.8
     latents[:, :, 0] = 2.0  # always active, so it encodes nothing
@@ -110,38 +114,38 @@ def summation(count: int) -> tuple[TestSet, Said, np.ndarray]:
         [2] * count,
         [False] * count,
     )
-    return test, Said([steps[-1] for steps in said], said, np.zeros(count), {"R": latents}), digits
+    return test, Responses([steps[-1] for steps in responses], responses, np.zeros(count), {"R": latents}), digits
 
 
 def test_one_to_one_encoding_is_found() -> None:
-    test, said, digits = summation(200)
+    test, responses, digits = summation(200)
     assert is_summation(test)
-    np.testing.assert_array_equal(drawn_digits(test, said), digits)
-    found = encoding(said.trace["R"], digits, active_above=0.1)
+    np.testing.assert_array_equal(drawn_digits(test, responses), digits)
+    found = encoding(responses.trace["R"], digits, active_above=0.1)
     assert found.dims == [2 * digit + 1 for digit in range(10)] and found.agreement == [1.0] * 10
     assert found.values == pytest.approx([0.8] * 10)
 
 
 def test_digits_are_read_off_the_examples_own_steps() -> None:
-    test, said, digits = summation(20)
+    test, responses, digits = summation(20)
     examples = [Example("", [at], [[at, 1], [at, 2]], [at, 3]) for at in range(20)]
     spoken: dict[tuple[int, ...], str] = {(at,): text for at, text in enumerate(test.texts)}
-    for at, steps in enumerate(said.steps):
+    for at, steps in enumerate(responses.steps):
         spoken |= {(at, step): line for step, line in enumerate(steps, start=1)}
     np.testing.assert_array_equal(digits_of(examples, lambda ids: spoken[tuple(ids)]), digits)
 
 
 def test_digits_that_were_never_drawn_have_no_dimension() -> None:
-    _, said, digits = summation(200)
-    found = encoding(said.trace["R"], np.where(digits < 3, digits, -1), 0.1)
+    _, responses, digits = summation(200)
+    found = encoding(responses.trace["R"], np.where(digits < 3, digits, -1), 0.1)
     assert found.dims[:3] == [1, 3, 5] and set(found.dims[3:]) == {None} == set(found.agreement[3:])
-    nothing = encoding(said.trace["R"], np.full_like(digits, -1), 0.1)
+    nothing = encoding(responses.trace["R"], np.full_like(digits, -1), 0.1)
     assert set(nothing.dims) == {None} == set(nothing.agreement)
 
 
 def test_a_dimension_that_is_not_active_or_seldom_the_largest_is_no_digits_own() -> None:
-    _, said, digits = summation(200)
-    latents = said.trace["R"]
+    _, responses, digits = summation(200)
+    latents = responses.trace["R"]
     latents[:, :, 2 * 4 + 1] *= 0.1  # digit 4: too weak, although it is the largest
     sevens = np.argwhere(digits == 7)
     for row, step in sevens[: len(sevens) * 3 // 4]:  # digit 7: mostly encoded like an 8
@@ -153,8 +157,8 @@ def test_a_dimension_that_is_not_active_or_seldom_the_largest_is_no_digits_own()
 
 
 def test_what_explains_r_is_told_from_what_does_not() -> None:
-    _, said, digits = summation(200)
-    latents = said.trace["R"]
+    _, responses, digits = summation(200)
+    latents = responses.trace["R"]
     chance = np.random.default_rng(1).integers(0, 30, digits.shape)
     assert explained(latents, digits) == pytest.approx([1.0, 1.0])
     assert explained(latents, chance) == pytest.approx([0.0, 0.0], abs=0.05)
@@ -175,7 +179,7 @@ class Obeying:
     def __init__(self) -> None:
         self.given: list[tuple[Intervention, ...]] = []
 
-    def say(self, questions: list[list[int]], decoding: Decoding) -> Said:
+    def generate(self, questions: list[list[int]], decoding: Decoding) -> Responses:
         self.given.append(decoding.interventions)
         (dim,) = next(one.dims for one in decoding.interventions if one.value)
         first = (dim - 1) // 2 if decoding.interventions[0].step == 1 else 0
@@ -184,18 +188,18 @@ class Obeying:
             f"{4 + first} {5 + first}",
             f"#### {4 + first} + {5 + first} = {9 + 2 * first}",
         ]
-        return Said([steps[-1]] * len(questions), [steps] * len(questions), np.zeros(len(questions)), {})
+        return Responses([steps[-1]] * len(questions), [steps] * len(questions), np.zeros(len(questions)), {})
 
 
 def test_steering_sets_one_dimension_alone_in_one_step() -> None:
     test = TestSet("rs_n2_k3", ["a"], ["1 2"], [[0]], ["1"], [2], [False])
     dims = [2 * digit + 1 if digit != 6 else None for digit in range(10)]
     encoded = Encoding(np.zeros((10, 24)), dims, [None if dim is None else 0.8 for dim in dims], [1.0] * 10)
-    speaker = Obeying()
-    frame = steer(cast(Speaker, speaker), test, Decoding(), encoded, steps=3)
+    model = Obeying()
+    frame = steer(cast(TrainedModel, model), test, Decoding(), encoded, steps=3)
     rest = tuple(dim for dim in range(24) if dim != 5)
-    assert speaker.given[2] == (Intervention(rest, 0.0, 1), Intervention((5,), 0.8, 1))
-    assert speaker.given[11] == (Intervention(rest, 0.0, 2), Intervention((5,), 0.8, 2))
+    assert model.given[2] == (Intervention(rest, 0.0, 1), Intervention((5,), 0.8, 1))
+    assert model.given[11] == (Intervention(rest, 0.0, 2), Intervention((5,), 0.8, 2))
     assert list(frame["digit"]) == [0, 1, 2, 3, 4, 5, 7, 8, 9] * 2 and list(frame["step"]) == [1] * 9 + [2] * 9
     assert all(frame.loc[frame["step"] == 1, "obeyed"]) and all(frame["followed"])
     assert list(frame.loc[(frame["step"] == 2) & frame["obeyed"], "digit"]) == [3]

@@ -15,21 +15,20 @@ from matplotlib.figure import Figure as Canvas
 from typer.testing import CliRunner
 
 from benchmarks.analysis import stage
-from benchmarks.analysis.by_hand import changes, marked_changes, parse_dims
-from benchmarks.analysis.digits import digits_of
-from benchmarks.analysis.reading import Analysis, analysed, analyses, read_analysis, record_path
-from benchmarks.analysis.saying import Speaker
-from benchmarks.analysis.steering import clique_effects
+from benchmarks.analysis.dimensions import digits_of
+from benchmarks.analysis.interventions import changes, clique_effects, marked_changes, parse_dims
+from benchmarks.analysis.records import Analysis, analysed, analyses, read_analysis, record_path
+from benchmarks.analysis.responses import TrainedModel
 from benchmarks.checkpoints import save_weights
 from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.evaluation.answering import decoding_of
+from benchmarks.evaluation.inference import decoding_of
 from benchmarks.figures.latents import EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
-from benchmarks.locks import Locked, RunLock
 from benchmarks.models import build_method, trained_weights
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.processes.locks import Locked, RunLock
+from benchmarks.records.results import StudyRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
@@ -94,10 +93,10 @@ def test_latents_are_those_of_written_steps(analysis: Analysis, results: Path) -
     samples, values = analysis.latents
     assert values.shape == (2 * 6 * 3, 32) == (len(samples), analysis.record.dimensions)  # tests, questions, steps
     assert analysis.record.source == "encoded" and set(samples["test"]) == {"validation"}
-    speaker = Speaker.load(analysis.spec, results)
-    corpus = open_corpus(speaker.data, "validation")
+    model = TrainedModel.load(analysis.spec, results)
+    corpus = open_corpus(model.data, "validation")
     ends = corpus.examples(np.array([0, len(corpus) - 1]))
-    encoded = speaker.encode(ends)
+    encoded = model.encode(ends)
     assert encoded is not None and [ends[0].id, ends[1].id] == [samples["id"].iloc[0], samples["id"].iloc[-1]]
     np.testing.assert_allclose(values[[*range(3), *range(-3, 0)]], encoded.reshape(6, 32), rtol=1e-4, atol=1e-5)
     assert list(samples["step"][:3]) == [1, 2, 3]
@@ -106,16 +105,16 @@ def test_latents_are_those_of_written_steps(analysis: Analysis, results: Path) -
 def test_latents_of_a_method_that_encodes_nothing_are_those_that_decoding_traces(
     analysis: Analysis, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Speaker, "encode", lambda *_: None)
+    monkeypatch.setattr(TrainedModel, "encode", lambda *_: None)
     shutil.copytree(results / "small", tmp_path / "small")
     stage.analyse(analysis.spec, tmp_path)
     drawn = read_analysis(analysis.block, analysis.row, analysis.spec, tmp_path)
     samples, values = drawn.latents
     assert drawn.record.source == "drawn" and len(samples) == len(values) == 2 * 6 * 3
-    speaker = Speaker.load(analysis.spec, results)
+    model = TrainedModel.load(analysis.spec, results)
     decoding = decoding_of(analysis.spec.evaluation.decodings["default"], analysis.spec.evaluation, seed=0)
-    test = speaker.test("embedded_in_domain", 6)
-    trace = speaker.say(test.questions, decoding, trace=True).trace["R"]
+    test = model.test("embedded_in_domain", 6)
+    trace = model.generate(test.questions, decoding, trace=True).trace["R"]
     np.testing.assert_allclose(trace.reshape(18, 32), values[:18], rtol=1e-4, atol=1e-5)
     assert list(samples["id"][:18:3]) == test.ids and list(samples["step"][:3]) == [1, 2, 3]
 
@@ -137,20 +136,20 @@ def test_samples_are_those_of_all_seeds_and_of_the_mean(analysis: Analysis) -> N
 
 
 def test_latents_of_training_are_the_posteriors(results: Path) -> None:
-    speaker = Speaker.load(study().runs[RUN], results)
-    corpus = open_corpus(speaker.data, "validation")
+    model = TrainedModel.load(study().runs[RUN], results)
+    corpus = open_corpus(model.data, "validation")
     examples = corpus.examples(range(32))
     context = Context(Stage("phase 1", 1.0), epoch=0, step=0, seed=0)
     with torch.no_grad():
-        expected = speaker.method.features(speaker.method.collate(examples, context), context)["mean"]
-    latents = speaker.encode(examples)
+        expected = model.method.features(model.method.collate(examples, context), context)["mean"]
+    latents = model.encode(examples)
     assert latents is not None
     np.testing.assert_allclose(latents, expected, rtol=1e-4, atol=1e-5)
-    assert Speaker.load(study().runs["equation/cot_sft/s0"], results).encode(examples) is None
+    assert TrainedModel.load(study().runs["equation/cot_sft/s0"], results).encode(examples) is None
 
 
 def analysed_digits(
-    folder: Path, patch: pytest.MonkeyPatch, encode: Callable[[Speaker, list[Example]], np.ndarray]
+    folder: Path, patch: pytest.MonkeyPatch, encode: Callable[[TrainedModel, list[Example]], np.ndarray]
 ) -> tuple[Study, Analysis]:
     """Analyse Random Summation with ``encode`` in place of the encoder; everything else is real."""
     content = small("synthetic", ("rs",)).model_dump(mode="json") | {"analysis": {"questions": 3, "samples": 1}}
@@ -160,7 +159,7 @@ def analysed_digits(
     paths = Paths(folder, spec)
     paths.model.mkdir(parents=True)
     with_weights(spec, paths)
-    patch.setattr(Speaker, "encode", encode)
+    patch.setattr(TrainedModel, "encode", encode)
     stage.analyse(spec, folder)
     row = next(row for row in rs.rows if row.id == "marcos")
     return rs, read_analysis(rs.blocks[0], row, spec, folder)
@@ -169,8 +168,8 @@ def analysed_digits(
 def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in for the encoder represents digit d by dimension 2 d."""
 
-    def planted(speaker: Speaker, examples: list[Example]) -> np.ndarray:
-        digits = digits_of(examples, partial(decode, speaker.tokenizer))
+    def planted(model: TrainedModel, examples: list[Example]) -> np.ndarray:
+        digits = digits_of(examples, partial(decode, model.tokenizer))
         assert digits.shape == (len(examples), 2) and (digits >= 0).all()
         latents = np.zeros((len(examples), 3, 16))
         np.put_along_axis(latents[:, :2], digits[..., None] % 8 * 2, 0.7, axis=2)
@@ -194,7 +193,7 @@ def test_digits_without_a_dimension_are_none_of_ten(
 ) -> None:
     """Such digits are recorded, and the figure is drawn without the steering test, even if R is never active."""
 
-    def silent(speaker: Speaker, examples: list[Example]) -> np.ndarray:
+    def silent(model: TrainedModel, examples: list[Example]) -> np.ndarray:
         latents = np.zeros((len(examples), 3, 16))
         latents[:, 2, :4] = last  # the last step draws no digit
         return latents

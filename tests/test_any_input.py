@@ -22,7 +22,7 @@ from benchmarks.data.sets import gsm8k, multiarith, svamp
 from benchmarks.data.sources import DATA_VARIABLE, DataSet
 from benchmarks.data.tokenizers import read_tokenizer
 from benchmarks.files import MissingKey, csv_table, named_folder, parse_json, read_json, read_text
-from benchmarks.locks import PARENT_VARIABLE, watch_parent
+from benchmarks.processes.locks import PARENT_VARIABLE, watch_parent
 from benchmarks.records.schema import parsed
 from benchmarks.studies.study import load_study, parse_study
 from benchmarks.studies.validation_errors import study_content

@@ -23,8 +23,8 @@ from test_workflow import STAND_IN, planned
 NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
-        *("checkpoints", "code", "data", "environment", "files", "launch", "locks", "processes"),
-        *("progress", "records.schema", "training.records"),
+        *("checkpoints", "code", "data", "environment", "files", "processes"),
+        *("console", "records.schema", "training.records"),
         *(f"studies.{name}" for name in ("paths", "runs", "specs", "study", "validation_errors")),
     )
 }
@@ -62,7 +62,7 @@ def unlisted(modules: Iterable[str], listed: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
 def test_the_code_of_a_stage_is_all_that_decides_its_numbers(stage: str) -> None:
     # What training asks held-out questions by, and the scorers, count only if accuracy selects weights
-    apart = {"benchmarks.training.validation_accuracy", "benchmarks.scoring"} if stage == "train" else set()
+    apart = {"benchmarks.training.validation_accuracy", "benchmarks.scoring"} if stage in ("train", "time") else set()
     assert not unlisted(CODE[stage], {*CODE[stage], *NEUTRAL, *apart})
 
 
@@ -135,7 +135,7 @@ def test_another_scorer_scores_nothing_anew_and_an_edited_one_what_names_it(tmp_
     scorers = folder / "benchmarks/scoring"
     text = (scorers / "text.py").read_text(encoding="utf-8")
     (scorers / "mine.py").write_text(text.replace('name = "text"', 'name = "mine"'), encoding="utf-8")
-    edit(scorers / "sequences.py")  # of synthetic tasks, which are not among the tests
+    edit(scorers / "synthetic.py")  # of synthetic tasks, which are not among the tests
     assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
     assert printed(folder, "from benchmarks.scoring import SCORERS; print(SCORERS['mine'].name)") == "mine\n"
     edit(scorers / "number.py")

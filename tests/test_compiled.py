@@ -17,8 +17,8 @@ from benchmarks.engine import PlaceInPhase, Ranks, autocast, build_engine, pick_
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.layers import _require_compiler, compile_layers
 from benchmarks.engine.sharded import DeepSpeedEngine
-from benchmarks.evaluation import inference_precision
-from benchmarks.evaluation.inference_precision import temporarily_prepared
+from benchmarks.evaluation import inference
+from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.timing.measuring import one_rank
 from methods.base import Budget, Method
@@ -153,7 +153,7 @@ def test_answers_are_given_by_compiled_parts_and_then_by_plain_ones(
 
     plain = said()
     freed: list[Method] = []
-    monkeypatch.setattr(inference_precision, "free_buffers", freed.append)
+    monkeypatch.setattr(inference, "free_buffers", freed.append)
     for _ in range(2):
         with temporarily_prepared(method, engine):
             compiled = {part: compiled_parts(module) for part, module in method.named_children()}

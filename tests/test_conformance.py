@@ -21,7 +21,7 @@ from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from conforming import (
     BACKBONES,
     BUDGET,

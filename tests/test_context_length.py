@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.evaluation.answering import generated
+from benchmarks.evaluation.inference import generate_batches
 from methods.errors import InputError
 from methods.generation import Decoding
 
@@ -23,4 +23,4 @@ def test_a_question_that_is_longer_than_the_model_is_refused_with_both_numbers()
         r"s0 takes sequences of 400 tokens \(it has a table of 400 positions\), and a question \(800 tokens\) with its "
     )
     with pytest.raises(InputError, match=said + r"answer \(up to 24\) has 824, .* may add 128: ask a shorter question"):
-        next(generated(method, [[1] * 800, [1]], Decoding(max_new_tokens=24), spec))
+        next(generate_batches(method, [[1] * 800, [1]], Decoding(max_new_tokens=24), spec))

@@ -26,8 +26,8 @@ from benchmarks.models import build_method, exported_method, trained_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import loop as training
-from benchmarks.training.stage import train
-from benchmarks.training.steps import NonFiniteLoss, PrefetchingLoader
+from benchmarks.training.batches import PrefetchingLoader
+from benchmarks.training.loop import NonFiniteLoss, train
 from inflict import exit_code, in_step, logged, nth_call, run_of, saved
 from small import fresh
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.data.loading import shared, split_validation, to_records, unread
+from benchmarks.data.loading import split_validation, to_records, unread
+from benchmarks.data.overlap import overlap_flags
 from benchmarks.data.records import (
     MARK,
     DataError,
@@ -175,7 +176,7 @@ def test_copies_of_a_question_stay_on_one_side():
     rows = records(30)
     copies = [Record(f"copy{row.id}", row.question.upper(), row.steps, row.answer) for row in rows]
     train, validation = split_validation(rows + copies, 7)
-    assert not any(shared(validation, {normalise(row.question) for row in train}))
+    assert not any(overlap_flags(validation, {normalise(row.question) for row in train}))
     assert len(validation) == 8  # the seven smallest hashes would split a pair, which goes over as a whole
 
 
@@ -186,7 +187,7 @@ def test_questions_that_differ_in_operators_alone_are_split_and_not_shared():
     train, validation = split_validation(rows, 41)
     assert (len(train), len(validation)) == (121, 41)
     tests = [Record(f"{a}-{b}", f"{a} - {b} = ?", ("",), "0") for a in range(9) for b in range(9)]
-    assert not any(shared(tests, {normalise(row.question) for row in rows}))
+    assert not any(overlap_flags(tests, {normalise(row.question) for row in rows}))
 
 
 @given(st.text(alphabet="ab 0123456789.,-+*/()=<%$^\n\N{MINUS SIGN}\N{COMBINING ACUTE ACCENT}e\u00e9", max_size=30))

@@ -27,7 +27,7 @@ from benchmarks.data.cards import File
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sets import gsm8k
 from benchmarks.data.tokenizers import texts, train_bpe
-from benchmarks.locks import FileLock, Locked
+from benchmarks.processes.locks import FileLock, Locked
 from benchmarks.studies.specs import BackboneSpec
 from benchmarks.studies.study import Study
 from methods.errors import InputError

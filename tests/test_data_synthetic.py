@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.data import get_dataset, load_records
-from benchmarks.data.draw import Draw
-from benchmarks.data.synthetic import CORPORA, parallel24, random_pairing
+from benchmarks.data.sources import Draw
+from benchmarks.data.synthetic import CORPORA, parallel24, shuffled
 from benchmarks.scoring import SCORERS, Asked
 
 SMALL = ("rs_n2_k3", "rp_n2_k3", "p24_k3", "copy_k4")
@@ -58,10 +58,10 @@ def test_draws_are_uniform_and_independent_of_each_other(name: str, count: int):
 
 def test_permutations_are_uniform():
     draw = Draw("test")
-    counts = Counter(tuple(random_pairing.shuffled(draw, 3)) for _ in range(6000))
+    counts = Counter(tuple(shuffled(draw, 3)) for _ in range(6000))
     assert len(counts) == 6 and min(counts.values()) > 850
 
 
 def test_four_numbers_take_three_steps():
     with pytest.raises(ValueError, match="3 steps, not in 4"):
-        parallel24.problem(Draw("test"), steps=4)
+        parallel24(Draw("test"), steps=4)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.analysis.saying import Speaker
+from benchmarks.analysis.responses import TrainedModel
 from benchmarks.data import (
     decode,
     load_records,
@@ -38,7 +38,7 @@ from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TokenizerSpec
 from benchmarks.timing.measuring import gold_examples
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from small import small_study
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
@@ -111,7 +111,7 @@ def test_questions_begin_as_the_tokenizer_begins_texts(
     train(spec, tmp_path)
     held_out = {record.question for record in load_records("embedded", "equation", "train")}
     assert asking.seen and asking.seen <= held_out
-    assert Speaker.load(spec, tmp_path).read(test.texts[0]) == test.questions[0]
+    assert TrainedModel.load(spec, tmp_path).read(test.texts[0]) == test.questions[0]
 
 
 def test_a_tokenizer_that_begins_texts_with_nothing_adds_nothing(trained: PreTrainedTokenizerFast) -> None:

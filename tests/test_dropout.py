@@ -23,9 +23,9 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import EngineSpec, LoraSpec, TrainingSpec
 from benchmarks.studies.study import Study
-from benchmarks.training import loop, steps
-from benchmarks.training.stage import train
-from benchmarks.training.steps import FeatureStore
+from benchmarks.training import batches, loop
+from benchmarks.training.batches import FeatureStore
+from benchmarks.training.loop import train
 from methods.base import Budget
 from small import MARCOS, small_study, stopped_after
 from tiny import GPT2, context, examples, make
@@ -188,12 +188,12 @@ def test_features_and_validation_losses_have_no_dropout(folder: Path) -> None:
         corpus: Any = open_corpus(Paths(folder, spec).data, "validation")
         stages = method.stages(Budget(2.0, 3))
         store = FeatureStore(folder / f"features-{dropout}", "features")
-        data = steps.StageLoader(method, corpus, stages[0], 0, None)
+        data = batches.StageLoader(method, corpus, stages[0], 0, None)
         store.fill(method, "float32", corpus, torch.arange(8).numpy(), data.context(0, 0), 4)
         assert method.training
         features.append({name: rows.clone() for name, rows in store.rows.items()})
         engine = build_engine(method.eval(), stages[0], spec.training, spec.engine, PlaceInPhase(0, 1), Ranks())
-        sums.append(steps.validation_sums(engine, data, data.context(0, 0, training=False), 4).terms())
+        sums.append(loop.validation_sums(engine, data, data.context(0, 0, training=False), 4).terms())
     assert sums[0] == sums[1]
     torch.testing.assert_close(features[0], features[1], rtol=0, atol=0)
 

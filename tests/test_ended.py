@@ -21,8 +21,8 @@ from benchmarks import checkpoints
 from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, defer_signals
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training import loop, steps
-from benchmarks.training.stage import train
+from benchmarks.training import batches, loop
+from benchmarks.training.loop import train
 from conftest import needs_linux
 from copies import copy_suite, printed, snakemake
 from inflict import STEPS, Fault, die, exit_code, in_step, logged, nth_call, run_of, saved
@@ -76,7 +76,7 @@ def told_to_go(count: int) -> None:
 
 
 def told_to_go_while_features_are_computed(_: int) -> None:
-    nth_call(steps.FeatureStore, "_column", 2, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    nth_call(batches.FeatureStore, "_column", 2, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 
 
 # -- SIGKILL

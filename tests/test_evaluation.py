@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
 from benchmarks.data import prepare
-from benchmarks.evaluation import answering
+from benchmarks.evaluation import inference
 from benchmarks.evaluation import stage as evaluation
-from benchmarks.evaluation.answering import batches_by_length, generated, method_for_answers, said_ids
+from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
@@ -28,7 +28,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from benchmarks.studies.study import StudyError
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from benchmarks.verification.rescoring import wrong_answers
 from methods.base import Method
 from methods.errors import InputError
@@ -82,14 +82,14 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
     """Weights are cast once, because a CUDA graph needs them to stay in place."""
     engine = EngineSpec.model_validate({"precision": precision})
     settings = SimpleNamespace(engine=engine, evaluation=SimpleNamespace(batch_size=2))
-    monkeypatch.setattr(answering, "trained_method", lambda *_: Noting())
-    method = method_for_answers(cast(RunSpec, settings), Path())
+    monkeypatch.setattr(inference, "trained_method", lambda *_: Noting())
+    method = load_for_inference(cast(RunSpec, settings), Path())
     assert isinstance(method, Noting)
     weight = method.layer.weight
     questions = [[3], [4, 0, 0], [5, 0], [6, 0, 0, 0]]
     answered = {}
-    for indices, generation in generated(method, questions, Decoding(), cast(RunSpec, settings)):
-        answered |= dict(zip(indices.tolist(), said_ids(generation).tolist(), strict=True))
+    for indices, generation in generate_batches(method, questions, Decoding(), cast(RunSpec, settings)):
+        answered |= dict(zip(indices.tolist(), output_ids(generation).tolist(), strict=True))
     assert answered == {i: [[question[0], 0]] for i, question in enumerate(questions)}
     assert method.seen == [dtype] * 2 and method.layer.weight is weight
 
@@ -99,7 +99,7 @@ def test_answers_that_are_no_rows_of_ids_are_named(answer: Tensor, monkeypatch: 
     method = make("cot_sft")
     monkeypatch.setattr(method, "generate", lambda *_: Generation(answer, Cost()))
     with pytest.raises(InputError, match=r"cot_sft: `generate` answers 2 questions by .* return ids \(2, L\)"):
-        answering.generate(method, [[3], [4]], Decoding(), "float32")
+        inference.generate(method, [[3], [4]], Decoding(), "float32")
 
 
 class Lenient(Number):
@@ -170,11 +170,11 @@ def test_one_trained_model_answers_with_several_options(
         loaded.append(decoding)
         gc.collect()
         assert not any(method() for method in kept)
-        method = method_for_answers(spec, results, stage, decoding)
+        method = load_for_inference(spec, results, stage, decoding)
         kept.append(weakref.ref(method))
         return method
 
-    monkeypatch.setattr(evaluation, "method_for_answers", load)
+    monkeypatch.setattr(evaluation, "load_for_inference", load)
     row = {"id": "codi", "method": "codi", "options": {"num_latents": 3}}
     decodings = {
         "default": {},
@@ -222,7 +222,7 @@ def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: 
     }
     latents = [record["decodings"][name]["tests"]["embedded_in_domain"]["latent_steps"] for name in record["decodings"]]
     assert latents == [6, 6, 2, 4, 6]
-    held, own = method_for_answers(spec, tmp_path, 0).state_dict(), read_weights(paths.stage_weights(0))
+    held, own = load_for_inference(spec, tmp_path, 0).state_dict(), read_weights(paths.stage_weights(0))
     assert len(own) and all(torch.equal(held[name], tensor) for name, tensor in own.items())
     assert not list(wrong_answers(record, paths, "equation"))
     evaluation.evaluate(spec, tmp_path)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from benchmarks.analysis.explaining import Question, explain
-from benchmarks.analysis.saying import Speaker
-from benchmarks.analysis.words import Words, word_vectors
-from benchmarks.evaluation.answering import decoding_of
+from benchmarks.analysis.nearest_tokens import TokenEmbeddings, token_embeddings
+from benchmarks.analysis.responses import TrainedModel
+from benchmarks.evaluation.inference import decoding_of
 from benchmarks.studies.paths import Paths
 from methods.errors import InputError
 from test_analysis_stage import RUN, command, results, study
@@ -82,13 +82,13 @@ def test_latents_are_written_by_run_and_name(results: Path, tmp_path: Path) -> N
         f"{RUN}/median_token_norm": (),
     }
     assert {values.dtype for values in arrays.values()} == {np.dtype("float32")}
-    speaker = Speaker.load(study().runs[CODI], results)
-    decoding = decoding_of(speaker.spec.evaluation.decodings["default"], speaker.spec.evaluation, seed=0)
-    asked = speaker.test("embedded_in_domain").questions[:1]
+    model = TrainedModel.load(study().runs[CODI], results)
+    decoding = decoding_of(model.spec.evaluation.decodings["default"], model.spec.evaluation, seed=0)
+    asked = model.test("embedded_in_domain").questions[:1]
     np.testing.assert_array_equal(
-        arrays[f"{CODI}/latents"], speaker.say(asked, decoding, trace=True).trace["latents"][0]
+        arrays[f"{CODI}/latents"], model.generate(asked, decoding, trace=True).trace["latents"][0]
     )
-    median = np.median(word_vectors(speaker.method).norm(dim=-1).numpy())
+    median = np.median(token_embeddings(model.method).norm(dim=-1).numpy())
     assert arrays[f"{CODI}/median_token_norm"] == pytest.approx(median)
 
 
@@ -102,15 +102,15 @@ def test_no_file_is_replaced_and_none_is_left_empty(results: Path, tmp_path: Pat
 
 
 def test_one_model_is_in_memory_at_a_time(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, seen = Speaker.load, list[Any]()
+    load, seen = TrainedModel.load, list[Any]()
 
-    def alone(spec: Any, results: Path) -> Speaker:
+    def alone(spec: Any, results: Path) -> TrainedModel:
         assert not [method for method in seen if method() is not None]
-        speaker = load(spec, results)
-        seen.append(ref(speaker.method))
-        return speaker
+        model = load(spec, results)
+        seen.append(ref(model.method))
+        return model
 
-    monkeypatch.setattr(Speaker, "load", alone)
+    monkeypatch.setattr(TrainedModel, "load", alone)
     explain(study(), results, Question(text=TEXT))
     assert len(seen) == len([spec for spec in study().runs.values() if Paths(results, spec).weights.is_file()]) == 3
 
@@ -122,7 +122,7 @@ class Letters:
 
 def test_latents_are_described_by_nearest_token_and_relative_norm() -> None:
     vectors = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-9.0, 0.0], [3.0, -4.0]])  # norms 2, 2, 9, 5: the median is 3.5
-    words = Words(vectors, vectors.norm(dim=-1), Letters())  # type: ignore[arg-type]
+    words = TokenEmbeddings(vectors, vectors.norm(dim=-1), Letters())  # type: ignore[arg-type]
     latents = np.array([[0.7, 0.0], [0.0, 0.0], [1.0, 350.0], [3.0, -4.0]], dtype=np.float32)
     assert words.median_norm == 3.5
     assert words.described(latents) == [r"a (0.2) b (100) \n (1.43)"], "zeros are padding"
@@ -135,9 +135,9 @@ def test_a_word_that_a_tokenizer_does_not_know_is_named(caplog: pytest.LogCaptur
     from benchmarks.data.tokenizers import word_level
 
     tokenizer = word_level(["1 2 3"])
-    speaker = Speaker(study().runs[COT], None, tokenizer, Path())  # type: ignore[arg-type]
-    assert speaker.read(" 1 3\n") == tokenizer.encode("1 3") and not caplog.messages
-    speaker.read("1 seven 3")
+    model = TrainedModel(study().runs[COT], None, tokenizer, Path())  # type: ignore[arg-type]
+    assert model.read(" 1 3\n") == tokenizer.encode("1 3") and not caplog.messages
+    model.read("1 seven 3")
     assert caplog.messages == [f"{COT}: its tokenizer does not know 'seven'"]
     with pytest.raises(InputError, match="the question is empty"):
-        speaker.read("\n")
+        model.read("\n")

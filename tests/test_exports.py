@@ -21,7 +21,7 @@ from benchmarks.files import write_json
 from benchmarks.models import exported_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from conftest import ROOT
 from methods.errors import InputError
 from small import MARCOS, small_study

@@ -10,16 +10,24 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.reading import analysed
+from benchmarks.analysis.records import analysed
 from benchmarks.figures.accuracy import ParetoFigure
-from benchmarks.figures.base import GREY, Drawing, NothingToDraw, log_axis, styled
-from benchmarks.figures.cases import COLUMN, CasesFigure, layout, wrapped
+from benchmarks.figures.base import GREY, FigureBuilder, NothingToDraw, log_axis, styled
 from benchmarks.figures.copied import CopiedFigure
-from benchmarks.figures.latents import CalibrationFigure, EncodingFigure, InterventionFigure, chosen
-from benchmarks.figures.render import DRAWINGS, render
+from benchmarks.figures.latents import (
+    COLUMN,
+    CalibrationFigure,
+    CasesFigure,
+    EncodingFigure,
+    InterventionFigure,
+    chosen,
+    layout,
+    wrapped,
+)
+from benchmarks.figures.render import FIGURE_BUILDERS, render
 from benchmarks.files import BrokenRecord, read_json, sha256, write_json
 from benchmarks.records import results
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.results import StudyRecords
 from benchmarks.studies.specs import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
@@ -43,12 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def files(folder: Path) -> dict[Figure, dict[str, Path]]:
     """Render each figure once."""
-    rendered = {figure: render(study(), folder, figure) for figure in DRAWINGS if figure not in OTHERS}
+    rendered = {figure: render(study(), folder, figure) for figure in FIGURE_BUILDERS if figure not in OTHERS}
     return {figure: {path.suffix[1:]: path for path in paths} for figure, paths in rendered.items()}
 
 
 def test_every_figure_is_written_in_four_files(files: dict[Figure, dict[str, Path]]) -> None:
-    assert set(DRAWINGS) == set(Figure) == {*files, *OTHERS}
+    assert set(FIGURE_BUILDERS) == set(Figure) == {*files, *OTHERS}
     for figure, paths in files.items():
         assert {path.name for path in paths.values()} == {f"{figure}.{end}" for end in ("png", "pdf", "csv", "md")}
         assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["pdf"].read_bytes().startswith(b"%PDF")
@@ -353,7 +361,7 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
     assert "copy_k4, training data: equation, MarCos (75.0 %)" in caption and "CoT-SFT (0.0 %)" not in caption
 
 
-def _assert_labels_fit(drawing: Drawing) -> None:
+def _assert_labels_fit(drawing: FigureBuilder) -> None:
     """Assert that no axis label is cut off by the edge of the image."""
     with styled():
         canvas = Canvas(layout="constrained")
@@ -366,9 +374,9 @@ def _assert_labels_fit(drawing: Drawing) -> None:
 
 
 def test_figures_of_latents_name_what_they_need(folder: Path, tmp_path: Path) -> None:
-    needed = DRAWINGS[Figure.dimensions].needs(study(), folder)
+    needed = FIGURE_BUILDERS[Figure.dimensions].needs(study(), folder)
     assert needed == [folder / f"fake/runs/{block}/marcos/s0/analysis/analysis.json" for block in ("text", "equation")]
-    assert not DRAWINGS[Figure.pareto].needs(study(), folder)
+    assert not FIGURE_BUILDERS[Figure.pareto].needs(study(), folder)
     fabricate(study(), tmp_path)
     results.collect(study(), tmp_path)
     with pytest.raises(BrokenRecord, match=r"analysis\.json does not exist"):

@@ -15,7 +15,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, StudyError
-from benchmarks.tables.render import MAKERS, contents, render
+from benchmarks.tables.render import TABLE_BUILDERS, contents, render
 from fabricate import fabricate, study
 from test_tables import cells
 
@@ -67,7 +67,7 @@ def test_every_table_is_written_under_its_name(folder: Path, tmp_path: Path) -> 
     tasks = made(blocks=BLOCKS)
     fabricate(tasks, tmp_path, {})
     results.collect(tasks, tmp_path)
-    assert set(MAKERS) == set(Table)
+    assert set(TABLE_BUILDERS) == set(Table)
     for table in Table:
         names = [path.name for path in render(*((tasks, tmp_path) if table in TASKS else (made(), folder)), table)]
         assert names == [f"table_{table}.{ending}" for ending in ("md", "tex", "csv", "json")]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import launch
 from benchmarks.files import read_json
-from benchmarks.launch import Watch, alive, free_port, make_room
 from benchmarks.processes import heartbeat as heartbeat_module
+from benchmarks.processes import launch
 from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
+from benchmarks.processes.launch import Watch, alive, free_port, make_room
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec
 from conftest import ROOT, needs_deepspeed

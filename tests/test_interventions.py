@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.evaluation.answering import generate
+from benchmarks.evaluation.inference import generate
 from conforming import make, questions
 from methods.base import Method
 from methods.errors import InputError

@@ -19,16 +19,16 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import exports, launch, rank
-from benchmarks.analysis import by_hand, explaining
+from benchmarks import exports, rank
+from benchmarks.analysis import explaining, interventions
 from benchmarks.analysis import stage as analysis
 from benchmarks.cli import app
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
-from benchmarks.launch import alive, command, exit_status, run_ranks
-from benchmarks.locks import FileLock
-from benchmarks.processes import devices
+from benchmarks.processes import devices, launch
+from benchmarks.processes.launch import alive, command, exit_status, run_ranks
+from benchmarks.processes.locks import FileLock
 from benchmarks.processes.preemption import block_sigterm
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.timing import measuring, speed
@@ -356,8 +356,8 @@ SET = ["explain", "smoke", "--run", "equation/marcos/s0"]
         (measuring, "measure", ["measure", "smoke", "--name", "here"]),
         (speed, "measure_speed", ["measure", "smoke", "--batching"]),
         (explaining, "explain", ["explain", "smoke", "--question", "1"]),
-        (by_hand, "intervene", [*SET, "--set-dims", "3", "--value", "0"]),
-        (exports, "exported_speaker", ["explain", "./model", "--text", "How many?"]),
+        (interventions, "intervene", [*SET, "--set-dims", "3", "--value", "0"]),
+        (exports, "exported_model", ["explain", "./model", "--text", "How many?"]),
         (exports, "answer", ["explain", "./model", "--text", "How many?", "--answer-only"]),
     ],
 )

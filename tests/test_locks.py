@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.locks import (
+from benchmarks.processes.locks import (
     PARENT_VARIABLE,
     SNAKEMAKE_LOCKS,
     WORKFLOW_LOCK,
@@ -24,12 +24,11 @@ from benchmarks.locks import (
 )
 from conftest import ROOT
 
-START = "import sys, time; from pathlib import Path; from benchmarks.locks import *; "
+START = "import sys, time; from pathlib import Path; from benchmarks.processes.locks import *; "
 HOLD_RUN = START + "lock = RunLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
 HOLD_WORKFLOW = START + "lock = workflow_lock(); lock.acquire(); print('held', flush=True); time.sleep(60)"
-WATCH = (
-    "import time; from benchmarks.locks import watch_parent; watch_parent(); print('on', flush=True); time.sleep(60)"
-)
+WATCH = "import time; from benchmarks.processes.locks import watch_parent; "
+WATCH += "watch_parent(); print('on', flush=True); time.sleep(60)"
 
 
 @contextmanager

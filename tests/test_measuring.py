@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from benchmarks.cli import app
 from benchmarks.data import prepare
 from benchmarks.engine import autocast
-from benchmarks.evaluation.inference_precision import temporarily_prepared
+from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.plan.flops import rows_by_card
 from benchmarks.plan.hardware import gpu_of

@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from benchmarks.analysis import explaining
-from benchmarks.analysis.saying import Said
+from benchmarks.analysis.responses import Responses
 from benchmarks.cli import app
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
@@ -188,7 +188,7 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal_and_whole_lines_elsewhere(
     weights.parent.mkdir(parents=True)
     weights.touch()
     found = explaining.Explained("How many?", (Text("many words " * 9),) * 4, {})
-    monkeypatch.setattr(explaining.Speaker, "load", lambda *_: None)
+    monkeypatch.setattr(explaining.TrainedModel, "load", lambda *_: None)
     monkeypatch.setattr(explaining, "explained", lambda *_: found)
 
     def lines(columns: str) -> list[list[str]]:
@@ -213,9 +213,9 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal_and_whole_lines_elsewhere(
 )
 def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[str, str]) -> None:
     asked = SimpleNamespace(name="embedded_in_domain", texts=["How many?"], answers=["7"], n_steps=[1])
-    said = Said(steps[-1:], [steps], np.zeros(1), {})
+    responses = Responses(steps[-1:], [steps], np.zeros(1), {})
     spec, words = load_study("smoke").runs["equation/cot_sft/s0"], None  # it has no latents to be put into words
-    cells = explaining.row(spec, words, said, said.scores(asked)[0])  # type: ignore[arg-type]
+    cells = explaining.row(spec, words, responses, responses.scores(asked)[0])  # type: ignore[arg-type]
     assert tuple(cell.plain for cell in cells[:2]) == shown
 
 

@@ -16,8 +16,7 @@ from benchmarks.engine.adapters import whole_weights
 from benchmarks.models import build_method, exported_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.loop import Trainer
-from benchmarks.training.stage import train
+from benchmarks.training.loop import Trainer, train
 from methods.backbone import load_backbone
 from methods.base import Setup, Vocabulary
 from methods.registry import build

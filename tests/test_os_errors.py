@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.os_errors import in_words
+from benchmarks.files import describe_os_error
 from conftest import ROOT
 
 
@@ -24,7 +24,7 @@ def refused(path: Path) -> str:
         path.mkdir()
         path.open("x", encoding="utf-8")
     except OSError as error:
-        return str(in_words(error))
+        return str(describe_os_error(error))
     raise AssertionError("nothing was refused")
 
 
@@ -41,33 +41,35 @@ def test_the_place_and_the_remedy_are_named(tmp_path: Path) -> None:
     }.items():
         text = refused(path)
         if path.name == "made":  # `open` finds a folder
-            text = str(in_words(IsADirectoryError(errno.EISDIR, "Is a directory", str(path))))
+            text = str(describe_os_error(IsADirectoryError(errno.EISDIR, "Is a directory", str(path))))
         assert text.startswith(message), text
 
 
 def test_who_is_denied_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "a/b"))
     assert re.search(
-        r"lets nothing be made in it \(.* belongs to .*\): ask for access, or name", in_words(denied) or ""
+        r"lets nothing be made in it \(.* belongs to .*\): ask for access, or name", describe_os_error(denied) or ""
     )
     monkeypatch.setenv("HOME", str(tmp_path))
     cache = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".cache/huggingface"))
     assert "set HOME to a folder that can be written, or XDG_CACHE_HOME, HF_HOME and MPLCONFIGDIR" in str(
-        in_words(cache)
+        describe_os_error(cache)
     )
     read_only = OSError(errno.EROFS, "Read-only file system", str(tmp_path))
-    assert "the file system is read-only: name another results folder with --results" in str(in_words(read_only))
+    assert "the file system is read-only: name another results folder with --results" in str(
+        describe_os_error(read_only)
+    )
 
 
 def test_what_names_no_file_is_told_if_it_cannot_be_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "ulimit -n 4096" in str(in_words(OSError(errno.EMFILE, "Too many open files")))
+    assert "ulimit -n 4096" in str(describe_os_error(OSError(errno.EMFILE, "Too many open files")))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/no", "/proc/none"])
     with pytest.raises(FileNotFoundError) as raised:
         tempfile.gettempdir()
-    assert "set TMPDIR to a folder that can be written" in str(in_words(raised.value))
+    assert "set TMPDIR to a folder that can be written" in str(describe_os_error(raised.value))
     for bug in (ConnectionResetError(errno.ECONNRESET, "reset"), OSError("odd"), BrokenPipeError(errno.EPIPE, "pipe")):
-        assert in_words(bug) is None
+        assert describe_os_error(bug) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from transformers import AutoModelForCausalLM
 
-from benchmarks.analysis.reading import analysed
+from benchmarks.analysis.records import analysed
 from benchmarks.analysis.stage import analyse
 from benchmarks.data import load_records, prepare
 from benchmarks.data.tokenizers import texts, train_bpe
@@ -22,7 +22,7 @@ from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study, parse_study, shipped, study_path
 from benchmarks.tables.render import render
 from benchmarks.timing import stage as timing
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from methods.backbone import fields_of, load_backbone
 
 PAPER = [name for name in shipped() if name.startswith(("paper_", "authors_"))]

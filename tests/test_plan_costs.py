@@ -28,7 +28,7 @@ from benchmarks.plan.report import render
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study, load_study
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from methods.base import Budget
 from methods.errors import InputError
 from small import PLANNED, OneOf, small_study

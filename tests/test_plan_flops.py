@@ -24,7 +24,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import LoraSpec
 from benchmarks.timing import steps as step_timing
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from conftest import needs_linux
 from methods.base import Budget
 from methods.registry import available, get_method

@@ -20,7 +20,7 @@ from benchmarks.models import build_method
 from benchmarks.plan.costs import plan
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from methods.backbone import Backbone, load_backbone
 from methods.base import Setup, Vocabulary
 from methods.errors import InputError

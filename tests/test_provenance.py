@@ -7,8 +7,7 @@ from pathlib import Path
 
 from benchmarks.records import results
 from benchmarks.records.provenance import provenance
-from benchmarks.records.results import load_collected
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.results import StudyRecords, load_collected
 from fabricate import fabricate
 from test_tables import contents, study
 

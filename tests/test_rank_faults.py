@@ -25,15 +25,15 @@ from torch import Tensor
 from benchmarks import checkpoints
 from benchmarks.data import prepare
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.launch import alive
 from benchmarks.models import exported_method
 from benchmarks.processes.heartbeat import Beat, read_beat
+from benchmarks.processes.launch import alive
 from benchmarks.processes.preemption import EXIT_CODE
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.training import loop as training
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from conftest import ROOT, needs_deepspeed
 from inflict import nth_call
 from small import MARCOS, fresh, small_study

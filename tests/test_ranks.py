@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from benchmarks.engine import Ranks
-from benchmarks.launch import free_port
+from benchmarks.processes.launch import free_port
 from benchmarks.studies.specs import EngineSpec
 from conftest import ROOT, needs_deepspeed
 from methods.registry import get_method

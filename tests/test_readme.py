@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.cli import app
-from benchmarks.locks import PARENT_VARIABLE, RunLock
+from benchmarks.processes.locks import PARENT_VARIABLE, RunLock
 from benchmarks.studies.study import load_study, shipped
 from conftest import ROOT, needs_linux
 from copies import command, copy_suite, environment, snakemake

@@ -143,7 +143,7 @@ def test_a_method_builds_on_all_that_it_decodes_with(name: str) -> None:
 def test_a_module_comes_with_its_data_and_a_package_with_all_its_modules() -> None:
     assert [path.name for path in source_files("benchmarks.paper.numbers")] == ["numbers.py", "numbers.yaml"]
     assert {"losses.py", "method.py"} < {path.name for path in source_files("methods.marcos")}
-    assert "random_summation.py" in {path.name for path in source_files("benchmarks.data")}  # as part of the package
+    assert "synthetic.py" in {path.name for path in source_files("benchmarks.data")}  # as part of the package
     assert "claims.yaml" in {path.name for path in source_files("benchmarks.paper")}
     for missing in ("nowhere.at_all", "benchmarks.nowhere"):  # an outdated name in a list of modules raises an error
         with pytest.raises(ModuleNotFoundError, match=f"no module is named '{missing}'"):

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.data import load_records
-from benchmarks.data.draw import Draw
-from benchmarks.data.synthetic import parallel24
+from benchmarks.data import load_records, synthetic
+from benchmarks.data.sources import Draw
 from benchmarks.scoring import SCORERS, Asked
-from benchmarks.scoring.parallel24 import walk
+from benchmarks.scoring.synthetic import walk
 
 # The three examples of the paper's overview figure
 RS = Asked("7 9 8 5 7 4 1 3 6 2", "14 + 16 = 30", 2)
@@ -162,12 +161,12 @@ def reachable(numbers: tuple[Fraction, ...]) -> bool:
 def test_24_is_solved_where_trying_all_solves_it():
     hands = [tuple(sorted(hand)) for hand in sequences(60, 1, 13)]
     for hand in hands:
-        solutions = parallel24.solutions(hand)
+        solutions = synthetic.solutions(hand)
         assert bool(solutions) == reachable(tuple(map(Fraction, hand)))
         for path in solutions[:50]:
-            found = walk(parallel24.written(path), hand)
+            found = walk(synthetic.written(path), hand)
             assert found is not None and found[1] == [24]
-    assert 10 < sum(bool(parallel24.solutions(hand)) for hand in hands) < 60
+    assert 10 < sum(bool(synthetic.solutions(hand)) for hand in hands) < 60
 
 
 def test_every_attempt_of_the_generator_is_a_path_for_the_scorer():
@@ -175,6 +174,6 @@ def test_every_attempt_of_the_generator_is_a_path_for_the_scorer():
     for hand in ((1, 1, 2, 3), (6, 9, 10, 11)):
         for length in (1, 2, 3):
             for _ in range(50):
-                path = parallel24.attempt(draw, hand, length)
-                found = walk(parallel24.written(path), hand)
+                path = synthetic.attempt(draw, hand, length)
+                found = walk(synthetic.written(path), hand)
                 assert found is not None and len(found[1]) == 4 - length

@@ -17,7 +17,8 @@ from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
-from benchmarks.training.steps import PrefetchingLoader, StageLoader, Sums, batches_of, optimizer_step, validation_sums
+from benchmarks.training.batches import PrefetchingLoader, StageLoader, batches_of
+from benchmarks.training.loop import Sums, optimizer_step, validation_sums
 from methods.base import Budget, Context, Output
 from methods.errors import InputError
 from small import OneOf, small_study

@@ -16,15 +16,15 @@ from benchmarks.evaluation import stage as evaluation
 from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.records import results
 from benchmarks.scoring import SCORERS
-from benchmarks.scoring.by_test import scored, scorers_of
-from benchmarks.scoring.copying import repeats
 from benchmarks.scoring.diversity import draw_statistics, entropy
+from benchmarks.scoring.scorers import scored, scorers_of
+from benchmarks.scoring.synthetic import repeats
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, StudyError, load_study, parse_study, study_path
-from benchmarks.tables.longrange import habit
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
-from benchmarks.training.stage import train
+from benchmarks.tables.synthetic import habit
+from benchmarks.training.loop import train
 from fabricate import fabricate
 
 RS = "rs_n2_k3"

@@ -15,7 +15,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.paper.numbers import paper_table, paper_tables
 from benchmarks.records import results
 from benchmarks.records.provenance import provenance
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.results import StudyRecords
 from benchmarks.scoring import SCORERS
 from benchmarks.studies.study import Study
 from benchmarks.tables.base import timed

@@ -22,8 +22,8 @@ from benchmarks.data.records import DataError, Raw
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, Fields, json_lines
 from benchmarks.files import read_json
 from benchmarks.scoring import SCORERS, Asked
-from benchmarks.scoring.by_test import require_scorers
 from benchmarks.scoring.number import Number
+from benchmarks.scoring.scorers import require_scorers
 from benchmarks.scoring.text import Text
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import load_study
@@ -103,7 +103,7 @@ def test_modules_of_scorers_that_do_not_go_together_are_named(
     modules: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {name: SimpleNamespace(**{"SCORERS": own} if own else {}) for name, own in modules.items()}
-    names = (*made, "_helper", "by_test")
+    names = (*made, "_helper", "scorers")
     monkeypatch.setattr(scoring, "iter_modules", lambda _: [SimpleNamespace(name=name) for name in names])
     monkeypatch.setattr(scoring, "import_module", lambda name: made[name.rpartition(".")[2]])
     with pytest.raises(InputError, match=said):

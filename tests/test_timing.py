@@ -24,8 +24,7 @@ from benchmarks.timing import stage as timing
 from benchmarks.timing import steps as step_timing
 from benchmarks.timing.steps import flop_counter
 from benchmarks.training import loop as training
-from benchmarks.training.stage import train
-from benchmarks.training.steps import optimizer_step
+from benchmarks.training.loop import optimizer_step, train
 from conftest import ROOT, needs_deepspeed
 from small import MARCOS, small_study
 from tiny import make, questions

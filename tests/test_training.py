@@ -22,10 +22,10 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.timing import stage as timing
+from benchmarks.training import batches
 from benchmarks.training import loop as training
-from benchmarks.training import steps
-from benchmarks.training.stage import train
-from benchmarks.training.steps import FeatureStore, StageLoader
+from benchmarks.training.batches import FeatureStore, StageLoader
+from benchmarks.training.loop import train
 from methods.base import Batch, Context, Example, Stage
 from methods.cot_sft import CoTSFT
 from methods.marcos import MarCos
@@ -87,7 +87,7 @@ def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
     trainer = training.Trainer(spec, results)
     stage = stage or trainer.stages[0]
     engine = build_engine(trainer.method, stage, trainer.training, spec.engine, PlaceInPhase(0, 10), Ranks())
-    return trainer, engine, steps.StageLoader(trainer.method, trainer.train, stage, spec.seed, None)
+    return trainer, engine, batches.StageLoader(trainer.method, trainer.train, stage, spec.seed, None)
 
 
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])
@@ -98,10 +98,10 @@ def test_accumulation_changes_nothing(row: str, small_data: Path) -> None:
         trainer, engine, data = stepper(spec, small_data)
         parts = engine.split_microbatches(np.arange(32), data.longest(np.arange(32)))
         assert [*settings.values()] == [] or 1 < len(parts) < 32
-        left = steps.PrefetchingLoader(
+        left = batches.PrefetchingLoader(
             engine, data, ((np.arange(32) + 32 * step, data.context(0, step)) for step in range(3))
         )
-        sums = [steps.optimizer_step(left, step) for step in range(3)]
+        sums = [training.optimizer_step(left, step) for step in range(3)]
         terms.append(torch.tensor(list(sums[-1].terms().values())))
         weights.append(dict(whole_weights(trainer.method)))
     for other in (1, 2):
@@ -136,13 +136,13 @@ def test_cached_stage_equals_the_plain_computation(small_data: Path, tmp_path: P
     store = FeatureStore(tmp_path / "features", "test")
     store.fill(trainer.method, "float32", trainer.train, np.arange(len(trainer.train)), context, 32)
     rows = np.array([5, 300, 17, 2])
-    assert steps.StageLoader(trainer.method, trainer.train, second, 0, store).longest(rows) == 1 < data.longest(rows)
+    assert batches.StageLoader(trainer.method, trainer.train, second, 0, store).longest(rows) == 1 < data.longest(rows)
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)
     for batch in (store.batch(trainer.method, rows), trainer.method.collate_features(fresh_features)):
         loss = trainer.method(
             batch.to(trainer.method.device),
-            steps.StageLoader(trainer.method, trainer.train, second, 0, store).context(0, 0),
+            batches.StageLoader(trainer.method, trainer.train, second, 0, store).context(0, 0),
         )
         loss.losses["kl"].backward()
         losses.append(loss.losses["kl"].detach())
@@ -204,8 +204,8 @@ def test_ranks_with_unequal_numbers_of_batches_come_equally_far(small_data: Path
 def test_a_loss_that_is_not_finite_stops_with_place_and_examples(small_data: Path) -> None:
     trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
     next(trainer.method.parameters()).data.fill_(float("nan"))
-    with pytest.raises(steps.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
-        steps.optimizer_step(steps.PrefetchingLoader(engine, data, [(np.arange(4), data.context(0, 0))]), 0)
+    with pytest.raises(training.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
+        training.optimizer_step(batches.PrefetchingLoader(engine, data, [(np.arange(4), data.context(0, 0))]), 0)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(small_data: Path) -> None:
@@ -213,8 +213,10 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run(small_data: Path) ->
     trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
     next(trainer.method.parameters()).data.fill_(float("nan"))
     context = data.context(0, 4, training=False)
-    with pytest.raises(steps.NonFiniteLoss, match=r"step 4 \(chain\): cross_entropy is not finite over the validation"):
-        steps.validation_sums(engine, data, context, 32)
+    with pytest.raises(
+        training.NonFiniteLoss, match=r"step 4 \(chain\): cross_entropy is not finite over the validation"
+    ):
+        training.validation_sums(engine, data, context, 32)
 
 
 def test_no_more_rows_at_once_than_a_micro_batch(
@@ -246,8 +248,8 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
     monkeypatch.setattr(CoTSFT, "dead_latents", lambda _, observed: not observed["alive"])
     alive = {5: 1.0, 10: 0.0}  # by step; the first validation has the lowest loss
 
-    def validated(engine: Engine, data: StageLoader, at: Context, rows: int) -> steps.Sums:
-        return steps.Sums({"cross_entropy": float(at.step)}, statistics={"alive": alive[at.step]})
+    def validated(engine: Engine, data: StageLoader, at: Context, rows: int) -> training.Sums:
+        return training.Sums({"cross_entropy": float(at.step)}, statistics={"alive": alive[at.step]})
 
     monkeypatch.setattr(training, "validation_sums", validated)
     spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
@@ -268,7 +270,7 @@ def test_every_stage_selects_weights_of_its_own(
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
     losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage has the lowest loss
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": losses[at.step]})
+        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": losses[at.step]})
     )
     spec = run_of(small_study(ROWS, training={"checkpoint_seconds": 900}), "cot_sft")
     trainer = training.Trainer(spec, fresh(small_data, tmp_path))
@@ -297,7 +299,7 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
     """A try that was killed may have selected better weights after the checkpoint, and the next try finds others."""
     losses = {2: 2.0, 4: 1.0, 6: 3.0, 8: 3.0, 10: 3.0}
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": losses[at.step]})
+        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": losses[at.step]})
     )
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("only", 1.0, select_on=("cross_entropy",))])
     spec = run_of(small_study(ROWS, training={"validations": 5, "epochs": 1}), "cot_sft")
@@ -325,7 +327,7 @@ def test_a_stage_that_selects_nothing_is_validated_at_its_end(
     stages = [Stage("first", 0.5), Stage("second", 0.5, select_on=("cross_entropy",))]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
+        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": float(at.step)})
     )
     spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
     record = training.Trainer(spec, results).run()
@@ -351,7 +353,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     stages = [first, second, Stage("third", 0.3, select_on=("cross_entropy",))]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
     monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: steps.Sums({"cross_entropy": float(at.step)})
+        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": float(at.step)})
     )
     plain, keeping = (run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft") for keep in (False, True))
     record = train(plain, fresh(small_data, tmp_path / "plain"))

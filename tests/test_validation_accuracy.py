@@ -13,14 +13,14 @@ import torch
 from benchmarks.budgets import budget_of, curriculum
 from benchmarks.code import stage_modules
 from benchmarks.data import decode, load_tokenizer, open_corpus
-from benchmarks.evaluation.answering import method_for_answers
+from benchmarks.evaluation.inference import load_for_inference
 from benchmarks.models import build_method
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.number import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
 from benchmarks.training import loop
-from benchmarks.training.stage import train
+from benchmarks.training.loop import train
 from benchmarks.training.validation_accuracy import held_out_accuracy
 from inflict import logged
 from methods.coconut import Coconut
@@ -63,7 +63,7 @@ def test_answers_are_those_of_the_weights_and_change_nothing(
     silent = {"phase 1"} if row == "marcos" else set()
     assert {stage for stage, _ in shares} == {*stages}
     assert {stage for (stage, _), share in shares.items() if share is None} == silent
-    method, tokenizer = method_for_answers(asked, results), load_tokenizer(paths.data)
+    method, tokenizer = load_for_inference(asked, results), load_tokenizer(paths.data)
     held_out = open_corpus(paths.data, "validation").examples(range(32))
     questions = [example.question for example in held_out]
     answers = method.generate(questions, Decoding(max_new_tokens=24)).answer.tolist()
@@ -97,7 +97,7 @@ def test_what_selects_by_accuracy_decides_the_weights(chosen: str) -> None:
     one, other = (study.runs["equation/coconut/s0"] for study in (short, long))
     assert (one.digest("train") == other.digest("train")) == same
     trained_on = one.model_copy(update={"data": one.data.model_copy(update={"train": "rs_n2_k3"})})
-    names = ("training.validation_accuracy", "evaluation.answering", "scoring.sequences")
+    names = ("training.validation_accuracy", "evaluation.inference", "scoring.synthetic")
     asking = {f"benchmarks.{name}" for name in names}
     assert asking & stage_modules(trained_on, "train") == (set() if same else asking)
     assert "benchmarks.scoring.number" not in stage_modules(trained_on, "train"), "which its tests have"

@@ -21,8 +21,8 @@ from benchmarks.evaluation.stage import means, summary
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, write_json, write_parquet, write_text
 from benchmarks.records import results
-from benchmarks.scoring.by_test import scored
 from benchmarks.scoring.number import Number
+from benchmarks.scoring.scorers import scored
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, load_study, parse_study

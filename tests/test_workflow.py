@@ -397,7 +397,7 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
 def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
     """This covers reading studies and records, rendering, and starting ranks. Importing transformers takes seconds."""
     modules = ("studies.study", "data", "records.results", "tracking.importer", "tables.render", "figures.render")
-    imports = ", ".join(f"benchmarks.{module}" for module in (*modules, "training.stage", "launch"))
+    imports = ", ".join(f"benchmarks.{module}" for module in (*modules, "processes.launch"))
     load = "benchmarks.studies.study.load_study('quick').runs"
     code = f"import sys, {imports}; {load}; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), encoding="utf-8", capture_output=True)

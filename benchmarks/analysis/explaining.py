@@ -11,13 +11,13 @@ import numpy as np
 from rich.table import Column, Table
 from rich.text import Text
 
-from benchmarks.analysis.by_hand import known_test
-from benchmarks.analysis.console import console
-from benchmarks.analysis.reading import steerable_latents
-from benchmarks.analysis.saying import Said, Speaker
-from benchmarks.analysis.words import Words
+from benchmarks.analysis.interventions import known_test
+from benchmarks.analysis.nearest_tokens import TokenEmbeddings
+from benchmarks.analysis.records import steerable_latents
+from benchmarks.analysis.responses import Responses, TrainedModel
+from benchmarks.console import console
 from benchmarks.data import TestSet
-from benchmarks.evaluation.answering import decoding_of
+from benchmarks.evaluation.inference import decoding_of
 from benchmarks.files import BrokenRecord, replacing
 from benchmarks.scoring import Score
 from benchmarks.studies.paths import Paths
@@ -62,14 +62,14 @@ def explain(
             f"{'none of these runs' if runs else 'no run'} of {study.name} is trained in {results.absolute()}, and "
             f"trained runs are what is asked: train one first, e.g. `{command}`"
         )
-    found = {id: explained(Speaker.load(spec, results), question) for id, spec in ready.items()}
+    found = {id: explained(TrainedModel.load(spec, results), question) for id, spec in ready.items()}
     show(found, [id for id in asked if id not in ready], output)
 
 
-def explain_model(speaker: Speaker, question: Question, output: Path | None = None) -> None:
+def explain_model(model: TrainedModel, question: Question, output: Path | None = None) -> None:
     """Do the same with one model, whose question is a text."""
     require_new(output)
-    show({speaker.spec.id: explained(speaker, question)}, [], output)
+    show({model.spec.id: explained(model, question)}, [], output)
 
 
 def require_new(output: Path | None) -> None:
@@ -80,8 +80,8 @@ def require_new(output: Path | None) -> None:
 def show(found: Mapping[str, Explained], missing: Sequence[str], output: Path | None) -> None:
     """Print what runs answered, and which have no weights. Write latents to ``output``."""
     run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
-    said_apart = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
-    table = Table(run, *said_apart, "Latents as nearest tokens (norm)", "Active dimensions", show_lines=True)
+    columns = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
+    table = Table(run, *columns, "Latents as nearest tokens (norm)", "Active dimensions", show_lines=True)
     for id, one in found.items():
         table.add_row(id, *one.cells)
     latents = {id: one.latents for id, one in found.items()}
@@ -97,27 +97,27 @@ def show(found: Mapping[str, Explained], missing: Sequence[str], output: Path | 
         out.print(Text(f"Latents: {output}"), soft_wrap=True)  # a path that is broken cannot be copied
 
 
-def explained(speaker: Speaker, question: Question) -> Explained:
+def explained(model: TrainedModel, question: Question) -> Explained:
     """Ask a run. The latents (float32) are those that the method traces: (n, d), or (steps, n, d) if it thinks in
     steps of n vectors, zeros where a chain has ended; those that can be set by hand, such as MarCos's R, are (steps,
     dims). ``median_token_norm`` () is beside them if there are any."""
-    spec, test = speaker.spec, None
+    spec, test = model.spec, None
     if question.text is not None:
-        heading, ids = question.text, [speaker.read(question.text)]
+        heading, ids = question.text, [model.read(question.text)]
     else:
-        test = one_question(speaker, known_test(spec, question.test), question.number or 1)
+        test = one_question(model, known_test(spec, question.test), question.number or 1)
         heading, ids = f"{test.name} {test.ids[0]}: {test.texts[0]}\nGold answer: {test.answers[0]}", test.questions
     decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
-    said = speaker.say(ids, decoding, trace=True)
-    words = Words.of(speaker.method, speaker.tokenizer)
-    latents = {name: values[0] for name, values in said.trace.items()}
+    responses = model.generate(ids, decoding, trace=True)
+    tokens = TokenEmbeddings.of(model.method, model.tokenizer)
+    latents = {name: values[0] for name, values in responses.trace.items()}
     if latents:
-        latents["median_token_norm"] = np.float32(words.median_norm)
-    return Explained(heading, row(spec, words, said, said.scores(test)[0] if test else None), latents)
+        latents["median_token_norm"] = np.float32(tokens.median_norm)
+    return Explained(heading, row(spec, tokens, responses, responses.scores(test)[0] if test else None), latents)
 
 
-def one_question(speaker: Speaker, test: str, number: int) -> TestSet:
-    whole = speaker.test(test)
+def one_question(model: TrainedModel, test: str, number: int) -> TestSet:
+    whole = model.test(test)
     if number > len(whole):
         raise StudyError(f"{test} has no question {number}: it has {len(whole)}")
     return whole.select([number - 1])
@@ -132,31 +132,32 @@ def save(path: Path, latents: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         np.savez(file, **arrays)
 
 
-def row(spec: RunSpec, words: Words, said: Said, score: Score | None) -> tuple[Text, ...]:
-    """Return the steps, the answer (green if correct, red if not), the latents in words and the active dimensions of
-    the first question."""
-    steps, answer = told_apart(said)
+def row(spec: RunSpec, tokens: TokenEmbeddings, responses: Responses, score: Score | None) -> tuple[Text, ...]:
+    """Return the steps, the answer (green if correct, red if not), the latents as nearest tokens, and the active
+    dimensions of the first question."""
+    steps, answer = told_apart(responses)
     if not answer or (score is not None and score.extracted is None):
-        steps = steps if len(said.steps[0]) > 1 else []
-        answer = f"(no answer) {said.answers[0]!r}"  # with its blanks, as there may be nothing else
+        steps = steps if len(responses.steps[0]) > 1 else []
+        answer = f"(no answer) {responses.answers[0]!r}"  # with its blanks, as there may be nothing else
     written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
     name = steerable_latents(spec)
-    active = active_dimensions(said.trace[name][0], spec) if name else []
+    active = active_dimensions(responses.trace[name][0], spec) if name else []
+    named = [line for key, value in responses.trace.items() if key != name for line in tokens.described(value[0])]
     style = "" if score is None else "green" if score.correct else "red"
     return (
         Text("\n".join(written)),
         Text(answer, style=style),
-        Text("\n".join(line for key, value in said.trace.items() if key != name for line in words.described(value[0]))),
+        Text("\n".join(named)),
         Text("\n".join(active)),
     )
 
 
-def told_apart(said: Said) -> tuple[list[str], str]:
+def told_apart(responses: Responses) -> tuple[list[str], str]:
     """Return the steps and the answer of the first question.
     If a method says everything in one text, the last line is the answer."""
-    if len(said.steps[0]) > 1:
-        return said.steps[0][:-1], said.answers[0].strip()
-    *steps, answer = said.answers[0].strip().split("\n")
+    if len(responses.steps[0]) > 1:
+        return responses.steps[0][:-1], responses.answers[0].strip()
+    *steps, answer = responses.answers[0].strip().split("\n")
     return steps, answer
 
 

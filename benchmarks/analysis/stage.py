@@ -12,20 +12,28 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from benchmarks.analysis.digits import digits_of, encoding, explained, is_summation, levels_of, steer
-from benchmarks.analysis.patterns import Patterns, patterns
-from benchmarks.analysis.reading import record_path, steerable_latents
-from benchmarks.analysis.saying import Said, Speaker, evenly
-from benchmarks.analysis.steering import described, outputs
-from benchmarks.analysis.votes import MEAN
+from benchmarks.analysis.dimensions import (
+    Patterns,
+    digits_of,
+    encoding,
+    explained,
+    is_summation,
+    levels_of,
+    patterns,
+    steer,
+)
+from benchmarks.analysis.interventions import described, outputs
+from benchmarks.analysis.majority_vote import MEAN
+from benchmarks.analysis.records import record_path, steerable_latents
+from benchmarks.analysis.responses import Responses, TrainedModel, evenly
+from benchmarks.console import Progress
 from benchmarks.data import TestSet, decode, open_corpus
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.answering import answer, decoding_of
+from benchmarks.evaluation.inference import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
-from benchmarks.locks import RunLock
 from benchmarks.models import trained_weights
-from benchmarks.progress import Progress
-from benchmarks.scoring.by_test import judged, reads_steps
+from benchmarks.processes.locks import RunLock
+from benchmarks.scoring.scorers import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.errors import InputError
@@ -43,19 +51,19 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)
     path = record_path(results, spec)
     with RunLock(path.parent):
-        speaker = Speaker.load(spec, results)
+        model = TrainedModel.load(spec, results)
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
-        tests = [speaker.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
-        said = [speaker.say(test.questions, decoding, trace=True) for test in tests]
-        latents, source = _latents(speaker, tests, said, name)
+        tests = [model.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
+        responses = [model.generate(test.questions, decoding, trace=True) for test in tests]
+        latents, source = _latents(model, tests, responses, name)
         values = np.stack(latents["values"].tolist())
         found = patterns(values, spec.analysis)
         frames = {
             "latents": latents,
-            "interventions": _interventions(speaker, tests, said, decoding, found),
-            "samples": _samples(speaker, tests),
+            "interventions": _interventions(model, tests, responses, decoding, found),
+            "samples": _samples(model, tests),
         }
-        extra = _digits(speaker, tests, decoding, frames)
+        extra = _digits(model, tests, decoding, frames)
         files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
             "run": spec.id,
@@ -77,7 +85,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
 
 
 def _latents(
-    speaker: Speaker, tests: list[TestSet], said: list[Said], name: str
+    model: TrainedModel, tests: list[TestSet], responses: list[Responses], name: str
 ) -> tuple[pd.DataFrame, Literal["encoded", "drawn"]]:
     """Return one row per question and step with all values of that step, and the origin of the values.
 
@@ -85,13 +93,13 @@ def _latents(
     questions), because these are what the paper looks at. If a method encodes nothing, they are those drawn for the
     test questions.
     """
-    corpus = open_corpus(speaker.data, "validation")
+    corpus = open_corpus(model.data, "validation")
     count = min(len(corpus), sum(map(len, tests)))
     examples = corpus.examples(evenly(len(corpus), count))
-    encoded = speaker.encode(examples)
+    encoded = model.encode(examples)
     if encoded is not None:
         return _by_step("validation", [example.id for example in examples], encoded), "encoded"
-    frames = [_by_step(test.name, test.ids, one.trace[name]) for test, one in zip(tests, said, strict=True)]
+    frames = [_by_step(test.name, test.ids, one.trace[name]) for test, one in zip(tests, responses, strict=True)]
     return pd.concat(frames, ignore_index=True), "drawn"
 
 
@@ -102,29 +110,29 @@ def _by_step(test: str, ids: Sequence[str], latents: np.ndarray) -> pd.DataFrame
 
 
 def _interventions(
-    speaker: Speaker, tests: list[TestSet], said: list[Said], decoding: Decoding, found: Patterns
+    model: TrainedModel, tests: list[TestSet], responses: list[Responses], decoding: Decoding, found: Patterns
 ) -> pd.DataFrame:
     """Return outputs without intervention, with the clique at each value, and with single
     frequent dimensions at the largest value."""
-    values = speaker.spec.analysis.values
+    values = model.spec.analysis.values
     single = [dim for dim in found.frequent if [dim] != found.clique][:SINGLE]
     by_hand = [Intervention(tuple(found.clique), value) for value in values] if found.clique else []
     by_hand += [Intervention((dim,), max(values)) for dim in single]
-    frames = [described(test, one).assign(setting="") for test, one in zip(tests, said, strict=True)]
+    frames = [described(test, one).assign(setting="") for test, one in zip(tests, responses, strict=True)]
     count = len(by_hand) * sum(map(len, tests))
-    with Progress(f"{speaker.spec.id} interventions", count) as progress:
+    with Progress(f"{model.spec.id} interventions", count) as progress:
         for one in by_hand:
             for test in tests:
-                frame = outputs(speaker, test, decoding, [one])
+                frame = outputs(model, test, decoding, [one])
                 frames.append(frame.assign(dims=",".join(map(str, one.dims)), value=one.value))
                 progress.advance(len(test))
     columns = [*frames[0], "dims", "value"]  # also if no dimension is ever active, so nothing was set
     return pd.concat(frames, ignore_index=True).reindex(columns=columns)
 
 
-def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
+def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
     """Return answers under many draws, by seed, and with the mean in place of a draw (seed :data:`MEAN`)."""
-    spec = speaker.spec
+    spec = model.spec
     default = spec.evaluation.decodings["default"]
     mean = default.model_copy(update={"latents": "mean"})
     only = not reads_steps(test.name for test in tests)
@@ -135,7 +143,7 @@ def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
         for seed, decoding in runs:
             for test in tests:
                 questions = list(test.questions)
-                texts = answer(speaker.method, speaker.tokenizer, questions, decoding, spec, progress).texts
+                texts = answer(model.method, model.tokenizer, questions, decoding, spec, progress).texts
                 scores = judged(test, texts)
                 columns = {"extracted": [one.extracted for one in scores], "correct": [one.correct for one in scores]}
                 frames.append(pd.DataFrame({"test": test.name, "id": test.ids, "seed": seed, **columns}))
@@ -143,7 +151,7 @@ def _samples(speaker: Speaker, tests: list[TestSet]) -> pd.DataFrame:
 
 
 def _digits(
-    speaker: Speaker, tests: list[TestSet], decoding: Decoding, frames: dict[str, pd.DataFrame]
+    model: TrainedModel, tests: list[TestSet], decoding: Decoding, frames: dict[str, pd.DataFrame]
 ) -> dict[str, Any]:
     """Find out which dimension stands for which digit, and whether setting it steers, if a test set is Random
     Summation. Return the result for the record.
@@ -152,20 +160,20 @@ def _digits(
     the frame ``encoding`` to ``frames``, and ``steering`` if some digit has a dimension of its own.
     """
     for test in filter(is_summation, tests):
-        corpus = open_corpus(speaker.data, "validation")
+        corpus = open_corpus(model.data, "validation")
         examples = corpus.examples(range(len(corpus)))
-        latents = speaker.encode(examples)
+        latents = model.encode(examples)
         if latents is None:
             continue
-        text = partial(decode, speaker.tokenizer)
+        text = partial(decode, model.tokenizer)
         digits = digits_of(examples, text)
         told = {"digit": explained(latents, digits), "level": explained(latents, levels_of(examples, text))}
-        encoded = encoding(latents, digits, speaker.spec.analysis.active_above)
+        encoded = encoding(latents, digits, model.spec.analysis.active_above)
         lines = [
             (digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)
         ]
         frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
-        steering = steer(speaker, test, decoding, encoded, latents.shape[1])
+        steering = steer(model, test, decoding, encoded, latents.shape[1])
         if len(steering):
             frames["steering"] = steering
         found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": told}

@@ -13,11 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from benchmarks.cli import catalogue, checks, inspection, sharing, stages, terminal
-from benchmarks.files import printable
-from benchmarks.locks import watch_parent
-from benchmarks.os_errors import in_words
+from benchmarks.files import describe_os_error, printable
 from benchmarks.processes import collect_garbage_less_often
 from benchmarks.processes.heartbeat import RankFailure
+from benchmarks.processes.locks import watch_parent
 from methods.errors import InputError
 
 VARIABLES = ("MARCOS_BENCH_", "MLFLOW_", "HF_")
@@ -65,7 +64,7 @@ class Commands(TyperGroup):
         except (InputError, RankFailure) as error:
             raise _failure(error) from error
         except OSError as error:
-            if (message := in_words(error)) is None:
+            if (message := describe_os_error(error)) is None:
                 raise
             raise _failure(InputError(message)) from error
 

@@ -159,7 +159,7 @@ def explain(
     model folder, which needs no study. With `--set-dims`, dimensions of a run's latents are set by hand instead, for
     many questions of a test set: outputs before and after, and how their length, format and accuracy change.
     """
-    from benchmarks.analysis import by_hand, explaining
+    from benchmarks.analysis import explaining, interventions
     from benchmarks.processes import devices
 
     if set_dims is not None:
@@ -168,7 +168,7 @@ def explain(
             raise InputError("--set-dims needs one run, as in `--run equation/marcos/s0`, and a `--value` to set")
         spec = ready_run(study, run[0], results)
         devices.pin(1)
-        by_hand.intervene(spec, results, set_dims, value, step, test, count, show)
+        interventions.intervene(spec, results, set_dims, value, step, test, count, show)
         return
     refuse(context, MANY_QUESTIONS, "goes with --set-dims")
     if (question is None) == (text is None):
@@ -192,7 +192,7 @@ def explain(
         refuse(context, ["output"], "does not go with --answer-only")
         typer.echo(exports.answer(Path(study), text or ""))
     else:
-        explaining.explain_model(exports.exported_speaker(Path(study)), asked, output)
+        explaining.explain_model(exports.exported_model(Path(study)), asked, output)
 
 
 def _is_study(name: str) -> bool:

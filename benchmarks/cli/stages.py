@@ -29,7 +29,7 @@ def data(
     if block not in (None, *known):
         raise StudyError(f"study {study} has no block {block!r}; its blocks are: {', '.join(known)}")
     from benchmarks.data import prepare
-    from benchmarks.scoring.by_test import require_scorers
+    from benchmarks.scoring.scorers import require_scorers
 
     require_scorers(loaded)
     for part in loaded.blocks:
@@ -42,10 +42,10 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """Train a run, or continue from its last checkpoint."""
     spec = ready_run(study, run, results)
     from benchmarks.processes import devices
-    from benchmarks.training import stage
+    from benchmarks.training.loop import train as train_run
 
     devices.pin_for(spec.engine)
-    record = stage.train(spec, results)
+    record = train_run(spec, results)
     seconds, speed = record["wall_seconds"], record["tokens_per_second"]
     typer.echo(f"{run}: {record['steps']} steps in {seconds:.0f} s, {speed:,.0f} tokens/s", err=True)
 

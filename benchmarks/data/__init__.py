@@ -1,8 +1,7 @@
 """Data sets, tokenizers, and the prepared data that training and evaluation read."""
 
-from benchmarks.data.batching import epoch_batches
 from benchmarks.data.cards import Card
-from benchmarks.data.corpus import Corpus, TestSet, load_tokenizer, open_corpus, open_test
+from benchmarks.data.corpus import Corpus, TestSet, epoch_batches, load_tokenizer, open_corpus, open_test
 from benchmarks.data.loading import get_dataset, load_records
 from benchmarks.data.records import DataError, Record, normalise
 from benchmarks.data.sets import DATASETS

@@ -1,4 +1,5 @@
-"""The tokenised data of a block as training and evaluation read them: memory-mapped from disk."""
+"""The tokenised data of a block as training and evaluation read them: memory-mapped from disk, in batches of similar
+length, or sampled evenly."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from methods.base import Example
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
 
+CHUNK = 50  # batches that are sorted by length together: longer chunks pad less, shorter ones shuffle better
 IDS = List(Value("int32"))
 TRAINING = Features({"id": Value("string"), "question": IDS, "steps": List(IDS), "answer": IDS})
 TEST = Features(
@@ -117,6 +119,29 @@ class TestSet:
         """For each question, the id of the first one that is the same (see :func:`normalise`): usually its own."""
         first: dict[str, str] = {}
         return [first.setdefault(normalise(text), id) for id, text in zip(self.ids, self.texts, strict=True)]
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Return the indices of each batch of an epoch. They depend on no other randomness than ``seed`` and ``epoch``, and
+    every index occurs once.
+
+    Rows are shuffled, sorted by length within chunks of :data:`CHUNK` batches and cut into batches, which are then
+    shuffled. If the cut leaves a smaller batch over, it is kept. It is an update like any other, with losses divided by
+    its own counts, so each of its examples weighs more in that update than an example of a full batch does.
+    """
+    generator = np.random.Generator(np.random.PCG64([seed, epoch]))
+    order = generator.permutation(len(lengths))
+    chunk = np.arange(len(order)) // (CHUNK * batch_size)
+    order = order[np.lexsort((lengths[order], chunk))]
+    batches = np.split(order, np.arange(batch_size, len(order), batch_size))
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def spread_over(length: int, count: int) -> np.ndarray:
+    """Return ``count`` indices spread evenly over ``range(length)``, from the middle of
+    each part; at most ``length``."""
+    count = min(count, length)
+    return ((np.arange(count) + 0.5) * length / count).astype(int)
 
 
 def open_corpus(directory: Path, split: Literal["train", "validation"]) -> Corpus:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, pairwise, product
 
-from benchmarks.data.draw import Draw
 from benchmarks.data.records import Raw, question_hash
+from benchmarks.data.sources import Draw
 
 VERSION = "1"
 SIZES = {"train": 20_000, "in_domain": 500, "reworded": 500, "multistep": 500}

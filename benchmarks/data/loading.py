@@ -1,5 +1,4 @@
-"""Loads records of a data set in a form of reasoning steps, splits off validation data,
-and finds overlapping questions."""
+"""Loads records of a data set in a form of reasoning steps, and splits off validation data."""
 
 from __future__ import annotations
 
@@ -89,13 +88,3 @@ def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record
     pairs = list(zip(records, keys, strict=True))
     train = [record for record, key in pairs if key > threshold]
     return train, [record for record, key in pairs if key <= threshold]
-
-
-def questions(records: Sequence[Record]) -> set[str]:
-    """Return the distinct questions, normalised."""
-    return {normalise(record.question) for record in records}
-
-
-def shared(tests: Sequence[Record], known: set[str]) -> list[bool]:
-    """Return for each test record whether its normalised question is in ``known``."""
-    return [normalise(record.question) in known for record in tests]

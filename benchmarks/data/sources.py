@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from datasets import load_dataset
 
@@ -33,6 +34,7 @@ AGAIN = "fetch the file again"
 log = logging.getLogger(__name__)
 
 Fields = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
@@ -196,6 +198,23 @@ class Generated:
         rows = list(self.generate(split))
         check_rows(self.card, split, rows, "the generator")
         return rows
+
+
+class Draw:
+    """Seeded random draws for :class:`Generated` corpora, the same in every version of Python: only ``random()``
+    guarantees that."""
+
+    def __init__(self, seed: str) -> None:
+        self.uniform = random.Random(seed).random
+
+    def below(self, n: int) -> int:
+        return int(self.uniform() * n)
+
+    def between(self, low: int, high: int) -> int:
+        return low + self.below(high - low + 1)
+
+    def of(self, items: Sequence[T]) -> T:
+        return items[self.below(len(items))]
 
 
 def published_files() -> Path | None:

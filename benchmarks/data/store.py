@@ -16,11 +16,12 @@ import numpy as np
 from datasets import Dataset, disable_progress_bars, load_from_disk
 
 from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
-from benchmarks.data.loading import get_dataset, load_rows, questions, shared, split_validation, to_records, unread
+from benchmarks.data.loading import get_dataset, load_rows, split_validation, to_records, unread
+from benchmarks.data.overlap import overlap_flags, questions
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
-from benchmarks.locks import FileLock
+from benchmarks.processes.locks import FileLock
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
@@ -165,7 +166,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     known, overlaps = questions(train), {}
     for name in study.tests_of(block):
         tests = to_records(name, data.form, "test", rows[f"{name}/test"])
-        flags = shared(tests, known)
+        flags = overlap_flags(tests, known)
         _store_test(tests, flags, tokenizer, folder / "tests" / name)
         overlaps[name] = {
             "questions": len(tests),

@@ -22,12 +22,12 @@ from benchmarks.budgets import budget_of
 from benchmarks.code import CODE
 from benchmarks.data import load_tokenizer, open_corpus, open_test
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.answering import answer_tests, decoding_of, method_for_answers
+from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
-from benchmarks.locks import RunLock
 from benchmarks.models import kept_stages, trained_weights
-from benchmarks.scoring.by_test import reads_steps, scored, versions
+from benchmarks.processes.locks import RunLock
 from benchmarks.scoring.diversity import draw_statistics
+from benchmarks.scoring.scorers import reads_steps, scored, versions
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
 from methods.base import Method, Stage
@@ -74,7 +74,7 @@ class Evaluation:
         options = self.spec.evaluation.decodings[decoding].options
         if self._loaded is None or self._loaded[0] != options:
             self._loaded = None
-            self._loaded = options, method_for_answers(self.spec, self.results, self.number, decoding)
+            self._loaded = options, load_for_inference(self.spec, self.results, self.number, decoding)
         return self._loaded[1]
 
     def trained(self) -> dict[str, Any]:

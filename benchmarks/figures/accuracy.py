@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.base import GREY, Drawing, NothingToDraw, colour, grid, legend_below, log_axis, marker
+from benchmarks.figures.base import GREY, FigureBuilder, NothingToDraw, colour, grid, legend_below, log_axis, marker
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
 from benchmarks.studies.runs import RunSpec
@@ -25,7 +25,7 @@ FILLS = ("full", "none", "left", "right", "top", "bottom")  # one for each block
 COLUMNS = ("test", "id", "same_as", "seed", "correct", "n_steps")
 
 
-class ParetoFigure(Drawing):
+class ParetoFigure(FigureBuilder):
     """One column of panels per test set, one row per cost."""
 
     @property
@@ -115,7 +115,7 @@ def _front(group: pd.DataFrame) -> list[int]:
     return kept
 
 
-class StepsFigure(Drawing):
+class StepsFigure(FigureBuilder):
     """One column of panels per test set with written solutions, one row per block."""
 
     @property
@@ -170,7 +170,7 @@ class StepsFigure(Drawing):
             yield f"Not drawn, because the data do not give the number of steps: {', '.join(unknown)}."
 
 
-class CurvesFigure(Drawing):
+class CurvesFigure(FigureBuilder):
     """One panel per block, one line per run."""
 
     @property
@@ -229,7 +229,7 @@ class CurvesFigure(Drawing):
             yield f"Not drawn, as they answered nothing while they trained: {', '.join(absent)}."
 
 
-class SweepsFigure(Drawing):
+class SweepsFigure(FigureBuilder):
     """One column of panels per option that alone distinguishes some rows from the study's first row.
 
     There is one row of panels per block. With a single block, the first test set is above and the others are below.

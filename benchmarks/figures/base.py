@@ -18,7 +18,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.results import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
@@ -60,7 +60,7 @@ class NothingToDraw(InputError):
 
 
 @dataclass
-class Drawing(ABC):
+class FigureBuilder(ABC):
     """One figure of one study: a frame with its numbers, the drawing of the frame, and the caption."""
 
     records: StudyRecords

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.base import GREY, PAGE, Drawing, grid, legend_below
+from benchmarks.figures.base import GREY, PAGE, FigureBuilder, grid, legend_below
 from benchmarks.records.statistics import FEWEST
-from benchmarks.scoring.by_test import scorer_of
-from benchmarks.scoring.copying import WIDTH, Copying, bins
+from benchmarks.scoring.scorers import scorer_of
+from benchmarks.scoring.synthetic import WIDTH, Copying, bins
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.longrange import habit
+from benchmarks.tables.synthetic import habit
 
 COLUMNS = ("test", "text", "correct", "draws", "choices")
 HATCHED: dict[str, Any] = {"facecolor": "none", "hatch": "////", "linewidth": 0.8}
@@ -24,7 +24,7 @@ def is_copy(test: str) -> bool:
     return isinstance(scorer_of(test), Copying)
 
 
-class CopiedFigure(Drawing):
+class CopiedFigure(FigureBuilder):
     """One panel per test set: for each step, its share of the answers that copy a step.
 
     Bars are hatched if the model repeats steps so often that the shares are no evidence of memory.

@@ -7,10 +7,15 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.accuracy import CurvesFigure, ParetoFigure, StepsFigure, SweepsFigure
-from benchmarks.figures.base import Drawing, styled
-from benchmarks.figures.cases import CasesFigure
+from benchmarks.figures.base import FigureBuilder, styled
 from benchmarks.figures.copied import CopiedFigure
-from benchmarks.figures.latents import CalibrationFigure, DimensionsFigure, EncodingFigure, InterventionFigure
+from benchmarks.figures.latents import (
+    CalibrationFigure,
+    CasesFigure,
+    DimensionsFigure,
+    EncodingFigure,
+    InterventionFigure,
+)
 from benchmarks.files import replacing, write_text
 from benchmarks.records.provenance import provenance
 from benchmarks.records.results import load_collected
@@ -18,7 +23,7 @@ from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import markdown_footer
 
-DRAWINGS: dict[Figure, type[Drawing]] = {
+FIGURE_BUILDERS: dict[Figure, type[FigureBuilder]] = {
     Figure.pareto: ParetoFigure,
     Figure.steps: StepsFigure,
     Figure.dimensions: DimensionsFigure,
@@ -35,7 +40,7 @@ METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that
 
 def render(study: Study, results: Path, figure: Figure) -> list[Path]:
     """Write a figure's four files, the caption last, and return their paths."""
-    drawing = DRAWINGS[figure](load_collected(study, results))
+    drawing = FIGURE_BUILDERS[figure](load_collected(study, results))
     data = drawing.data()
     target = results / study.name / "figures" / figure
     paths = [target.with_suffix(f".{ending}") for ending in ("png", "pdf", "csv", "md")]

@@ -19,6 +19,8 @@ from statistics import fmean
 
 from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
+from benchmarks.console import Progress
+from benchmarks.data.corpus import spread_over
 from benchmarks.data.store import require_known
 from benchmarks.engine.adapters import enable_gradients, plain_size
 from benchmarks.paper.numbers import paper_table
@@ -34,8 +36,6 @@ from benchmarks.plan.flops import (
 )
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory, SavedBytes, activation_bytes
-from benchmarks.progress import Progress
-from benchmarks.sampling import spread_over
 from benchmarks.studies.micro_batches import parts_of, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus, store
+from benchmarks.data.corpus import spread_over
 from benchmarks.data.loading import dataset_with, split_validation, to_records
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
@@ -34,7 +35,6 @@ from benchmarks.data.tokenizers import PUBLISHED, encode_questions, encode_texts
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.layers import linear_layers, widths
 from benchmarks.files import read_json
-from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, DataSpec, TokenizerSpec

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.locks import PATIENCE, FileLock, Locked
+from benchmarks.processes.locks import PATIENCE, FileLock, Locked
 from benchmarks.studies.specs import EngineSpec
 from methods.errors import InputError
 

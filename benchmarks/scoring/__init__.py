@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from benchmarks.scoring.base import Asked, Score, Scorer
 from methods.errors import InputError
 
-OTHERS = ("base", "by_test", "diversity")  # modules that hold no scorer; some of them take long to import
+OTHERS = ("base", "diversity", "scorers")  # modules that hold no scorer; some of them take long to import
 REQUIRED = ("name", "reads_steps", "strict_means")
 
 

@@ -66,7 +66,7 @@ class Scorer(ABC):
         return ()
 
 
-def said(text: str) -> tuple[list[str], bool]:
+def split_answer(text: str) -> tuple[list[str], bool]:
     """Return the lines of a text, the last one without its marker, and whether the marker is there and nowhere else."""
     lines = [line.strip() for line in text.rstrip().split("\n")]
     marked = lines[-1].startswith(ANSWER_MARKER) and text.count(ANSWER_MARKER) == 1

@@ -25,12 +25,12 @@ class Text(Scorer):
 
     def score(self, text: str, asked: Asked) -> Score:
         """Judge a generated text. If it says nothing, or nothing behind its marker, it is wrong."""
-        said = answer_line(text)
-        if said is None:
+        written = answer_line(text)
+        if written is None:
             return Score(None, correct=False, strict=False)
         gold = asked.answer.strip()
-        same = unicodedata.normalize("NFC", said) == unicodedata.normalize("NFC", gold)
-        return Score(folded(said), correct=folded(said) == folded(gold), strict=same)
+        same = unicodedata.normalize("NFC", written) == unicodedata.normalize("NFC", gold)
+        return Score(folded(written), correct=folded(written) == folded(gold), strict=same)
 
 
 def answer_line(text: str) -> str | None:

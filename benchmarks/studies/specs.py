@@ -37,11 +37,11 @@ class Strict(BaseModel):
 class BackboneSpec(Strict):
     """A causal language model: an architecture from scratch, or a pretrained checkpoint."""
 
-    name: str = Field(default="qwen2-tiny", description="a configuration of methods/backbone.py")
-    pretrained: str | None = Field(default=None, description="folder or hub id of a checkpoint to start from")
-    revision: str | None = Field(default=None, description="pinned revision of a hub checkpoint")
+    name: str = Field(default="qwen2-tiny", description="name of an architecture in methods/backbone.py")
+    pretrained: str | None = Field(default=None, description="checkpoint to start from: a folder or a hub id")
+    revision: str | None = Field(default=None, description="revision (commit) of the hub checkpoint")
     overrides: dict[str, int | float] = Field(
-        default={}, description="fields of the Hugging Face configuration to change"
+        default={}, description="changes to the Hugging Face configuration, by field"
     )
 
     @model_validator(mode="after")
@@ -58,12 +58,12 @@ class TokenizerSpec(Strict):
 
     trained: Annotated[int, Field(ge=300)] | Literal["words"] | None = Field(
         default=None,
-        description="size of a byte-level BPE trained on the training split, or `words`: one token per word of it",
+        description="vocabulary size of a byte-level BPE trained on the training split, or `words`: one token per word",
     )
     pretrained: str | None = Field(
-        default=None, description="a published tokenizer: qwen2.5, llama-3.2 or gpt2, or a folder or hub id"
+        default=None, description="published tokenizer: qwen2.5, llama-3.2, gpt2, a folder or a hub id"
     )
-    revision: str | None = added_field(None, description="pinned revision of a tokenizer that a hub id names")
+    revision: str | None = added_field(None, description="revision (commit) of a hub tokenizer")
 
     @model_validator(mode="after")
     def _consistent(self) -> TokenizerSpec:
@@ -78,42 +78,53 @@ class DataSpec(Strict):
     """Training data of a block; validation rows are split off it by a fixed rule."""
 
     train: str = Field(description="name of a data set")
-    form: Form = Field(default="equation", description="whether the steps are equations, sentences or lines")
+    form: Form = Field(default="equation", description="form of the steps: equations, sentences or lines")
     validation: int = Field(default=500, ge=1, description="rows split off for validation")
     limit: int | None = Field(
-        default=None, ge=1, description="train on this many rows only: the first ones after the split"
+        default=None, ge=1, description="train on the first rows only, this many, after the validation split"
     )
-    max_question_tokens: int = Field(default=256, ge=1, description="rows with a longer question are left out")
+    max_question_tokens: int = Field(default=256, ge=1, description="leave out rows with longer questions")
 
 
 class DecodingSpec(Strict):
     """One way of decoding that is evaluated. ``seeds`` beyond the first count only if the method samples."""
 
-    tokens: Tokens = Field(default="greedy", description="how the answer's tokens are chosen")
+    tokens: Tokens = Field(default="greedy", description="how tokens are chosen")
     latents: Latents = Field(
         default="default",
-        description="whether latents are drawn, or their mean is taken; default: the method's own way",
+        description="sample latents or use their mean; default: the method's usual way",
     )
     thoughts: Literal["own", "exchanged", "mean"] = Field(
-        default="own", description="a control: whose latents a question is answered with"
+        default="own", description="control: answer with a question's own latents, another question's, or their mean"
     )
     temperature: float = Field(
-        default=1.0, gt=0, description="of tokens that are drawn, and a factor on the deviation of latents that are"
+        default=1.0,
+        gt=0,
+        description="temperature of sampled tokens; also scales the standard deviation of sampled latents",
     )
-    top_p: float = Field(default=1.0, gt=0, le=1, description="tokens are drawn from the likeliest of this total mass")
-    seeds: int = Field(default=5, ge=1, description="answers to each question, drawn by seeds from 0 on")
-    only: tuple[str, ...] | None = Field(default=None, description="methods that this decoding is for; default: all")
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="nucleus sampling: sample from the most likely tokens of this total probability",
+    )
+    seeds: int = Field(
+        default=5, ge=1, description="number of decoding seeds (0, 1, ...), one answer per question each"
+    )
+    only: tuple[str, ...] | None = Field(default=None, description="methods to decode this way; default: all")
     options: dict[str, Any] = added_field(
-        {}, description="options in the place of the run's own, of those that a method can change without training"
+        {}, description="method options to override, of those that can change without retraining"
     )
 
 
 class EvaluationSpec(Strict):
-    tests: tuple[str, ...] = Field(min_length=1, description="names of data sets")
-    batch_size: int = Field(default=64, ge=1, description="questions that are answered together")
-    max_new_tokens: int = Field(default=128, ge=1, description="tokens after which an answer is cut off")
+    tests: tuple[str, ...] = Field(min_length=1, description="data sets to test on")
+    batch_size: int = Field(default=64, ge=1, description="questions per batch")
+    max_new_tokens: int = Field(default=128, ge=1, description="maximum length of a generated answer")
     decodings: dict[Identifier, DecodingSpec] = Field(
-        default={"default": DecodingSpec()}, min_length=1, description="by name; the main table shows `default`"
+        default={"default": DecodingSpec()},
+        min_length=1,
+        description="decodings by name; the main table shows `default`",
     )
 
     @field_validator("decodings")
@@ -156,39 +167,42 @@ class EngineSpec(Strict):
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"
     )
-    gpus: int = Field(default=1, ge=1, description="ranks per node; where there is no GPU they share the CPU")
-    nodes: int = Field(default=1, ge=1, description="machines with that many ranks each")
+    gpus: int = Field(default=1, ge=1, description="ranks per node, one per GPU; without GPUs they share the CPU")
+    nodes: int = Field(default=1, ge=1, description="number of machines")
     zero_stage: Literal[0, 1, 2, 3] = Field(
-        default=0, description="what is split between ranks: 1 optimizer states, 2 gradients too, 3 weights too"
+        default=0,
+        description="ZeRO stage, which partitions across ranks: 1 optimizer states, 2 also gradients, 3 also weights",
     )
     offload: Literal["none", "optimizer", "weights"] = Field(
-        default="none", description="what is kept in CPU memory; weights: the weights and the optimizer states"
+        default="none", description="what to offload to CPU memory; weights: both weights and optimizer states"
     )
     precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="of training, evaluation and timing; bfloat16: autocast over float32 weights"
+        default="float32",
+        description="precision of training, evaluation and timing; bfloat16: autocast with float32 weights",
     )
     micro_batch: int | None = Field(
-        default=None, ge=1, description="examples per forward pass of a rank; default: its whole share of a batch"
+        default=None,
+        ge=1,
+        description="examples per forward pass on each rank; default: the rank's whole share of the batch",
     )
     micro_tokens: int | None = added_field(
         None,
         ge=1,
-        description="examples per pass of training and validation times the tokens of the batch's longest one "
-        "(question, steps and answer), at most: batches of long examples are cut into more parts",
+        description="upper limit on examples x tokens of the longest example (question, steps and answer) per training "
+        "or validation pass: batches of long examples are split further",
     )
     activation_checkpointing: bool = Field(
-        default=False, description="recompute activations in the backward pass instead of keeping them"
+        default=False, description="recompute activations in the backward pass instead of storing them"
     )
     compile: bool = added_field(
         False,
-        description="compile the transformers' layers, which takes a C compiler (on a CPU: C++) and up to a minute at "
-        "first, and then passes over memory less often; where a cache is read, all but attention and, in training, "
-        "thoughts",
+        description="compile the transformer layers: needs a C compiler (on a CPU: C++) and up to a minute first; "
+        "with a KV cache, attention stays uncompiled; in training, so do latent steps",
     )
     hang_seconds: float = Field(
         default=900,
         gt=0,
-        description="ranks that make no progress for this long are stopped, and the one that hangs is named",
+        description="seconds without progress after which all ranks are stopped and the hanging one is named",
     )
 
     @model_validator(mode="after")
@@ -213,50 +227,55 @@ class EngineSpec(Strict):
 class Row(Strict):
     """One row of the tables: a method with options, in the blocks named."""
 
-    id: Identifier = Field(description="its name in run ids and folders")
-    method: str = Field(description="one of `marcos-bench list methods`, or of an installed plugin")
-    title: str | None = Field(default=None, description="as the table prints it; default: the method's own title")
-    indent: bool = Field(default=False, description="an ablation of the row above")
-    control: bool = Field(default=False, description="a control row: shown apart, never ranked")
-    backbone: BackboneSpec | None = Field(default=None, description="default: the block's, else the study's")
+    id: Identifier = Field(description="name in run ids and folders")
+    method: str = Field(description="a method listed by `marcos-bench list methods`, installed plugins included")
+    title: str | None = Field(default=None, description="title in tables; default: the method's title")
+    indent: bool = Field(default=False, description="indent the row in tables, as an ablation of a row above")
+    control: bool = Field(default=False, description="control: shown separately and never ranked")
+    backbone: BackboneSpec | None = Field(default=None, description="default: the block's backbone, else the study's")
     starts_from: Identifier | None = Field(
-        default=None, description="row whose weights it starts from; default: the one with default options"
+        default=None,
+        description="row to take the initial weights from; default: the start method's row with default options",
     )
-    options: dict[str, Any] = Field(default={}, description="of the method (`marcos-bench list methods NAME`)")
-    training: dict[str, Any] = Field(default={}, description="training settings that differ from the study's")
-    engine: dict[str, Any] = Field(default={}, description="engine settings that differ from the study's")
+    options: dict[str, Any] = Field(
+        default={}, description="method options (listed by `marcos-bench list methods NAME`)"
+    )
+    training: dict[str, Any] = Field(default={}, description="overrides of the study's training settings")
+    engine: dict[str, Any] = Field(default={}, description="overrides of the study's engine settings")
     decodings: dict[Identifier, DecodingSpec] = Field(
-        default={}, description="decodings of the study that are different in this row"
+        default={}, description="the study's decodings to replace in this row, by name"
     )
-    blocks: tuple[str, ...] | None = Field(default=None, min_length=1, description="default: all")
+    blocks: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="blocks to train the row in; default: all"
+    )
 
 
 class Block(Strict):
     """A part of the tables: training data, and the rows that are trained on them."""
 
-    id: Identifier = Field(description="its name in run ids and folders")
-    title: str = Field(description="as tables print it")
+    id: Identifier = Field(description="name in run ids and folders")
+    title: str = Field(description="title in tables")
     data: DataSpec
-    backbone: BackboneSpec | None = Field(default=None, description="default: the study's")
-    tokenizer: TokenizerSpec | None = Field(default=None, description="default: the study's")
+    backbone: BackboneSpec | None = Field(default=None, description="default: that of the study")
+    tokenizer: TokenizerSpec | None = Field(default=None, description="default: that of the study")
     training: dict[str, Any] = Field(
-        default={}, description="training settings that differ from the study's and its rows'"
+        default={}, description="overrides of the training settings of the study and its rows"
     )
     options: dict[str, dict[str, Any]] = Field(
-        default={}, description="by method: options that differ from its rows'; a mapping in them replaces theirs"
+        default={}, description="overrides of the rows' options, by method; a nested mapping is replaced as a whole"
     )
     tests: tuple[str, ...] | None = Field(
-        default=None, min_length=1, description="tests that the runs of this block are evaluated on; default: all"
+        default=None, min_length=1, description="test sets for the runs of this block; default: all"
     )
 
 
 class LoraSpec(Strict):
     """Low-rank adapters of the linear layers named: they, and markers, are trained in the place of all weights."""
 
-    rank: int = Field(ge=1, description="inner width of an adapter")
-    alpha: float = Field(gt=0, description="what adapters add is multiplied by alpha / rank")
-    modules: tuple[str, ...] = Field(min_length=1, description="linear layers of each block, such as q_proj and v_proj")
-    dropout: float = added_field(0.0, ge=0, lt=1, description="of what adapters read, in training")
+    rank: int = Field(ge=1, description="rank of the adapters")
+    alpha: float = Field(gt=0, description="the adapters' output is scaled by alpha / rank")
+    modules: tuple[str, ...] = Field(min_length=1, description="linear layers to adapt, such as q_proj and v_proj")
+    dropout: float = added_field(0.0, ge=0, lt=1, description="dropout on the adapters' input during training")
 
     @field_validator("modules")
     @classmethod
@@ -269,48 +288,52 @@ class LoraSpec(Strict):
 class TrainingSpec(Strict):
     """How a run is optimised. The budget is epochs, or tokens of the training data (question, steps and answer)."""
 
-    epochs: float | None = Field(default=None, gt=0, description="budget, or `tokens`")
-    tokens: float | None = Field(default=None, gt=0, description="budget, or `epochs`: tokens of the training data")
-    batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, over all ranks")
-    learning_rate: float = Field(default=1e-4, gt=0, description="of AdamW, at its peak")
+    epochs: float | None = Field(default=None, gt=0, description="training budget in epochs (give this or `tokens`)")
+    tokens: float | None = Field(
+        default=None, gt=0, description="training budget in tokens of the data (give this or `epochs`)"
+    )
+    batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, summed over ranks")
+    learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate of AdamW")
     schedule: Literal["constant", "cosine"] = Field(
-        default="constant", description="of the learning rate, over each phase, after `warmup_steps`"
+        default="constant", description="learning rate schedule of each phase, after `warmup_steps`"
     )
     final_learning_rate_share: float = Field(
-        default=0.1, ge=0, le=1, description="share of the learning rate that the cosine schedule ends at"
+        default=0.1, ge=0, le=1, description="where the cosine schedule ends, as a fraction of `learning_rate`"
     )
-    warmup_steps: int = Field(default=0, ge=0, description="of each phase, in which the learning rate rises")
-    weight_decay: float = Field(default=0.01, ge=0, description="of AdamW")
+    warmup_steps: int = Field(default=0, ge=0, description="warm-up steps at the start of each phase")
+    weight_decay: float = Field(default=0.01, ge=0, description="weight decay of AdamW")
     decays: Literal["all", "matrices"] = added_field(
-        "all", description="the parameters that weight decay shrinks; matrices: no biases and no gains of norms"
+        "all", description="parameters that weight decay applies to; matrices: all but biases and norm weights"
     )
-    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.95), description="of AdamW")
-    max_grad_norm: float | None = Field(default=1.0, gt=0, description="larger gradients are clipped; null: none are")
-    validations: int = Field(default=5, ge=1, description="of each stage that selects its weights; others have one")
+    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.95), description="betas of AdamW")
+    max_grad_norm: float | None = Field(default=1.0, gt=0, description="clip gradients to this norm; null: no clipping")
+    validations: int = Field(
+        default=5, ge=1, description="validations per stage that selects its weights; other stages have one"
+    )
     validation_questions: int = added_field(
         0,
         ge=0,
-        description="held-out questions that each validation answers greedily, for a curve of accuracy in the log",
+        description="held-out questions to answer greedily at each validation, for an accuracy curve in the log",
     )
     select_by: Literal["loss", "accuracy"] = added_field(
         "loss",
-        description="what selects the weights of stages that select some; accuracy: that of the "
-        "`validation_questions`, where the stage's weights can answer, and of equal ones the loss",
+        description="criterion for selecting weights; accuracy: on the `validation_questions`, ties broken by the loss "
+        "(by the loss alone in stages whose weights cannot answer)",
     )
     dropout: float = added_field(
-        0.0, ge=0, lt=1, description="in training, wherever the transformers' architecture has some"
+        0.0, ge=0, lt=1, description="dropout during training, wherever the architecture has it"
     )
     lora: LoraSpec | None = added_field(
         None,
-        description="train adapters beside the weights of a checkpoint, which stay as they are but for the rows of "
-        "markers; default: train all",
+        description="train low-rank adapters and keep the checkpoint's weights frozen, except for the embeddings of "
+        "markers; default: train all weights",
     )
-    log_every: int = Field(default=10, ge=1, description="steps between lines of `log.jsonl`")
+    log_every: int = Field(default=10, ge=1, description="optimizer steps between lines of `log.jsonl`")
     checkpoint_seconds: float = Field(default=60.0, ge=0, description="seconds between checkpoints")
     keep_stages: bool = added_field(
         False,
-        description="keep the weights that each stage of a curriculum ends with, and evaluate how they answer by the "
-        "default decoding (`table_stages`)",
+        description="keep the final weights of each curriculum stage and evaluate them with the default decoding "
+        "(`table_stages`)",
     )
 
     @property
@@ -334,39 +357,35 @@ class TrainingSpec(Strict):
 class TimingSpec(Strict):
     """Settings of the timing stage, which runs alone on the machine."""
 
-    batch_size: int = Field(default=64, ge=1, description="questions that are answered together")
-    repeats: int = Field(default=5, ge=1, description="timed passes over each test set")
+    batch_size: int = Field(default=64, ge=1, description="questions per batch")
+    repeats: int = Field(default=5, ge=1, description="number of timed passes over each test set")
     questions: int | None = Field(
-        default=None, ge=1, description="time only this many questions, spread evenly over their lengths; default: all"
+        default=None, ge=1, description="time a subset of this many questions, evenly spaced by length; default: all"
     )
     train_steps: int = Field(
-        default=20, ge=3, description="timed optimizer steps per phase, over batches of all lengths"
+        default=20, ge=3, description="number of timed optimizer steps per phase, over batches of all lengths"
     )
 
 
 class AnalysisSpec(Strict):
     """How latents that can be set by hand are analysed. The defaults are the paper's where it states them."""
 
-    questions: int = Field(
-        default=200, ge=1, description="questions of each test set that are asked, spread evenly over it"
-    )
-    active_above: float = Field(default=0.1, description="a dimension is active above this value")
+    questions: int = Field(default=200, ge=1, description="number of questions per test set, evenly spaced")
+    active_above: float = Field(default=0.1, description="threshold above which a dimension counts as active")
     frequent_share: float = Field(
         default=0.01,
         gt=0,
         le=1,
-        description="share of all dimensions that count as frequent, the most often active ones",
+        description="fraction of dimensions, the most often active ones, that count as frequent",
     )
-    frequent_at_least: int = Field(
-        default=12, ge=1, description="the fewest dimensions that count as frequent, where that share gives fewer"
-    )
+    frequent_at_least: int = Field(default=12, ge=1, description="minimum number of frequent dimensions")
     correlated_above: float = Field(
-        default=0.9, description="two dimensions are joined by an edge above this Pearson correlation"
+        default=0.9, description="Pearson correlation above which two dimensions are joined by an edge"
     )
     values: tuple[float, ...] = Field(
-        default=(0.0, 0.1, 0.5), min_length=1, description="values that a clique is set to"
+        default=(0.0, 0.1, 0.5), min_length=1, description="values to set the dimensions of a clique to"
     )
-    samples: int = Field(default=20, ge=1, description="drawn answers per question, for calibration")
+    samples: int = Field(default=20, ge=1, description="sampled answers per question, for calibration")
 
 
 class Table(StrEnum):

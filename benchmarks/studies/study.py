@@ -49,20 +49,20 @@ STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
 class Study(Strict):
     """A whole study, as its YAML file gives it."""
 
-    name: Identifier = Field(description="its folder in `results`; that of its file in workflows/config")
-    title: str = Field(description="of its tables")
-    description: str = Field(default="", description="what it is for")
-    paper: str | None = Field(default=None, description="its table in benchmarks/paper/numbers.yaml: the same setting")
-    deviations: tuple[str, ...] = Field(
-        default=(), description="where a paper-sized study departs from the paper, and why"
+    name: Identifier = Field(
+        description="name of the study: of its file in workflows/config and its folder in `results`"
     )
+    title: str = Field(description="title of the tables")
+    description: str = Field(default="", description="what the study compares; printed with the tables")
+    paper: str | None = Field(default=None, description="table in benchmarks/paper/numbers.yaml with the same setting")
+    deviations: tuple[str, ...] = Field(default=(), description="where the study deviates from the paper, and why")
     shares: Names = Field(
-        default=(), description="another study, or several: runs that have the same settings there are taken from it"
+        default=(), description="one or more studies to reuse runs from, where all settings are the same"
     )
     tables: tuple[Table, ...] = Field(
-        default=(Table.main, Table.decoding, Table.controls), description="tables that are rendered"
+        default=(Table.main, Table.decoding, Table.controls), description="tables to render"
     )
-    figures: tuple[Figure, ...] = Field(default=(), description="figures that are drawn")
+    figures: tuple[Figure, ...] = Field(default=(), description="figures to render")
     backbone: BackboneSpec = BackboneSpec()
     tokenizer: TokenizerSpec
     blocks: tuple[Block, ...] = Field(min_length=1)
@@ -70,15 +70,15 @@ class Study(Strict):
     training: TrainingSpec
     evaluation: EvaluationSpec
     analysis: AnalysisSpec = AnalysisSpec()
-    timing: TimingSpec | None = Field(default=TimingSpec(), description="null: nothing is timed")
+    timing: TimingSpec | None = Field(default=TimingSpec(), description="null: no timing")
     engine: EngineSpec = EngineSpec()
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field(
-        default=(0,), min_length=1, description="training seeds"
+        default=(0,), min_length=1, description="training seeds; every row is trained once with each"
     )
     threads: int = Field(
-        default=1, ge=1, description="CPU threads of a training or evaluation process; part of the result"
+        default=1, ge=1, description="CPU threads per training or evaluation process; results may depend on it"
     )
-    timing_threads: int = Field(default=2, ge=1, description="CPU threads of a timing process")
+    timing_threads: int = Field(default=2, ge=1, description="CPU threads per timing process")
     _file: str | None = PrivateAttr(None)
 
     @property

@@ -16,11 +16,11 @@ from benchmarks.paper.numbers import Measured, paper_table
 from benchmarks.records import statistics
 from benchmarks.studies.specs import Block, Row, Table
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.base import PASSES, RANKS, TIE, Maker, by_place, cell, difference
+from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, by_place, cell, difference
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
-class AccuracyTable(Maker):
+class AccuracyTable(TableBuilder):
     """Accuracy of each row, and its difference from the first row of its section.
 
     A row's printed numbers come from the first of the paper's tables in ``references`` that has the row.

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.paper.numbers import PaperTable, paper_table
+from benchmarks.records.results import StudyRecords
 from benchmarks.records.statistics import FEWEST_TRAININGS
-from benchmarks.records.study_records import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.scoring import SCORERS, Scorer
-from benchmarks.scoring.by_test import scorer_of
+from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
@@ -31,7 +31,7 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
 
 
 @dataclass
-class Maker(ABC):
+class TableBuilder(ABC):
     """Turns the records of a study into a document. ``notes`` collects the reasons why numbers are missing."""
 
     records: StudyRecords

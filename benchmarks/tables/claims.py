@@ -12,7 +12,7 @@ from benchmarks.paper.claims import Cells, Claim, Value, compared, held, load_cl
 from benchmarks.records.provenance import in_short
 from benchmarks.records.statistics import TIMES_DIFFER
 from benchmarks.tables import ours
-from benchmarks.tables.base import Maker
+from benchmarks.tables.base import TableBuilder
 from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line
 
 TITLE = "What the paper says of its numbers"
@@ -26,7 +26,7 @@ LEGEND = f"""Paper's numbers: computed again from the cells of its tables (bench
 Found = tuple[Claim, list[Value], list[Value] | None]  # a claim, the paper's comparisons, and ours (None: not asked)
 
 
-class ClaimsTable(Maker):
+class ClaimsTable(TableBuilder):
     """One line per claim and reading, whatever study the table is made for."""
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from benchmarks.studies.specs import Block, DecodingSpec, Row
-from benchmarks.tables.base import Maker, cell, difference, heading, percent
+from benchmarks.tables.base import TableBuilder, cell, difference, heading, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 from methods.registry import get_method
 
@@ -18,7 +18,7 @@ MEANINGS = {
 }
 
 
-class DecodingTable(Maker):
+class DecodingTable(TableBuilder):
     """All decodings in which each question keeps its own latents."""
 
     @classmethod
@@ -80,7 +80,7 @@ def _described(name: str, spec: DecodingSpec) -> str:
     return f"{heading(name)}: tokens {tokens}, latents {latents[spec.latents]}{options}; {seeds}{only}."
 
 
-class ControlsTable(Maker):
+class ControlsTable(TableBuilder):
     """The default decoding, and beside it the same decoding with other latents."""
 
     @classmethod

@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
-from benchmarks.records import gpu_time
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
+from benchmarks.records.summary import gpu_seconds_as_trained
 from benchmarks.studies.specs import Block, DecodingSpec, Row, Table
 from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.base import (
     PASSES,
     RANKS,
-    Maker,
+    TableBuilder,
     asked,
     bounds,
     by_place,
@@ -58,7 +58,7 @@ class Unit:
 SECONDS, HOURS = Unit("s", 1.0), Unit("h", 3600.0)
 
 
-class MainTable(Maker):
+class MainTable(TableBuilder):
     """The default decoding; the details also show decodings with the mean in place of drawn latents.
 
     ``reference`` is the paper's table whose numbers are shown for reference if a study uses the paper's test sets.
@@ -163,7 +163,7 @@ class MainTable(Maker):
                 line = self.line(block, row)
                 speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
                 spent = cell(line["train_wall_seconds"], seconds)
-                spent_by_all = gpu_time.as_trained(self.records, block.id, row.id)
+                spent_by_all = gpu_seconds_as_trained(self.records, block.id, row.id)
                 cells = (spent, speed, cell(spent_by_all, lambda spent: f"{spent / 3600:.2f}"))
                 lines.append(Line(self.row_title(line), cells, row.indent))
             sections.append((block.title, tuple(lines)))

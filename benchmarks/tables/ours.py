@@ -14,10 +14,8 @@ import pandas as pd
 
 from benchmarks.files import read_json
 from benchmarks.paper.claims import Measure, Numbers, Place
-from benchmarks.records import gpu_time
-from benchmarks.records.results import load_collected
-from benchmarks.records.study_records import StudyRecords
-from benchmarks.records.summary import summarise
+from benchmarks.records.results import StudyRecords, load_collected
+from benchmarks.records.summary import gpu_seconds_of_an_epoch, summarise
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import Study, load_study, shipped
 from benchmarks.tables.measured import measured_lines
@@ -46,7 +44,7 @@ def trained(studies: list[StudyRecords]) -> Numbers:
             own = lines.setdefault((records.study.name, line["block"], line["row"]), {})
             own[f"{line['test']}_accuracy"] = 100 * line["accuracy"]
             own[f"{line['test']}_seconds"] = line["test_seconds_median"]
-            own["epoch_seconds"] = gpu_time.of_an_epoch(records, line["block"], line["row"])
+            own["epoch_seconds"] = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
     return _by_place(lines)
 
 

@@ -10,21 +10,19 @@ import pandas as pd
 
 from benchmarks.files import write_text
 from benchmarks.records.provenance import provenance
-from benchmarks.records.results import load_collected
-from benchmarks.records.study_records import StudyRecords
+from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
-from benchmarks.tables.base import Maker
+from benchmarks.tables.base import TableBuilder
 from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.decoding import ControlsTable, DecodingTable
-from benchmarks.tables.longrange import LongRangeTable
 from benchmarks.tables.main import MainTable, ScaleTable
 from benchmarks.tables.markup import latex, markdown
 from benchmarks.tables.stages import StagesTable
-from benchmarks.tables.synthetic import SyntheticTable
+from benchmarks.tables.synthetic import LongRangeTable, SyntheticTable
 
-MAKERS: dict[Table, type[Maker]] = {
+TABLE_BUILDERS: dict[Table, type[TableBuilder]] = {
     Table.main: MainTable,
     Table.decoding: DecodingTable,
     Table.controls: ControlsTable,
@@ -55,13 +53,13 @@ def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str
 
 def rendered(records: StudyRecords, table: Table) -> dict[str, str]:
     """Return a table's contents by file extension."""
-    maker = MAKERS[table](records)
-    document = maker.document(provenance(records))
+    builder = TABLE_BUILDERS[table](records)
+    document = builder.document(provenance(records))
     content = {
         "study": records.study.name,
-        "lines": _lines(maker.frame),
-        "paired_tests": _lines(maker.paired_tests),
-        **{key: _lines(frame) for key, frame in maker.further.items()},
+        "lines": _lines(builder.frame),
+        "paired_tests": _lines(builder.paired_tests),
+        **{key: _lines(frame) for key, frame in builder.further.items()},
         "legend": document.legend,
         "notes": document.notes,
         "made": document.footer,
@@ -69,7 +67,7 @@ def rendered(records: StudyRecords, table: Table) -> dict[str, str]:
     return {
         "md": markdown(document),
         "tex": latex(document),
-        "csv": maker.frame.to_csv(index=False),
+        "csv": builder.frame.to_csv(index=False),
         "json": json.dumps(content, indent=1, ensure_ascii=False) + "\n",
     }
 

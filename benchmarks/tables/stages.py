@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.records import statistics
 from benchmarks.studies.runs import row_of
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.base import Maker, by_place, cell, difference, percent
+from benchmarks.tables.base import TableBuilder, by_place, cell, difference, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 COLUMNS = {
@@ -43,7 +43,7 @@ class Moment:
     epochs: float | None = None
 
 
-class StagesTable(Maker):
+class StagesTable(TableBuilder):
     """Every stage of a row against its warm start, or against the row's first stage if it has no warm start."""
 
     @property

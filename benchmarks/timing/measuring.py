@@ -19,33 +19,27 @@ import numpy as np
 import torch
 
 from benchmarks.budgets import budget_of, curriculum
+from benchmarks.console import Progress
 from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
+from benchmarks.data.corpus import spread_over
 from benchmarks.data.tokenizers import encode_questions, encode_texts
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.inference_precision import temporarily_prepared
+from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
-from benchmarks.launch import free_port
 from benchmarks.models import build_method
 from benchmarks.plan.flops import rows_by_card
-from benchmarks.progress import Progress
-from benchmarks.sampling import spread_over
+from benchmarks.processes.launch import free_port
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
-from benchmarks.training.steps import (
-    PrefetchingLoader,
-    StageLoader,
-    batches_of,
-    memory_for_training,
-    optimizer_step,
-    phase_of,
-)
+from benchmarks.training.batches import PrefetchingLoader, StageLoader, batches_of
+from benchmarks.training.loop import memory_for_training, optimizer_step, phase_of
 from methods.base import Example, Method
 
 WARMUP = 10  # optimizer steps before those that are timed

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from benchmarks.console import Progress
 from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
 from benchmarks.engine import pick_device, synchronize
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.answering import batches_by_length
-from benchmarks.progress import Progress
+from benchmarks.evaluation.inference import batches_by_length
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
 from methods.backbone import load_backbone

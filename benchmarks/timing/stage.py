@@ -15,18 +15,17 @@ from typing import Any
 
 import torch
 
-from benchmarks import launch
+from benchmarks.console import Progress
 from benchmarks.data import open_test
+from benchmarks.data.corpus import spread_over
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.answering import batches_by_length, decoding_of, generate
-from benchmarks.evaluation.inference_precision import temporarily_prepared
+from benchmarks.evaluation.inference import batches_by_length, decoding_of, generate, temporarily_prepared
 from benchmarks.files import read_json, write_json
-from benchmarks.locks import RunLock
 from benchmarks.models import trained_method, trained_weights
-from benchmarks.progress import Progress
-from benchmarks.sampling import spread_over
+from benchmarks.processes import launch
+from benchmarks.processes.locks import RunLock
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing.machine import MUCH, OtherLoad, Pace

@@ -21,13 +21,14 @@ from torch.utils.module_tracker import ModuleTracker
 
 from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.data import Corpus, epoch_batches, open_corpus
+from benchmarks.data.corpus import spread_over
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, peak_memory, synchronize
-from benchmarks.sampling import spread_over
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.studies.study import StudyError
-from benchmarks.training.steps import FeatureStore, PrefetchingLoader, StageLoader, memory_for_training, optimizer_step
+from benchmarks.training.batches import FeatureStore, PrefetchingLoader, StageLoader
+from benchmarks.training.loop import memory_for_training, optimizer_step
 from methods.base import Method, Stage
 
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")

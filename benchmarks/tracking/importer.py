@@ -24,9 +24,8 @@ import pandas as pd
 
 from benchmarks.files import BrokenRecord, json_digest, write_json
 from benchmarks.records.provenance import hardware
-from benchmarks.records.results import load_collected, to_frame, with_starts
+from benchmarks.records.results import StudyRecords, load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
-from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import STAGES, RunSpec
 from benchmarks.studies.study import Study

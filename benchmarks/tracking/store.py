@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from benchmarks.files import BrokenRecord
-from benchmarks.locks import lock_holders
+from benchmarks.processes.locks import lock_holders
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -1,4 +1,5 @@
-"""The training loop of all methods, resumable at any moment with the same result (on a GPU, up to rounding).
+"""Training from top to bottom: the loop of all methods, and one optimizer step. It can be resumed at any moment with
+the same result (on a GPU, up to rounding).
 
 Everything that happens at a step is a function of the specification and the step's number: the batch, the learning
 rate, every random draw. A checkpoint therefore needs weights, optimizer and counters only.
@@ -9,44 +10,54 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks import checkpoints
 from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
+from benchmarks.console import Progress
 from benchmarks.data import Corpus, open_corpus
-from benchmarks.engine import Engine, Ranks, build_engine, deterministic
+from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights, whole_weights
+from benchmarks.engine.device import memory_for
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, complete_folder
+from benchmarks.processes.launch import run_ranks
+from benchmarks.processes.locks import RunLock
 from benchmarks.processes.preemption import Notice, Preempted, defer_signals
-from benchmarks.progress import Progress
+from benchmarks.studies.micro_batches import cuts, rows_per_pass
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.training.records import RunLog, publish, training_key
-from benchmarks.training.steps import (
-    FeatureStore,
-    PrefetchingLoader,
-    StageLoader,
-    Sums,
-    batches_of,
-    memory_for_training,
-    optimizer_step,
-    phase_of,
-    validation_sums,
-)
+from benchmarks.training.batches import FeatureStore, PrefetchingLoader, StageLoader, batches_of
+from benchmarks.training.records import RunLog, publish, restore, training_key
 from benchmarks.training.validation_accuracy import held_out_accuracy
-from methods.base import Stage
+from methods.base import Batch, Context, Output, Stage
+from methods.errors import InputError
 
 log = logging.getLogger(__name__)
+
+
+def train(spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Train a run, in this process or on the ranks of its engine, unless it is trained already. Return its record."""
+    paths = Paths(results, spec)
+    with RunLock(paths.run):
+        if paths.ended.exists() and (record := restore(spec, paths)):
+            return record
+        if spec.engine.kind == "process":
+            return Trainer(spec, results, Ranks()).run()
+        run_ranks(spec, results, "train")
+    return read_json(paths.record("train"))
 
 
 @dataclass
@@ -370,3 +381,152 @@ class Trainer:
             "data": read_json(self.paths.data / DONE),
             "environment": ended(made),
         }
+
+
+class NonFiniteLoss(InputError):
+    """Training met a loss or a gradient that is not a finite number."""
+
+
+@dataclass
+class Sums:
+    """Loss sums, denominators and statistics of several micro-batches, as Python numbers. Added tensors stay on the
+    device until :meth:`fetch`: reading each number at once would keep the device waiting for the next micro-batch."""
+
+    losses: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    denominators: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    statistics: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    norms: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # the same on all ranks
+    tokens: int = 0
+    examples: int = 0
+    waiting: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+
+    def expect(self, batch: Batch, counts: bool = True) -> None:
+        self.tokens += batch.tokens * counts
+        for name, value in batch.denominators.items():
+            self.denominators[name] += value * counts
+
+    def add(self, output: Output, counts: bool = True) -> None:
+        for kind, tensors in (("losses", output.losses), ("statistics", output.statistics)):
+            for name, value in tensors.items():
+                own = value.detach().double() if counts else value.new_zeros((), dtype=torch.float64)
+                self.waiting[kind, name] = self.waiting[kind, name] + own if (kind, name) in self.waiting else own
+
+    def fetch(self) -> None:
+        """Transfer all added tensors from the device at once, and add them to the sums."""
+        if self.waiting:
+            for (kind, name), value in zip(self.waiting, torch.stack([*self.waiting.values()]).tolist(), strict=True):
+                getattr(self, kind)[name] += value
+            self.waiting.clear()
+
+    def terms(self) -> dict[str, float]:
+        return {name: value / max(self.denominators[name], 1.0) for name, value in self.losses.items()}
+
+
+def optimizer_step(steps: PrefetchingLoader, number: int) -> Sums:
+    """Perform the next update, from one global batch. ``number`` counts the steps of the stage.
+
+    Loss sums are divided by the denominators of the *global* batch, so neither the number of ranks nor gradient
+    accumulation changes them. The host waits for the device only once, after it has queued all work of this step and
+    collated the next batch. A loss that is not finite is therefore noticed after the update, but before any checkpoint:
+    :class:`NonFiniteLoss` is raised.
+    """
+    step, engine = next(steps), steps.engine
+    sums = Sums(examples=len(step.indices))
+    for batch, counts in step.batches:
+        sums.expect(batch, counts)
+    sums.denominators = engine.ranks.sum(sums.denominators)
+    for place, (batch, counts) in enumerate(step.batches):
+        output = engine.forward(batch, step.context, counts, place)
+        _require_sums(engine.method.name, output, sums, step.context.stage)
+        losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
+        engine.backward(torch.stack(losses).sum() * counts, last=place + 1 == len(step.batches))
+        sums.add(output, counts)
+    sums.waiting["norms", "grad_norm"] = engine.step(number).double()
+    steps.prefetch()
+    reduce_sums(sums, engine.ranks)
+    if bad := _not_finite(sums.losses) or _not_finite(sums.norms):
+        raise _stop(bad, "", sums, step.context, f"; examples {steps.ids(step)}")
+    return sums
+
+
+def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None:
+    """Refuse what a method's `forward` returns if it does not go with what its `collate` and `stages` do."""
+    known = sorted(sums.denominators)
+    if unknown := sorted(output.losses.keys() - sums.denominators.keys()):
+        raise InputError(
+            f"{method}: `forward` gives a loss {unknown[0]!r}, for which `collate` has no "
+            f"denominator; it has {known}: use the same names"
+        )
+    if unknown := sorted({*stage.select_on} - output.losses.keys()):
+        raise InputError(
+            f"{method}: stage {stage.name!r} selects on {unknown[0]!r}, which is no loss; `forward` gives "
+            f"{sorted(output.losses)}"
+        )
+    for name, value in {**output.losses, **output.statistics}.items():
+        if not isinstance(value, Tensor) or value.dim():
+            found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"of type {type(value).__name__}"
+            raise InputError(
+                f"{method}: `forward` gives {name!r} {found}: return its sum over the micro-batch, a tensor of no "
+                "dimensions"
+            )
+
+
+def reduce_sums(sums: Sums, ranks: Ranks) -> None:
+    """Sum losses, statistics and tokens over all ranks, in one call."""
+    sums.fetch()
+    kinds = {"loss": sums.losses, "statistic": sums.statistics}
+    own = {f"{kind} {name}": value for kind, values in kinds.items() for name, value in values.items()}
+    total = ranks.sum({**own, "tokens": sums.tokens})
+    for kind, values in kinds.items():
+        values.update({name: total[f"{kind} {name}"] for name in values})
+    sums.tokens = round(total["tokens"])
+
+
+def _not_finite(values: Mapping[str, float]) -> list[str]:
+    return [name for name, value in values.items() if not math.isfinite(value)]
+
+
+def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: str) -> NonFiniteLoss:
+    """Return the error that stops a run before weights that are not finite get into a checkpoint."""
+    return NonFiniteLoss(
+        f"step {context.step} ({context.stage.name}): {', '.join(names)} is not finite{place}; loss terms "
+        f"{sums.terms()}{rows}. The last checkpoint is kept, and lies before this step; lower the learning rate, or "
+        "look at these rows"
+    )
+
+
+def memory_for_training(spec: RunSpec) -> AbstractContextManager[None]:
+    """Raise :class:`OutOfMemory`, with what takes less memory, if a training pass inside does not fit."""
+    rows = rows_per_pass(spec.training.batch_size, spec.engine.ranks, spec.engine.micro_batch)
+    return memory_for(
+        f"{spec.study}: training {spec.id}",
+        f"A training pass has at most {rows} rows: lower `engine.micro_batch` or `engine.micro_tokens`, or set "
+        "`engine.activation_checkpointing`; `marcos-bench plan` says what fits",
+    )
+
+
+@torch.no_grad()
+def validation_sums(engine: Engine, data: StageLoader, context: Context, batch_size: int) -> Sums:
+    """Return losses and statistics over the validation rows, in batches that are cut like those of training. Raise
+    :class:`NonFiniteLoss` if a loss term is not finite."""
+    order = np.argsort(data.corpus.lengths, kind="stable")
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    parts = [engine.split_microbatches(batch, data.longest(batch)) for batch in batches]
+    if cuts(engine.spec):  # deal them together, so that fewer ranks are idle; otherwise a pass stays within one batch
+        parts = [[part for own in parts for part in own]]
+    sums = Sums()
+    for rows, counts in chain.from_iterable(map(engine.shard, parts)):
+        batch = data.batch(rows, context)
+        sums.expect(batch, counts)
+        sums.add(engine.forward(batch, context, counts), counts)
+    sums.denominators = engine.ranks.sum(sums.denominators)
+    reduce_sums(sums, engine.ranks)
+    if bad := _not_finite(sums.terms()):
+        raise _stop(bad, " over the validation rows", sums, context, "")
+    return sums
+
+
+def phase_of(stages: Sequence[Stage], index: int, steps_per_epoch: int) -> PlaceInPhase:
+    """Return where the stage at ``index`` lies within its phase."""
+    steps = [steps_of(stage, steps_per_epoch) * (stage.phase == stages[index].phase) for stage in stages]
+    return PlaceInPhase(before=sum(steps[:index]), steps=sum(steps))

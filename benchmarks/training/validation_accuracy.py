@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 
 from benchmarks.data import Corpus, decode, load_tokenizer
+from benchmarks.data.corpus import spread_over
 from benchmarks.data.tokenizers import question_text
-from benchmarks.evaluation.answering import decoding_of, generated, texts_of
-from benchmarks.sampling import spread_over
+from benchmarks.evaluation.inference import decoding_of, generate_batches, texts_of
 from benchmarks.scoring import Asked
-from benchmarks.scoring.by_test import scorer_of
+from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec
@@ -31,7 +31,7 @@ def held_out_accuracy(method: Method, spec: RunSpec, paths: Paths, held_out: Cor
     right = 0
     with plain:
         questions = [example.question for example in examples]
-        for indices, generation in generated(method, questions, replace(decoding, cache="dynamic"), spec):
+        for indices, generation in generate_batches(method, questions, replace(decoding, cache="dynamic"), spec):
             for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
                 one = examples[index]
                 asked, gold = question_text(tokenizer, one.question), decode(tokenizer, one.answer)

@@ -20,9 +20,8 @@ import pandas as pd
 from benchmarks.archive import unpacked
 from benchmarks.data.sets import DATASETS
 from benchmarks.files import BrokenRecord, MissingKey, read_json
-from benchmarks.records.results import read_collected, to_frame
+from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
-from benchmarks.records.study_records import StudyRecords
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.runs import RunSpec, StageName, settings_digest
 from benchmarks.studies.specs import Figure, Table
@@ -280,11 +279,11 @@ def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
 def _figure(records: StudyRecords, figure: Figure) -> Finding:
     """Check the numbers of a figure. The predictions and analyses behind them are checked against their digests."""
     from benchmarks.figures.base import NothingToDraw  # imported late: matplotlib is slow to load
-    from benchmarks.figures.render import DRAWINGS
+    from benchmarks.figures.render import FIGURE_BUILDERS
 
     path = records.folder / f"figures/{figure}.csv"
     try:
-        again = DRAWINGS[figure](records).data().to_csv(index=False)
+        again = FIGURE_BUILDERS[figure](records).data().to_csv(index=False)
     except (BrokenRecord, NothingToDraw) as error:
         return Finding(path.name, "differs", f"cannot be made: {error}")
     return _csv(path, again)

@@ -15,8 +15,8 @@ from benchmarks.evaluation.stage import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
 from benchmarks.records.results import Collected, read_collected, to_frame
 from benchmarks.records.schema import EvaluateRecord, parsed
-from benchmarks.scoring.by_test import SCORES, scorer_of, scores, versions
 from benchmarks.scoring.diversity import draw_statistics
+from benchmarks.scoring.scorers import SCORES, scorer_of, scores, versions
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.specs import Form, Table
 from benchmarks.studies.study import Study

@@ -12,16 +12,16 @@ from methods.base import MethodOptions, added_field
 class SparsityOptions(MethodOptions):
     """The L1 term on R and its adaptive weight (paper, appendix "Dynamic Weighting Strategy")."""
 
-    weight: float = Field(default=1e-4, ge=0, description="lambda, or where it starts when adaptive")
-    adaptive: bool = Field(default=True, description="lambda goes up and down with the L1 norm of R, to the target")
-    target: float = Field(default=10 / 48, gt=0, description="L1 norm of R per sample and step that lambda steers to")
+    weight: float = Field(default=1e-4, ge=0, description="lambda, or its initial value if adaptive")
+    adaptive: bool = Field(default=True, description="adapt lambda so that the L1 norm of R approaches the target")
+    target: float = Field(default=10 / 48, gt=0, description="target L1 norm of R per sample and step")
     steps: Literal["said", "all"] = added_field(
         "said",
-        description="whose R counts: that of steps that say something, as in the published code, or of all, empty ones "
-        "too, as the paper writes the loss",
+        description="steps whose R is penalised: only those with spoken text, as in the published code, or all, empty "
+        "ones included, as the paper writes the loss",
     )
-    minimum: float = Field(default=1e-6, description="lower bound of an adaptive lambda")
-    maximum: float = Field(default=0.1, description="upper bound of an adaptive lambda")
+    minimum: float = Field(default=1e-6, description="lower bound of the adaptive lambda")
+    maximum: float = Field(default=0.1, description="upper bound of the adaptive lambda")
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> SparsityOptions:
@@ -31,60 +31,75 @@ class SparsityOptions(MethodOptions):
 
 
 class MarCosOptions(MethodOptions):
-    steps: int = Field(default=3, ge=1, description="K thinking steps; the answer is always spoken from the last")
-    deep: int = Field(
-        default=10, ge=0, title="Deep neurons T", description="read by thinking alone; 0 is the ablation w/o Neu_deep"
+    steps: int = Field(
+        default=3, ge=1, description="number of thinking steps K; the answer is always spoken from the last"
     )
-    shallow: int = Field(default=100, ge=1, title="Shallow neurons S", description="read by the speaking layer")
+    deep: int = Field(
+        default=10,
+        ge=0,
+        title="Deep neurons T",
+        description="number of deep neurons, seen by the thinking layer only; 0: ablation w/o Neu_deep",
+    )
+    shallow: int = Field(
+        default=100,
+        ge=1,
+        title="Shallow neurons S",
+        description="number of shallow neurons, which the speaking layer reads",
+    )
     tau: int = Field(default=16, ge=1, title="Length of R, τ", description="R has tau x hidden_size dimensions")
-    randomness: bool = Field(default=True, description="think with R; false is the ablation w/o R")
+    randomness: bool = Field(default=True, description="whether thinking steps take in R; false: ablation w/o R")
     attention: Literal["bidirectional", "causal"] = Field(
         default="bidirectional",
-        description="of the thinking layer; causal is an ablation (paper, appendix 'Additional Ablation Studies')",
+        description="attention of the thinking layer; causal: ablation (paper, appendix 'Additional Ablation Studies')",
     )
     thinking_init: Literal["normal", "xavier"] = Field(
         default="normal",
-        description="of the thinking layer's matrices: normal as the architecture has it, as in the published code, "
-        "or Xavier's uniform (same appendix)",
+        description="initialisation of the thinking layer's matrices: the architecture's normal distribution, as in "
+        "the published code, or Xavier uniform (same appendix)",
     )
     encoder_reads: Literal["step", "path"] = added_field(
         "step",
-        description="what f encodes R of a step from: its text alone, as in the paper; or the question and all steps "
-        "up to it, which tell what the step adds to them",
+        description="input of the encoder f of R: the step's text alone, as in the paper, or the question and all "
+        "steps up to it, which show what the step adds",
     )
     posterior: Literal["deterministic", "noisy", "gaussian"] = Field(
         default="deterministic",
-        description="R in training: what f gives, as in the published code; with noise of epsilon; or with noise of a "
-        "deviation that f gives too, as in the paper",
+        description="R in training: the output of f, as in the published code; the same plus noise of standard "
+        "deviation epsilon; or a Gaussian whose standard deviation f predicts too, as in the paper",
     )
     epsilon: float = Field(
-        default=1e-2, gt=0, description="standard deviation of the posterior in the KL term, and of its noise"
+        default=1e-2, gt=0, description="standard deviation of the posterior: in the KL term, and of the noise"
     )
-    sparsity: SparsityOptions = Field(default=SparsityOptions(), description="the L1 term on R and its weight lambda")
+    sparsity: SparsityOptions = Field(default=SparsityOptions(), description="L1 term on R and its weight lambda")
     first_phase: float = Field(
-        default=0.5, gt=0, description="phase 1's epochs, times those of the budget (0.5: 10 of the paper's 20)"
+        default=0.5, gt=0, description="epochs of phase 1, as a multiple of the budget (0.5: 10 of the paper's 20)"
     )
-    second_phase: float = Field(default=0.5, gt=0, description="those of phase 2, which trains the predictor alone")
+    second_phase: float = Field(
+        default=0.5, gt=0, description="epochs of phase 2 (predictor only), as a multiple of the budget"
+    )
     second_rate: float | None = added_field(
         None,
         gt=0,
-        description="learning rate of phase 2, on the run's schedule; default: that of phase 1, as in the paper. The "
-        "published code goes from 1e-5 to 1e-6",
+        description="peak learning rate of phase 2; default: that of phase 1, as in the paper. The published code "
+        "decays from 1e-5 to 1e-6",
     )
     speaking: Literal["autoregressive", "one_shot"] = Field(
-        default="autoregressive", description="one_shot: all tokens of a step from one pass, each blind to the others"
+        default="autoregressive",
+        description="one_shot: all tokens of a step in one pass, none of which sees the others",
     )
     refinements: int = Field(
-        default=0, ge=0, description="mask-predict passes after the one of one_shot, which is then trained for them"
+        default=0, ge=0, description="mask-predict passes after the first with one_shot, which is then trained for them"
     )
     marked: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="share of the training examples with #### before their answer; the paper's text targets have both "
-        "kinds, which R tells apart (its figure of interventions)",
+        description="fraction of training examples with #### before the answer; the paper's text targets have both "
+        "kinds, which R distinguishes (its figure of interventions)",
     )
-    max_step_tokens: int = Field(default=128, ge=1, description="targets are cut there; one_shot says as many at once")
+    max_step_tokens: int = Field(
+        default=128, ge=1, description="maximum length of a step in training; one_shot speaks this many tokens at once"
+    )
 
     @model_validator(mode="after")
     def _refines_what_is_said_at_once(self) -> MarCosOptions:

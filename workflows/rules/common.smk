@@ -20,10 +20,10 @@ from benchmarks.code import CODE, stage_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
-from benchmarks.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.os_errors import in_words
+from benchmarks.processes.locks import announce_parent, clear_stale_locks, workflow_lock
+from benchmarks.files import describe_os_error
 from benchmarks.paper.numbers import paper_table
-from benchmarks.scoring.by_test import require_scorers
+from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import STUDIES, StudyError, load_study, study_path
@@ -37,7 +37,7 @@ from methods.sources import source_digest
 for folder in (Path("results"), Path(".snakemake")):
     place = folder if folder.exists() else Path()
     if not os.access(place, os.W_OK | os.X_OK):
-        denied = in_words(PermissionError(errno.EACCES, "", str(place.absolute())))
+        denied = describe_os_error(PermissionError(errno.EACCES, "", str(place.absolute())))
         raise WorkflowError(denied)
 
 
@@ -139,9 +139,9 @@ def files_of_figure(wildcards):
 
 
 def needs_of(figure, study):
-    from benchmarks.figures.render import DRAWINGS  # matplotlib is slow to import
+    from benchmarks.figures.render import FIGURE_BUILDERS  # matplotlib is slow to import
 
-    return DRAWINGS[figure].needs(study, Path("results"))
+    return FIGURE_BUILDERS[figure].needs(study, Path("results"))
 
 
 def tries(wildcards):

@@ -1,4 +1,4 @@
-"""Finds the scorer that a test set's card names, and scores answers with it."""
+"""The scorer of each test set, which its card names, and the scores of answers."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index."""
     scorers = {test: scorer_of(test) for test in frame["test"].unique()}
     rows = []
-    for test, said, *known in zip(*(frame[name] for name in ("test", "text", *KNOWN)), strict=True):
+    for test, text, *known in zip(*(frame[name] for name in ("test", "text", *KNOWN)), strict=True):
         question, gold, steps = known
         asked = Asked(question, gold, None if pd.isna(steps) else int(steps))
-        result = scorers[test].score(said, asked)
+        result = scorers[test].score(text, asked)
         choices = list(scorers[test].choices(asked))
         rows.append((result.extracted, result.correct, result.strict, list(result.draws), choices))
     return pd.DataFrame(rows, columns=SCORES, index=frame.index)

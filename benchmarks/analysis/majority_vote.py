@@ -10,7 +10,7 @@ import pandas as pd
 
 from benchmarks.data import DATASETS
 from benchmarks.numbers import value_of
-from benchmarks.scoring.by_test import scorer_of
+from benchmarks.scoring.scorers import scorer_of
 
 MEAN = -1  # the seed of answers that take the mean instead of a draw
 BINS = (0.2, 0.4, 0.6, 0.8, 1.0)  # upper ends of bins of vote shares

@@ -1,4 +1,4 @@
-"""Answers questions with all steps said, and keeps the latents."""
+"""A trained run that answers questions: all steps of its responses as text, and its latents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.data.tokenizers import encode_questions
 from benchmarks.engine import autocast
-from benchmarks.evaluation.answering import batches_by_length, generated, method_for_answers, said_ids
+from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.scoring import Score
-from benchmarks.scoring.by_test import judged, reads_steps
+from benchmarks.scoring.scorers import judged, reads_steps
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.base import Example, Method
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Said:
+class Responses:
     """The answers to N questions.
 
-    ``steps``: every step as text, the answer last; only the answer if the method says nothing else. ``tokens``: (N,)
+    ``steps``: every step as text, the answer last; only the answer if the method writes nothing else. ``tokens``: (N,)
     tokens of all steps, without end-of-text. ``trace``: latents (N, ...) by name.
     """
 
@@ -47,8 +47,8 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Speaker:
-    """A trained run that can be asked questions."""
+class TrainedModel:
+    """The method of a trained run, ready to answer questions."""
 
     spec: RunSpec
     method: Method
@@ -56,10 +56,10 @@ class Speaker:
     data: Path
 
     @classmethod
-    def load(cls, spec: RunSpec, results: Path) -> Speaker:
+    def load(cls, spec: RunSpec, results: Path) -> TrainedModel:
         torch.set_num_threads(spec.threads)
         paths = Paths(results, spec)
-        return cls(spec, method_for_answers(spec, results), load_tokenizer(paths.data), paths.data)
+        return cls(spec, load_for_inference(spec, results), load_tokenizer(paths.data), paths.data)
 
     def test(self, name: str, count: int | None = None) -> TestSet:
         """Return a test set, or ``count`` of its questions, spread evenly over it."""
@@ -69,8 +69,8 @@ class Speaker:
         return test.select(evenly(len(test), count))
 
     def read(self, question: str) -> list[int]:
-        """Return the ids of a question of one's own, without the blanks around it. Warn of words that the tokenizer
-        does not know; raise :class:`InputError` if there is nothing to read."""
+        """Return the ids of a question that is in no test set, without the blanks around it. Warn of words that the
+        tokenizer does not know; raise :class:`InputError` if there is nothing to read."""
         encode, unknown = partial(self.tokenizer.encode, add_special_tokens=False), self.tokenizer.unk_token_id
         if not question.strip():
             raise InputError("the question is empty")
@@ -92,23 +92,23 @@ class Speaker:
                 rows[index] = row
         return _stacked(rows)
 
-    def say(self, questions: Sequence[Sequence[int]], decoding: Decoding, trace: bool = False) -> Said:
+    def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding, trace: bool = False) -> Responses:
         """Answer all questions. The results are in the order of the questions."""
         decoding = replace(decoding, answer_only=False, trace=trace)
         answers, steps = [""] * len(questions), [[""]] * len(questions)
         tokens = np.zeros(len(questions), dtype=np.int64)
         traces: dict[str, list[np.ndarray | None]] = {}
-        for indices, generation in generated(self.method, questions, decoding, self.spec):
-            ids = said_ids(generation)
-            for index, answer, said in zip(indices, generation.answer.tolist(), ids.tolist(), strict=True):
+        for indices, generation in generate_batches(self.method, questions, decoding, self.spec):
+            ids = output_ids(generation)
+            for index, answer, step_ids in zip(indices, generation.answer.tolist(), ids.tolist(), strict=True):
                 answers[index] = decode(self.tokenizer, answer)
-                steps[index] = [decode(self.tokenizer, step) for step in said]
+                steps[index] = [decode(self.tokenizer, step) for step in step_ids]
             tokens[indices] = (ids != self.method.vocabulary.eos).sum((1, 2)).numpy()
             for name, tensor in generation.trace.items():
                 rows = traces.setdefault(name, [None] * len(questions))
                 for index, row in zip(indices, tensor.float().cpu().numpy(), strict=True):
                     rows[index] = row
-        return Said(answers, steps, tokens, {name: _stacked(rows) for name, rows in traces.items()})
+        return Responses(answers, steps, tokens, {name: _stacked(rows) for name, rows in traces.items()})
 
 
 def evenly(length: int, count: int) -> list[int]:

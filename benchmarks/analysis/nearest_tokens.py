@@ -16,7 +16,7 @@ SHOWN = 8  # latents of a step that are shown at most
 
 
 @dataclass(frozen=True)
-class Words:
+class TokenEmbeddings:
     """The input embeddings (V, d) of the model that speaks, and their norms (V,)."""
 
     vectors: Tensor
@@ -24,8 +24,8 @@ class Words:
     tokenizer: PreTrainedTokenizerBase
 
     @classmethod
-    def of(cls, method: Method, tokenizer: PreTrainedTokenizerBase) -> Words:
-        vectors = word_vectors(method)
+    def of(cls, method: Method, tokenizer: PreTrainedTokenizerBase) -> TokenEmbeddings:
+        vectors = token_embeddings(method)
         return cls(vectors, vectors.norm(dim=-1), tokenizer)
 
     @property
@@ -50,7 +50,7 @@ class Words:
         return (latents @ self.vectors.T / self.norms.clamp(min=1e-12)).argmax(-1).tolist()
 
 
-def word_vectors(method: Method) -> Tensor:
+def token_embeddings(method: Method) -> Tensor:
     """Return the (V, d) input embeddings of the model that speaks, without the markers that methods add."""
     models: Iterator[PreTrainedModel] = (m for m in method.modules() if isinstance(m, PreTrainedModel))
     speaking = next(model for model in models if model.get_output_embeddings() is not None)

@@ -1,23 +1,97 @@
-"""Random Summation: which digit each step drew, which dimension of R stands for it, and whether setting that dimension
-steers the step (paper, section on synthetic tasks)."""
+"""What the dimensions of R carry.
+
+Patterns: which are active, how often, and which are active together (paper, "How does R control ...").
+Random Summation: which digit each step drew, which dimension encodes it, and whether setting that dimension steers the
+step (paper, section on synthetic tasks).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.analysis.saying import Said, Speaker
 from benchmarks.data import TestSet
 from benchmarks.scoring import Asked, Score
 from benchmarks.scoring.base import integers
-from benchmarks.scoring.by_test import scorer_of
-from benchmarks.scoring.sequences import Summation
+from benchmarks.scoring.scorers import scorer_of
+from benchmarks.scoring.synthetic import Summation
+from benchmarks.studies.specs import AnalysisSpec
 from methods.base import Example
 from methods.generation import Decoding, Intervention
+
+if TYPE_CHECKING:
+    from benchmarks.analysis.responses import Responses, TrainedModel
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """The activity of dimensions.
+
+    ``frequency``: (D,) share of samples in which each dimension is active. ``frequent``: the most frequent dimensions,
+    in descending order. ``clique``: the largest set of these in which every two are correlated, or a single dimension
+    if no two are.
+    """
+
+    frequency: np.ndarray
+    frequent: list[int]
+    clique: list[int]
+
+
+def patterns(values: np.ndarray, settings: AnalysisSpec) -> Patterns:
+    """Return the patterns of (N, D) samples: R at every step of every question."""
+    frequency = (values > settings.active_above).mean(0)
+    frequent = most_frequent(frequency, settings.frequent_share, settings.frequent_at_least)
+    graph = correlation_graph(correlations(values, frequent), frequent, settings.correlated_above)
+    return Patterns(frequency, frequent, largest_clique(graph, frequency))
+
+
+def most_frequent(frequency: np.ndarray, share: float, at_least: int) -> list[int]:
+    """Return the dimensions that are active most often: a ``share`` of all, but no fewer than ``at_least``. Dimensions
+    that are never active are left out."""
+    count = max(math.ceil(share * len(frequency)), at_least)
+    order = np.argsort(-frequency, kind="stable")[:count]
+    return [int(dim) for dim in order if frequency[dim] > 0]
+
+
+def correlations(values: np.ndarray, dims: Sequence[int]) -> np.ndarray:
+    """Return (n, n) Pearson correlations, which are 0 with a dimension that never changes. They are computed in
+    float64: in float32, which R has, sums differ between CPUs in digits that are recorded."""
+    if not dims:
+        return np.zeros((0, 0))
+    chosen = values[:, list(dims)].astype(np.float64)
+    centred = chosen - chosen.mean(0)
+    norms = np.linalg.norm(centred, axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = centred.T @ centred / np.outer(norms, norms)
+    found = np.nan_to_num(found).clip(-1, 1)
+    np.fill_diagonal(found, 1.0)
+    return found
+
+
+def correlation_graph(correlation: np.ndarray, dims: Sequence[int], above: float) -> nx.Graph:
+    """Return a graph with a node for each dimension and an edge between two that correlate by more than ``above``."""
+    graph = nx.Graph()
+    graph.add_nodes_from(dims)
+    first, second = np.nonzero(np.triu(correlation > above, k=1))
+    graph.add_edges_from((dims[a], dims[b]) for a, b in zip(first.tolist(), second.tolist(), strict=True))
+    return graph
+
+
+def largest_clique(graph: nx.Graph, frequency: np.ndarray) -> list[int]:
+    """Return the largest clique; of several of that size, the one with the highest total frequency."""
+    counts = {dim: round(1e6 * float(frequency[dim])) for dim in graph}
+    heavy = 1 + sum(counts.values())  # one more node outweighs all frequencies together
+    nx.set_node_attributes(graph, {dim: heavy + count for dim, count in counts.items()}, "weight")
+    found, _ = nx.max_weight_clique(graph, weight="weight")
+    return sorted(found)
+
 
 DIGITS = range(10)
 
@@ -43,9 +117,9 @@ def is_summation(test: TestSet) -> bool:
     return isinstance(scorer_of(test.name), Summation)
 
 
-def drawn_digits(test: TestSet, said: Said) -> np.ndarray:
+def drawn_digits(test: TestSet, responses: Responses) -> np.ndarray:
     """Return (N, K - 1) digits that the steps drew, with -1 for a step that no digit explains."""
-    return _digits(said.scores(test))
+    return _digits(responses.scores(test))
 
 
 def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
@@ -84,7 +158,7 @@ def explained(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
 
 
 def follows(steps: list[str], step: int) -> bool:
-    """Return whether everything that is said after a step follows from it, as if that step were the question."""
+    """Return whether everything that is generated after a step follows from it, as if that step were the question."""
     return Summation().score("\n".join(steps[step:]), Asked(steps[step - 1], "", len(steps) - 1 - step)).correct
 
 
@@ -111,7 +185,7 @@ def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> En
     return found
 
 
-def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding, steps: int) -> pd.DataFrame:
+def steer(model: TrainedModel, test: TestSet, decoding: Decoding, encoded: Encoding, steps: int) -> pd.DataFrame:
     """Steer each step towards each digit that has a dimension. Return one row per question, step and digit: whether the
     step adds that digit (``obeyed``), and whether everything after it is consistent with it (``followed``)."""
     frames = []
@@ -119,8 +193,10 @@ def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding
         for digit, (dim, value) in enumerate(zip(encoded.dims, encoded.values, strict=True)):
             if dim is None or value is None:
                 continue
-            said = speaker.say(test.questions, replace(decoding, interventions=alone(dim, value, step, encoded)))
-            digits = drawn_digits(test, said)
+            responses = model.generate(
+                test.questions, replace(decoding, interventions=alone(dim, value, step, encoded))
+            )
+            digits = drawn_digits(test, responses)
             frames.append(
                 pd.DataFrame(
                     {
@@ -129,7 +205,7 @@ def steer(speaker: Speaker, test: TestSet, decoding: Decoding, encoded: Encoding
                         "step": step,
                         "digit": digit,
                         "obeyed": digits[:, step - 1] == digit,
-                        "followed": [follows(lines, step) for lines in said.steps],
+                        "followed": [follows(lines, step) for lines in responses.steps],
                     }
                 )
             )

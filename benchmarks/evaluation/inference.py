@@ -1,4 +1,4 @@
-"""Answers of a trained run: every question once under each decoding and seed.
+"""Load a trained run and answer questions with it: every question once under each decoding and seed.
 
 A question that is in several test sets is answered once. Questions are answered in order of length. This must make no
 difference to a method, which the conformance tests check.
@@ -7,24 +7,25 @@ difference to a method, which the conformance tests check.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from benchmarks.console import Progress
 from benchmarks.data import TestSet, decode
 from benchmarks.engine import autocast, pick_device
 from benchmarks.engine.device import memory_for
-from benchmarks.evaluation.inference_precision import prepare_for_answers
+from benchmarks.engine.layers import compile_layers, linear_layers, plain_layers
 from benchmarks.models import trained_method
-from benchmarks.progress import Progress
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.specs import DecodingSpec, EvaluationSpec
+from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
+from methods._static_cache import free_buffers
 from methods.base import Method, Stage
 from methods.context_length import require_context
 from methods.errors import InputError
@@ -69,12 +70,12 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
     yield from np.split(order, starts)
 
 
-def method_for_answers(spec: RunSpec, results: Path, stage: int | None = None, decoding: str = "default") -> Method:
+def load_for_inference(spec: RunSpec, results: Path, stage: int | None = None, decoding: str = "default") -> Method:
     """Return a trained run's method, or the method as one stage left it, on the device that answers under a decoding.
     It is prepared for answering only: its weights are cast once and keep their addresses, so that CUDA graphs remain
     valid."""
     method = trained_method(spec, results, stage, decoding).to(pick_device())
-    prepare_for_answers(method, spec.engine)
+    prepare_for_inference(method, spec.engine)
     return method
 
 
@@ -93,7 +94,7 @@ def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decod
     return generation
 
 
-def generated(
+def generate_batches(
     method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, spec: RunSpec
 ) -> Iterator[tuple[np.ndarray, Generation]]:
     """Yield the answers to all questions batch by batch, each batch with the indices of its questions. Raise
@@ -107,7 +108,7 @@ def generated(
         yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
 
 
-def said_ids(generation: Generation) -> Tensor:
+def output_ids(generation: Generation) -> Tensor:
     """Return (B, K, L) ids of everything that is said, the answer last, on the CPU.
     K is 1 if only the answer is said."""
     return (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()
@@ -115,7 +116,7 @@ def said_ids(generation: Generation) -> Tensor:
 
 def texts_of(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return the text of each answer, with one line for each step that is said."""
-    return ["\n".join(decode(tokenizer, part) for part in said) for said in said_ids(generation).tolist()]
+    return ["\n".join(decode(tokenizer, part) for part in said) for said in output_ids(generation).tolist()]
 
 
 def answer(
@@ -129,10 +130,10 @@ def answer(
     """Answer all questions. The results are in the order of the questions."""
     count, eos = len(questions), method.vocabulary.eos
     answers = Answers([""] * count, *(np.zeros(count, dtype) for dtype in (np.int64, np.int64, np.float64)))
-    for indices, generation in generated(method, questions, decoding, spec):
+    for indices, generation in generate_batches(method, questions, decoding, spec):
         for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
             answers.texts[index] = text
-        ids = said_ids(generation)
+        ids = output_ids(generation)
         written = (ids != eos).sum(2)
         answers.tokens[indices] = (written + (written < ids.shape[2])).sum(1).numpy()  # end-of-text, if any, counts too
         answers.forward_passes[indices] = generation.cost.forward_passes
@@ -192,3 +193,36 @@ def memory_for_answers(questions: int, longest: int) -> AbstractContextManager[N
         f"answering {questions} questions at once, the longest of {longest} tokens",
         "Lower `batch_size`: `evaluation` has one, and `timing` its own",
     )
+
+
+@contextmanager
+def temporarily_prepared(method: Method, engine: EngineSpec) -> Iterator[None]:
+    """Keep linear layers in bfloat16 inside the block, if the engine computes in bfloat16, and restore them afterwards.
+
+    Autocast would cast their float32 weights for every batch, and in a CUDA graph for every token. The results are the
+    same. Layers that the engine compiles are compiled here too.
+    """
+    kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _linears(method, engine)]
+    try:
+        prepare_for_inference(method, engine)
+        yield
+    finally:
+        free_buffers(method)  # training may follow, and be timed
+        plain_layers(method)
+        for layer, parameters in kept:
+            for name, parameter in parameters.items():
+                setattr(layer, name, parameter)
+
+
+def prepare_for_inference(method: Method, engine: EngineSpec) -> None:
+    """Do the same as :func:`temporarily_prepared`, but for good: the float32 weights are lost."""
+    for layer in _linears(method, engine):
+        for name, parameter in list(layer.named_parameters(recurse=False)):
+            setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))
+    if engine.compile:
+        compile_layers(method, caches=True)
+
+
+def _linears(method: Method, engine: EngineSpec) -> list[nn.Module]:
+    """Return the linear layers that are cast: all if the engine computes in bfloat16, else none."""
+    return [layer for _, layer in linear_layers(method)] if engine.precision == "bfloat16" else []

@@ -1,18 +1,20 @@
-"""Shows the progress of a stage: a bar with ETA on a terminal, plain lines elsewhere."""
+"""What commands show while they work and when they are done: progress, and tables as wide as the terminal."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import timedelta
 
+from rich.console import Console
 from tqdm import tqdm
 
 LINE_SECONDS = 10.0  # between plain lines
 
 
 class Progress:
-    """Counts up to ``total``; use as a context manager."""
+    """A bar with ETA on a terminal, plain lines elsewhere. Counts up to ``total``; use as a context manager."""
 
     def __init__(self, label: str, total: int, start: int = 0) -> None:
         self.label, self.total, self.done, self.start = label, total, start, start
@@ -43,3 +45,13 @@ class Progress:
     def _line(self, text: str) -> None:
         gone = timedelta(seconds=round(time.monotonic() - self.began))
         print(f"{self.label}: {self.done}/{self.total}, {text} ({gone} gone)", file=sys.stderr, flush=True)
+
+
+UNLIMITED = 10_000  # columns: tables are only as wide as their cells
+
+
+def console() -> Console:
+    """Return a console for the width of the terminal. Elsewhere lines are as long as they come, unless COLUMNS sets a
+    width: what reads them would not expect the 80 columns that are the default."""
+    screen = Console()
+    return screen if screen.is_terminal or "COLUMNS" in os.environ else Console(width=UNLIMITED)
