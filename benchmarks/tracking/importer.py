@@ -7,9 +7,11 @@ as :func:`tries` counts up.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -79,6 +81,7 @@ PER_TEST = {  # metrics of each test set, and their columns in the frame
 PER_RUN = ("parameters", "training_flops", "train_epoch_seconds", "train_wall_seconds", "train_tokens_per_second")
 
 NOTE = "mlflow.note.content"  # a tag whose text MLflow shows as Markdown
+VIEW = "mlflow.sharedViewState.accuracies"  # a tag that holds a saved view of an experiment
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +147,8 @@ def _attach(client: MlflowClient, run: str, files: Iterable[Path]) -> None:
 
 
 def _describe(client: MlflowClient, experiment: str, study: Study, results: Path) -> None:
-    """Give an experiment a description: that of its study, and its first table if that is rendered, without notes."""
+    """Give an experiment a description, that of its study and its first table if that is rendered, without notes; and a
+    view that shows accuracies."""
     from mlflow.utils.validation import MAX_EXPERIMENT_TAG_VAL_LENGTH as MOST
 
     text = f"{study.title}. {study.description}\n"
@@ -152,8 +156,35 @@ def _describe(client: MlflowClient, experiment: str, study: Study, results: Path
     if path and path.is_file():
         table, _, _ = path.read_text(encoding="utf-8").partition("\n* ")
         text += f"\n{table}\n" if len(text) + len(table) < MOST else ""
-    if client.get_experiment(experiment).tags.get(NOTE) != text:
-        client.set_experiment_tag(experiment, NOTE, text)
+    tests = dict.fromkeys(test for block in study.blocks for test in study.tests_of(block))
+    shown = [f"accuracy/{test}" for test in tests]
+    wanted = {NOTE: text, VIEW: _view("Accuracies", [*shown, "parameters", "train_wall_seconds"])}
+    tags = client.get_experiment(experiment).tags
+    for name, value in wanted.items():
+        if tags.get(name) != value and len(value) <= MOST:
+            client.set_experiment_tag(experiment, name, value)
+
+
+def _view(name: str, shown: Sequence[str]) -> str:
+    """Return a view of an experiment's runs that shows some metrics, as the button *Views* of MLflow saves it. By
+    default, its list shows none."""
+    columns = [f"attributes.`{column}`" for column in ("Source", "Version", "Dataset")]
+    state = {
+        "searchFilter": "",
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": [*columns, *(f"metrics.`{metric}`" for metric in shown)],
+        "columnOrder": [],
+        "columnWidths": {},
+        "runsHiddenMode": "FIRST_10_RUNS",
+        "groupsExpanded": {},
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
+    return json.dumps({"name": name, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})
 
 
 def _digest(records: StudyRecords, run: str) -> str:

@@ -38,7 +38,7 @@ SETTINGS = {
 }
 
 
-# So that MLflow opens an experiment on its runs, and not on a page for language-model traces
+# The kind of experiment, for which MLflow shows runs and not language-model traces
 AS_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 log = logging.getLogger(__name__)
