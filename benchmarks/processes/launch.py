@@ -63,6 +63,9 @@ def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
     if spec.engine.nodes == 1 and not visible():
         carried[CUDA_VARIABLE] = ""  # else the launcher would number GPUs itself, and show the ranks those hidden here
+    if spec.engine.nodes > 1 and (uri := os.environ.get("MLFLOW_TRACKING_URI")):
+        # An address may have a password: what is trained is then not in MLflow before `track`
+        carried |= {"MARCOS_BENCH_LIVE": "no"} if "@" in uri else {"MLFLOW_TRACKING_URI": uri}
     write_json(folder / ENVIRONMENT_FILE, carried)
     given = [task, "--folder", str(folder.resolve()), "--results", str(results.resolve())]
     given += ["--parent", f"{os.getpid()}@{socket.gethostname()}"]
