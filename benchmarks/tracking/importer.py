@@ -27,7 +27,7 @@ from benchmarks.records.provenance import hardware
 from benchmarks.records.results import StudyRecords, load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.runs import STAGES, RunSpec
+from benchmarks.studies.runs import TASKS, RunSpec
 from benchmarks.studies.study import Study
 from benchmarks.tracking.state import read_state, tries
 from benchmarks.tracking.store import (
@@ -144,7 +144,7 @@ def _import(client: MlflowClient, records: StudyRecords, origin: str) -> tuple[s
     importer = _Importer(client, experiment, parent, records, origin)
     runs: dict[str, str] = {}
     for id, own in records.runs.items():
-        if not own.stages:
+        if not own.tasks:
             continue
         digest = _digest(records, id)
         if run := by_digest.get(digest):
@@ -176,7 +176,7 @@ def _create_parent(client: MlflowClient, experiment: str, study: Study) -> Run:
 def _digest(records: StudyRecords, run: str) -> str:
     """Return a digest of what a run's metrics come from: its records, and what its warm starts add to its costs."""
     own, *starts = (records.runs[id] for id in with_starts(records.study, records.study.runs[run]))
-    kept = [own.model_dump(mode="json", include=set(STAGES))]
+    kept = [own.model_dump(mode="json", include=set(TASKS))]
     kept += [start.model_dump(mode="json", include={"train", "time"}) for start in starts]
     return json_digest([run, *kept])
 
@@ -192,7 +192,7 @@ class _Importer:
         """Create a child run and return its id. The digest of the records is set last: without it, it is incomplete."""
         paths, records = self.records.paths(spec.id), self.records.runs[spec.id]
         files = list(_files(paths, records))
-        environments = [record.environment for record in records.stages.values()]
+        environments = [record.environment for record in records.tasks.values()]
         start, end = _milliseconds(environments[0].get("started")), _milliseconds(environments[-1].get("finished"))
         tags = self._tags(spec, environments[0])
         run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=spec.id).info.run_id
@@ -273,7 +273,7 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
 
     Raise :class:`BrokenRecord` if one is missing, so that this is not taken for a failure of the server later.
     """
-    files: list[tuple[Path, str, str | None]] = [(paths.record(stage), stage, None) for stage in records.stages]
+    files: list[tuple[Path, str, str | None]] = [(paths.record(task), task, None) for task in records.tasks]
     if records.evaluate:
         files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]
     for path, stage, folder in files:

@@ -16,7 +16,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.utils import validate
 
-from benchmarks.code import CODE, stage_modules
+from benchmarks.code import CODE, task_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
@@ -216,7 +216,7 @@ def run_code(stage):
 
     def code(wildcards):
         run = run_of(wildcards)
-        return code_digest(run.method, *stage_modules(run, stage))
+        return code_digest(run.method, *task_modules(run, stage))
 
     return code
 
