@@ -1,6 +1,6 @@
-"""The modules that decide what each stage writes: if the code of any of them changes, the stage runs again.
+"""The modules that decide what each task writes: if the code of any of them changes, the task runs again.
 
-Names are dotted; a package stands for all modules in it. The stages of a run also depend on the code of its method
+Names are dotted; a package stands for all modules in it. The tasks of a run also depend on the code of its method
 (:func:`methods.registry.code_digest`). Modules that only read, write, lock, log or display are left out. So are
 prepared data, the settings of a run and data cards, which have digests and versions of their own.
 """
@@ -39,14 +39,14 @@ CODE: dict[str, tuple[str, ...]] = {
     ),
     # Besides, if accuracy selects weights; the scorer of the training data counts too
     "select": (*ANSWERS, *_modules("training.validation_accuracy", "data.corpus"), *SCORES),
-    # Of scorers, those that a run's test sets name count besides (`stage_modules`)
-    "answer": ANSWERS,  # part of the evaluate stage: if only the rest of it changes, recorded answers are scored again
-    "evaluate": (*ANSWERS, *_modules("evaluation.stage", "budgets"), *SCORES),
+    # Of scorers, those that a run's test sets name count besides (`task_modules`)
+    "answer": ANSWERS,  # part of evaluate: if only the rest of it changes, recorded answers are scored again
+    "evaluate": (*ANSWERS, *_modules("evaluation.task", "budgets"), *SCORES),
     "analyse": (*ANSWERS, *SCORES, *_modules("scoring.synthetic", "analysis", "numbers")),
     "time": (
         *ANSWERS,
         *STEPS,
-        *_modules("timing.stage", "timing.steps", "timing.machine"),
+        *_modules("timing.task", "timing.steps", "timing.machine"),
     ),
     "collect": (*RECORDS, *_modules("records.statistics")),
     "track": (
@@ -59,10 +59,10 @@ CODE: dict[str, tuple[str, ...]] = {
 }
 
 
-def stage_modules(spec: RunSpec, stage: str) -> set[str]:
-    """Return the modules that decide what a stage of a run writes, besides its method's: scorers of the run's test sets
+def task_modules(spec: RunSpec, task: str) -> set[str]:
+    """Return the modules that decide what a task of a run writes, besides its method's: scorers of the run's test sets
     if it scores answers, and that of its training data if accuracy selects weights."""
-    if stage == "train" and spec.training.select_by == "accuracy":
+    if task == "train" and spec.training.select_by == "accuracy":
         return {*CODE["train"], *CODE["select"], *scoring_modules([spec.data.train])}
-    scores = stage in ("evaluate", "analyse")
-    return {*CODE[stage], *(scoring_modules(spec.evaluation.tests) if scores else ())}
+    scores = task in ("evaluate", "analyse")
+    return {*CODE[task], *(scoring_modules(spec.evaluation.tests) if scores else ())}

@@ -73,7 +73,7 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR if rank else logging.WARNING, format="%(levelname)s: %(message)s")
 
     from benchmarks.engine.ranks import join
-    from benchmarks.timing.stage import time_as
+    from benchmarks.timing.task import time_as
     from benchmarks.training.live import followed
     from benchmarks.training.loop import Trainer
 

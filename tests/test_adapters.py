@@ -34,8 +34,8 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, LoraSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing import measuring
-from benchmarks.timing.stage import time_run
 from benchmarks.timing.steps import time_training
+from benchmarks.timing.task import time_run
 from benchmarks.training import loop
 from benchmarks.training.loop import train
 from methods.backbone import Backbone, load_backbone

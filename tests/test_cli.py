@@ -216,5 +216,5 @@ def test_the_median_of_an_even_number_of_times_is_between_two(monkeypatch: pytes
     times = {"tests": {"alpha": {"answer_only": {"seconds": [3.0, 1.0, 2.0, 8.0], "n": 7}}}}
     for name in ("processes.devices.pin_for", "data.store.require_prepared"):
         monkeypatch.setattr(f"benchmarks.{name}", lambda *_: None)
-    monkeypatch.setattr("benchmarks.timing.stage.time_run", lambda *_: times)
+    monkeypatch.setattr("benchmarks.timing.task.time_run", lambda *_: times)
     assert "alpha (answer_only): 2.50 s for 7 questions" in output("time", "smoke", "equation/marcos/s0")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import environment
-from benchmarks.evaluation import stage as evaluation
+from benchmarks.evaluation import task as evaluation
 from inflict import run_of
 from methods.registry import code_digest
 

@@ -19,7 +19,7 @@ from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
 from benchmarks.data import prepare
 from benchmarks.evaluation import inference
-from benchmarks.evaluation import stage as evaluation
+from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.scoring import SCORERS, Asked, Score

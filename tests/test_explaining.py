@@ -16,7 +16,7 @@ from benchmarks.analysis.responses import TrainedModel
 from benchmarks.evaluation.inference import decoding_of
 from benchmarks.studies.paths import Paths
 from methods.errors import InputError
-from test_analysis_stage import RUN, command, results, study
+from test_analysis_task import RUN, command, results, study
 
 __all__ = ["results"]  # the fixture: runs with untrained weights, and one without
 CODI, COT = "equation/codi/s0", "equation/cot_sft/s0"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from benchmarks.cli import app
 from benchmarks.data import load_tokenizer, open_test, prepare
-from benchmarks.evaluation.stage import evaluate
+from benchmarks.evaluation.task import evaluate
 from benchmarks.exports import only_model
 from benchmarks.files import write_json
 from benchmarks.models import exported_method

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from benchmarks import exports, rank
 from benchmarks.analysis import explaining, interventions
-from benchmarks.analysis import stage as analysis
+from benchmarks.analysis import task as analysis
 from benchmarks.cli import app
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out

@@ -11,17 +11,17 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from benchmarks.analysis.records import analysed
-from benchmarks.analysis.stage import analyse
+from benchmarks.analysis.task import analyse
 from benchmarks.data import load_records, prepare
 from benchmarks.data.tokenizers import texts, train_bpe
-from benchmarks.evaluation import stage as evaluation
+from benchmarks.evaluation import task as evaluation
 from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import render as render_figure
 from benchmarks.records import results
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study, parse_study, shipped, study_path
 from benchmarks.tables.render import render
-from benchmarks.timing import stage as timing
+from benchmarks.timing import task as timing
 from benchmarks.training.loop import train
 from methods.backbone import fields_of, load_backbone
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.data import prepare
 from benchmarks.engine.layers import compile_layers
-from benchmarks.evaluation.stage import evaluate
+from benchmarks.evaluation.task import evaluate
 from benchmarks.models import build_method
 from benchmarks.plan.costs import plan
 from benchmarks.studies.paths import Paths

@@ -12,7 +12,7 @@ import yaml
 
 from benchmarks.data import TestSet, prepare
 from benchmarks.data.records import DataError
-from benchmarks.evaluation import stage as evaluation
+from benchmarks.evaluation import task as evaluation
 from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.records import results
 from benchmarks.scoring import SCORERS

@@ -20,8 +20,8 @@ from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TimingSpec
 from benchmarks.timing import machine
-from benchmarks.timing import stage as timing
 from benchmarks.timing import steps as step_timing
+from benchmarks.timing import task as timing
 from benchmarks.timing.steps import flop_counter
 from benchmarks.training import loop as training
 from benchmarks.training.loop import optimizer_step, train

@@ -21,7 +21,7 @@ from benchmarks.plan.flops import total_length
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
-from benchmarks.timing import stage as timing
+from benchmarks.timing import task as timing
 from benchmarks.training import batches
 from benchmarks.training import loop as training
 from benchmarks.training.batches import FeatureStore, StageLoader

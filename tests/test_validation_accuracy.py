@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.budgets import budget_of, curriculum
-from benchmarks.code import stage_modules
+from benchmarks.code import task_modules
 from benchmarks.data import decode, load_tokenizer, open_corpus
 from benchmarks.evaluation.inference import load_for_inference
 from benchmarks.models import build_method
@@ -99,8 +99,8 @@ def test_what_selects_by_accuracy_decides_the_weights(chosen: str) -> None:
     trained_on = one.model_copy(update={"data": one.data.model_copy(update={"train": "rs_n2_k3"})})
     names = ("training.validation_accuracy", "evaluation.inference", "scoring.synthetic")
     asking = {f"benchmarks.{name}" for name in names}
-    assert asking & stage_modules(trained_on, "train") == (set() if same else asking)
-    assert "benchmarks.scoring.number" not in stage_modules(trained_on, "train"), "which its tests have"
+    assert asking & task_modules(trained_on, "train") == (set() if same else asking)
+    assert "benchmarks.scoring.number" not in task_modules(trained_on, "train"), "which its tests have"
 
 
 @pytest.mark.parametrize(("train_on", "alone"), [("embedded", True), ("rs_n2_k3", False)])

@@ -17,7 +17,7 @@ import fabricate
 from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.cli import app
 from benchmarks.data.records import Record
-from benchmarks.evaluation.stage import means, summary
+from benchmarks.evaluation.task import means, summary
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, write_json, write_parquet, write_text
 from benchmarks.records import results

@@ -54,11 +54,11 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Answer all test questions with a trained run, and score them."""
     spec = ready_run(study, run, results)
-    from benchmarks.evaluation import stage
+    from benchmarks.evaluation import task
     from benchmarks.processes import devices
 
     devices.pin(1)
-    record = stage.evaluate(spec, results)
+    record = task.evaluate(spec, results)
     for name, decoding in record["decodings"].items():
         if name.startswith(AT_STAGE):
             name += f" ({decoding['stage']['name']})"
@@ -75,10 +75,10 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
     """
     spec = ready_run(study, run, results)
     from benchmarks.processes import devices
-    from benchmarks.timing import stage
+    from benchmarks.timing import task
 
     devices.pin_for(spec.engine)
-    record = stage.time_run(spec, results)
+    record = task.time_run(spec, results)
     for test, modes in record["tests"].items():
         for mode, measured in modes.items():
             seconds = median(measured["seconds"])
@@ -92,11 +92,11 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
     Their patterns, interventions on them, and samples: what figures such as `dimensions` and `cases` are drawn from.
     """
     spec = ready_run(study, run, results)
-    from benchmarks.analysis import stage
+    from benchmarks.analysis import task
     from benchmarks.processes import devices
 
     devices.pin(1)
-    record = stage.analyse(spec, results)
+    record = task.analyse(spec, results)
     typer.echo(
         f"{run}: {record['active']} of {record['dimensions']} dimensions are active, the largest clique is "
         f"{record['clique']}",

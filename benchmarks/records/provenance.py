@@ -22,7 +22,7 @@ VERSIONS = ("python", "torch", "transformers", "datasets", "deepspeed")
 
 def environments(records: StudyRecords) -> list[dict[str, Any]]:
     """Return the environments of all usable records, and those that produced answers which were only scored later."""
-    environments = [record.environment for run in records.runs.values() for record in run.stages.values()]
+    environments = [record.environment for run in records.runs.values() for record in run.tasks.values()]
     earlier = [made for run in records.runs.values() if run.evaluate for made in run.evaluate.answered.values()]
     return environments + earlier
 
@@ -170,7 +170,7 @@ def _other_code(records: StudyRecords) -> dict[str, str]:
     """Name the runs whose method was edited between their stages. Older records do not store a hash of the code."""
     edited = []
     for id, run in records.runs.items():
-        codes = {record.environment.get("code") for record in run.stages.values()}
+        codes = {record.environment.get("code") for record in run.tasks.values()}
         if len(codes - {None}) > 1:
             edited.append(id)
     return {"Edited between stages": f"the method of {', '.join(edited)}: run them again"} if edited else {}

@@ -149,9 +149,7 @@ def read_study(study: Study, results: Path) -> StudyRecords:
 def require_records(study: Study, results: Path) -> None:
     """Raise :class:`BrokenRecord` if the folder has no record of the study: most likely it is the wrong folder."""
     refuse_packed(results / study.name)
-    if not any(
-        Paths(results, spec).record(stage).is_file() for spec in study.sources.values() for stage in spec.stages
-    ):
+    if not any(Paths(results, spec).record(task).is_file() for spec in study.sources.values() for task in spec.tasks):
         raise BrokenRecord(
             f"no run of {study.name} has a record in {results.absolute()}: run the study first, or name "
             "the folder that holds its results (--results)"
@@ -230,7 +228,7 @@ def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]
     for run in runs[1:]:  # whether a warm start itself was evaluated does not matter here
         why = [text for stage, text in records.runs[run].problems.items() if stage != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
-    nothing = len(record.problems) == len(records.study.sources[spec.id].stages)
+    nothing = len(record.problems) == len(records.study.sources[spec.id].tasks)
     status = "done" if not problems else "not run" if nothing else "partial"
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}

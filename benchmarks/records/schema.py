@@ -1,4 +1,4 @@
-"""The records that the stages of a run write: the fields that the tables need, validated when a record is read."""
+"""The records that the tasks of a run write: the fields that the tables need, validated when a record is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.scoring.diversity import DrawStatistics
 from benchmarks.studies.paths import AT_STAGE
-from benchmarks.studies.runs import RunSpec, StageName
+from benchmarks.studies.runs import RunSpec, TaskName
 from benchmarks.studies.specs import EvaluationSpec
 
 
@@ -138,61 +138,61 @@ class TimeRecord(Record):
         return f"times of {gone}" if gone else None
 
 
-RECORDS: dict[StageName, type[Record]] = {"train": TrainRecord, "evaluate": EvaluateRecord, "time": TimeRecord}
+RECORDS: dict[TaskName, type[Record]] = {"train": TrainRecord, "evaluate": EvaluateRecord, "time": TimeRecord}
 
 
 class RunRecords(BaseModel):
-    """The records of a run's stages, and for each record that cannot be used the reason why."""
+    """The records of a run's tasks, and for each record that cannot be used the reason why."""
 
     train: TrainRecord | None = None
     evaluate: EvaluateRecord | None = None
     time: TimeRecord | None = None
-    problems: dict[StageName, str] = {}
+    problems: dict[TaskName, str] = {}
 
     @property
-    def stages(self) -> dict[StageName, Record]:
-        """The records that can be used, by stage."""
-        records: dict[StageName, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
-        return {stage: record for stage, record in records.items() if record}
+    def tasks(self) -> dict[TaskName, Record]:
+        """The records that can be used, by task."""
+        records: dict[TaskName, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
+        return {task: record for task, record in records.items() if record}
 
     def fit(self, spec: RunSpec) -> bool:
         """Return whether all records come from this specification."""
-        return all(record.digest == spec.digest(stage) for stage, record in self.stages.items())
+        return all(record.digest == spec.digest(task) for task, record in self.tasks.items())
 
 
 def read_records(folder: Path, spec: RunSpec) -> RunRecords:
     """Read the usable records of one run, and the problems of the others."""
-    records: dict[StageName, Any] = {}
-    problems: dict[StageName, str] = {}
-    for stage in spec.stages:
+    records: dict[TaskName, Any] = {}
+    problems: dict[TaskName, str] = {}
+    for task in spec.tasks:
         try:
-            records[stage] = _read_record(folder / f"{stage}.json", stage, spec)
+            records[task] = _read_record(folder / f"{task}.json", task, spec)
         except BrokenRecord as error:
-            problems[stage] = str(error)
+            problems[task] = str(error)
     trained = getattr(records.get("train"), "weights_sha256", None)
-    for stage, record in [*records.items()][1:]:
+    for task, record in [*records.items()][1:]:
         if trained and record.weights_sha256 not in (None, trained):
-            problems[stage] = f"stale {stage}.json: made from other weights; run `{stage}` again"
-            del records[stage]
+            problems[task] = f"stale {task}.json: made from other weights; run `{task}` again"
+            del records[task]
     return RunRecords(**records, problems=problems)
 
 
-def parsed(path: Path, stage: StageName) -> Record:
+def parsed(path: Path, task: TaskName) -> Record:
     """Read a run's record, whatever specification it was made from. Raise :class:`BrokenRecord` if it is unreadable."""
     try:
-        return RECORDS[stage].model_validate(read_json(path))
+        return RECORDS[task].model_validate(read_json(path))
     except ValidationError as error:
-        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): delete it and run `{stage}` again") from error
+        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): delete it and run `{task}` again") from error
 
 
-def _read_record(path: Path, stage: StageName, spec: RunSpec) -> Record:
+def _read_record(path: Path, task: TaskName, spec: RunSpec) -> Record:
     if not path.exists():
         raise BrokenRecord(f"no {path.name}")
-    record = parsed(path, stage)
-    if record.digest != spec.digest(stage):
-        raise BrokenRecord(f"stale {path.name}: made from another specification; run `{stage}` again")
+    record = parsed(path, task)
+    if record.digest != spec.digest(task):
+        raise BrokenRecord(f"stale {path.name}: made from another specification; run `{task}` again")
     if missing := record.missing(spec.evaluation):
-        raise BrokenRecord(f"{path} lacks {missing}: delete it and run `{stage}` again")
+        raise BrokenRecord(f"{path} lacks {missing}: delete it and run `{task}` again")
     return record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.studies.runs import RunSpec, StageName
+from benchmarks.studies.runs import RunSpec, TaskName
 
 WEIGHTS = "weights.safetensors"
 AT_STAGE = "default@"  # no decoding of a study can have a name like this
@@ -48,9 +48,9 @@ class Paths:
         """Return the path of the weights that a stage of the curriculum ended with."""
         return self.kept / f"{number:03d}.safetensors"
 
-    def record(self, stage: StageName) -> Path:
-        """Return the path of the record that a stage writes when it is done."""
-        return self.run / f"{stage}.json"
+    def record(self, task: TaskName) -> Path:
+        """Return the path of the record that a task writes when it is done."""
+        return self.run / f"{task}.json"
 
     def predictions(self, decoding: str) -> Path:
         """Return the path of the answers to each question under a decoding, or :func:`at_stage`."""

@@ -23,10 +23,10 @@ from benchmarks.studies.validation_errors import checked
 from methods.errors import InputError
 from methods.registry import available, get_method
 
-StageName = Literal["train", "evaluate", "time"]
-STAGES: tuple[StageName, ...] = ("train", "evaluate", "time")
+TaskName = Literal["train", "evaluate", "time"]
+TASKS: tuple[TaskName, ...] = ("train", "evaluate", "time")
 # Fields of a RunSpec that do not affect training, but for :func:`_selecting`; ASKED lists which of them each
-# stage's result depends on.
+# task's result depends on.
 MEASURED = ("evaluation", "timing", "timing_threads", "analysis")
 ASKED = {
     "train": (),
@@ -124,9 +124,9 @@ class RunSpec(Strict):
         return rows_per_pass(self.training.batch_size, 1, self.engine.micro_batch)
 
     @property
-    def stages(self) -> tuple[StageName, ...]:
-        """The stages that the run goes through."""
-        return STAGES if self.timing else STAGES[:-1]
+    def tasks(self) -> tuple[TaskName, ...]:
+        """The tasks that the run goes through."""
+        return TASKS if self.timing else TASKS[:-1]
 
     def trains_as(self, asked: RunSpec) -> bool:
         """Return whether this run, possibly of another study, is trained like the ``asked`` run, if it :meth:`serves`
@@ -155,18 +155,18 @@ class RunSpec(Strict):
         method = get_method(self.method)
         return method.steerable_latents(method.Options.model_validate(self.options)) is not None
 
-    def digest(self, stage: StageName | Literal["analyse"]) -> str:
-        """Return a digest of exactly the fields that the stage's result depends on."""
-        return settings_digest(self.model_dump(mode="json"), stage)
+    def digest(self, task: TaskName | Literal["analyse"]) -> str:
+        """Return a digest of exactly the fields that the task's result depends on."""
+        return settings_digest(self.model_dump(mode="json"), task)
 
 
-def settings_digest(run: Mapping[str, Any], stage: StageName | Literal["analyse"]) -> str:
+def settings_digest(run: Mapping[str, Any], task: TaskName | Literal["analyse"]) -> str:
     """Return :meth:`RunSpec.digest` of a run's settings as they were recorded, whatever fields a RunSpec has today."""
-    left_out = {"starts_at", *MEASURED} - {*ASKED[stage]}  # a path is not a setting: the weights have a digest
+    left_out = {"starts_at", *MEASURED} - {*ASKED[task]}  # a path is not a setting: the weights have a digest
     kept = {key: value for key, value in run.items() if key not in left_out}
-    if stage == "train":
+    if task == "train":
         kept |= _selecting(run)
-    if stage == "time":  # only the default decoding is timed
+    if task == "time":  # only the default decoding is timed
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
     else:

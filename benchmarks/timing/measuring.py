@@ -36,8 +36,8 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
-from benchmarks.timing.stage import time_test
 from benchmarks.timing.steps import time_training, timing_of
+from benchmarks.timing.task import time_test
 from benchmarks.training.batches import PrefetchingLoader, StageLoader, batches_of
 from benchmarks.training.loop import memory_for_training, optimizer_step, phase_of
 from methods.base import Example, Method

@@ -26,7 +26,7 @@ from benchmarks.records.provenance import hardware
 from benchmarks.records.results import StudyRecords, load_collected, to_frame, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.runs import STAGES
+from benchmarks.studies.runs import TASKS
 from benchmarks.studies.study import Study
 from benchmarks.tracking.entries import (
     DIGEST,
@@ -190,7 +190,7 @@ def _view(name: str, shown: Sequence[str]) -> str:
 def _digest(records: StudyRecords, run: str) -> str:
     """Return a digest of what a run's metrics come from: its records, and what its warm starts add to its costs."""
     own, *starts = (records.runs[id] for id in with_starts(records.study, records.study.runs[run]))
-    kept = [own.model_dump(mode="json", include=set(STAGES))]
+    kept = [own.model_dump(mode="json", include=set(TASKS))]
     kept += [start.model_dump(mode="json", include={"train", "time"}) for start in starts]
     return json_digest([run, *kept])
 
@@ -210,7 +210,7 @@ class _Importer:
         run. What they replace is deleted."""
         rows: dict[str, list[str]] = {}
         for id, own in self.records.runs.items():
-            if own.stages:
+            if own.tasks:
                 rows.setdefault(row_id(self.study.runs[id].model_dump()), []).append(id)
         made: dict[str, str] = {}
         runs: dict[str, str] = {}
@@ -294,7 +294,7 @@ class _Importer:
 
     def _made(self, id: str) -> tuple[dict[str, Any], int | None, int | None]:
         """Return where a run was trained, and when that began and ended (milliseconds)."""
-        made = next(iter(self.records.runs[id].stages.values())).environment
+        made = next(iter(self.records.runs[id].tasks.values())).environment
         return made, _milliseconds(made.get("started")), _milliseconds(made.get("finished"))
 
     def _open_row(self, row: str, trainings: Sequence[str]) -> str:
@@ -405,7 +405,7 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
 
     Raise :class:`BrokenRecord` if one is missing, so that this is not taken for a failure of the server later.
     """
-    files: list[tuple[Path, str, str | None]] = [(paths.record(stage), stage, None) for stage in records.stages]
+    files: list[tuple[Path, str, str | None]] = [(paths.record(task), task, None) for task in records.tasks]
     if records.evaluate:
         files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]
     for path, stage, folder in files:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Line = dict[str, Any]
-NICENESS = 10  # training goes first where cores are few
+NICENESS = 19  # training goes first where cores are few
 OFTEN, SELDOM = 5.0, 60.0  # seconds: the longest wait between two batches, and between two tries to reach a server
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
-from benchmarks.code import stage_modules
+from benchmarks.code import task_modules
 from benchmarks.engine.adapters import whole_weights
 from benchmarks.files import BrokenRecord, json_digest, read_json, space_in, sync, write_json, write_text
 from benchmarks.models import published_model
@@ -28,7 +28,7 @@ def training_key(spec: RunSpec, paths: Paths, parent: str | None) -> str:
     """Return a digest of everything that training depends on. ``parent`` is the digest of the weights of the run that
     this one starts from. A checkpoint is resumed only if its key is the same."""
     data = read_json(paths.data / DONE)["tokenised"]
-    parts = [spec.digest("train"), code_digest(spec.method, *stage_modules(spec, "train")), data, parent]
+    parts = [spec.digest("train"), code_digest(spec.method, *task_modules(spec, "train")), data, parent]
     if spec.backbone.pretrained:  # a folder, or a branch on the hub, may change under its name
         parts.append(checkpoints.digest(dict(whole_weights(published_model(spec, paths.data)))))
     return json_digest(parts)

@@ -23,7 +23,7 @@ from benchmarks.files import BrokenRecord, MissingKey, read_json
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
 from benchmarks.studies.paths import COLLECTED, Paths
-from benchmarks.studies.runs import RunSpec, StageName, settings_digest
+from benchmarks.studies.runs import RunSpec, TaskName, settings_digest
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import rendered
@@ -89,7 +89,7 @@ def report(findings: list[Finding]) -> str:
 
 def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     """The specification of a run against the study, each record against its specification, scores against answers."""
-    if not any(paths.record(stage).exists() for stage in spec.stages):  # in a collection that has some, they differ
+    if not any(paths.record(task).exists() for task in spec.tasks):  # in a collection that has some, they differ
         yield Finding(spec.id, "not made")
         return
     try:
@@ -101,7 +101,7 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     changed = sorted(changed_settings(held, spec.model_dump(mode="json")))
     kind = "drift" if changed else "ok"
     yield Finding(f"{spec.id} {SPEC}", kind, f"the study now says otherwise: {'; '.join(changed)}" if changed else "")
-    for stage in spec.stages:
+    for stage in spec.tasks:
         place = f"{spec.id} {stage}.json"
         try:
             record = parsed(paths.record(stage), stage)
@@ -132,15 +132,15 @@ def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
     return spec.model_copy(update={"options": options.model_dump(mode="json")}).model_dump(mode="json")
 
 
-def _origin(record: Record, stage: StageName, recorded: dict[str, Any], today: RunSpec) -> Iterator[str]:
+def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: RunSpec) -> Iterator[str]:
     """Compare a record's digest with the recorded specification, or with today's if the training is the same.
 
     The recorded specification is that of training, so later stages may have been run with today's.
     """
     try:
-        expected = {settings_digest(recorded, stage)}
+        expected = {settings_digest(recorded, task)}
         if settings_digest(recorded, "train") == today.digest("train"):
-            expected.add(today.digest(stage))
+            expected.add(today.digest(task))
     except MissingKey as error:
         yield f"cannot be held against {SPEC}, which lacks {error.key!r}"
         return
@@ -208,12 +208,12 @@ def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
     """
     wrong = []
     for id, source in records.study.sources.items():
-        for stage in source.stages:
+        for task in source.tasks:
             found = None
             with suppress(BrokenRecord):
-                found = parsed(records.paths(id).record(stage), stage)
-            if found != records.runs[id].stages.get(stage):
-                wrong.append(f"{id} {stage}")
+                found = parsed(records.paths(id).record(task), task)
+            if found != records.runs[id].tasks.get(task):
+                wrong.append(f"{id} {task}")
     problems = [f"other records than the runs' own: {', '.join(wrong)}"] if wrong else []
     trained = {source.block for id, source in records.study.sources.items() if records.runs[id].train}
     problems += [

@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.archive import refuse_packed
 from benchmarks.data import load_records
-from benchmarks.evaluation.stage import means
+from benchmarks.evaluation.task import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
 from benchmarks.records.results import Collected, read_collected, to_frame
 from benchmarks.records.schema import EvaluateRecord, parsed

@@ -16,7 +16,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.utils import validate
 
-from benchmarks.code import CODE, stage_modules
+from benchmarks.code import CODE, task_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
@@ -157,12 +157,12 @@ def block_of(wildcards):
     return study(wildcards.study).block(wildcards.block)
 
 
-def records_of(stage):
-    """Return a function from a study to the records of one stage, for all runs that go through it."""
+def records_of(task):
+    """Return a function from a study to the records of one task, for all runs that go through it."""
     return lambda wildcards: [
-        f"{Paths(Path('results'), source).run}/{stage}.json"
+        f"{Paths(Path('results'), source).run}/{task}.json"
         for source in study(wildcards.study).sources.values()
-        if stage in source.stages
+        if task in source.tasks
     ]
 
 
@@ -206,24 +206,24 @@ def warm_start(wildcards):
     return [f"results/{start}/train.json"] if start else []
 
 
-def run_digest(stage):
-    """Return a function from a run to the digest of the settings that this stage's result depends on."""
-    return lambda wildcards: run_of(wildcards).digest(stage)
+def run_digest(task):
+    """Return a function from a run to the digest of the settings that this task's result depends on."""
+    return lambda wildcards: run_of(wildcards).digest(task)
 
 
-def run_code(stage):
+def run_code(task):
     """Return a function from a run to the digest of its method's source and of the modules that decide the result."""
 
     def code(wildcards):
         run = run_of(wildcards)
-        return code_digest(run.method, *stage_modules(run, stage))
+        return code_digest(run.method, *task_modules(run, task))
 
     return code
 
 
-def stage_code(stage):
-    """Return the digest of the modules that decide the result of a stage that does not belong to a run."""
-    return source_digest(*CODE[stage])
+def task_code(task):
+    """Return the digest of the modules that decide the result of a task that does not belong to a run."""
+    return source_digest(*CODE[task])
 
 
 def study_settings(wildcards):

@@ -6,7 +6,7 @@ rule data:
         study=file_of,
         settings=block_settings,
         sets=block_sets,
-        code=stage_code("data"),
+        code=task_code("data"),
     log:
         "results/{study}/logs/data/{block}.log",
     threads: 1

@@ -7,7 +7,7 @@ rule figure:
         multiext("results/{study}/figures/{figure}", ".png", ".pdf", ".csv", ".md"),
     params:
         study=file_of,
-        code=stage_code("figure"),
+        code=task_code("figure"),
         gone=gone(collected, files_of_figure),
     log:
         "results/{study}/logs/figure_{figure}.log",
@@ -27,7 +27,7 @@ rule report:
     output:
         "results/report.html",
     params:
-        code=stage_code("report"),
+        code=task_code("report"),
     log:
         "results/logs/report.log",
     localrule: True

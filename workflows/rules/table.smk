@@ -11,7 +11,7 @@ rule collect:
     params:
         study=file_of,
         settings=study_settings,
-        code=stage_code("collect"),
+        code=task_code("collect"),
         gone=gone(records_of("train"), records_of("evaluate"), records_of("time")),
     log:
         "results/{study}/logs/collect.log",
@@ -32,7 +32,7 @@ rule track:
         update("results/{study}/track.json"),  # not removed before the rule runs: each attempt counts on
     params:
         study=file_of,
-        code=stage_code("track"),
+        code=task_code("track"),
         server=digest(os.environ.get("MLFLOW_TRACKING_URI", "")),  # the address may hold a password
         tries=tries,
     log:
@@ -55,7 +55,7 @@ rule table:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
     params:
         study=file_of,
-        code=stage_code("table"),
+        code=task_code("table"),
         papers=papers_records,
         gone=gone(collected),
     log:

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure as Canvas
 from typer.testing import CliRunner
 
-from benchmarks.analysis import stage
+from benchmarks.analysis import task
 from benchmarks.analysis.dimensions import digits_of
 from benchmarks.analysis.interventions import changes, clique_effects, marked_changes, parse_dims
 from benchmarks.analysis.records import Analysis, analysed, analyses, read_analysis, record_path
@@ -77,7 +77,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def analysis(results: Path) -> Analysis:
     (block, row, spec), *others = analysed(study())
     assert (block.id, spec.id, others) == ("equation", RUN, [])  # the first row with latents that can be set by hand
-    assert stage.analyse(spec, results)["weights_sha256"] == trained_weights(Paths(results, spec))
+    assert task.analyse(spec, results)["weights_sha256"] == trained_weights(Paths(results, spec))
     return read_analysis(block, row, spec, results)
 
 
@@ -107,7 +107,7 @@ def test_latents_of_a_method_that_encodes_nothing_are_those_that_decoding_traces
 ) -> None:
     monkeypatch.setattr(TrainedModel, "encode", lambda *_: None)
     shutil.copytree(results / "small", tmp_path / "small")
-    stage.analyse(analysis.spec, tmp_path)
+    task.analyse(analysis.spec, tmp_path)
     drawn = read_analysis(analysis.block, analysis.row, analysis.spec, tmp_path)
     samples, values = drawn.latents
     assert drawn.record.source == "drawn" and len(samples) == len(values) == 2 * 6 * 3
@@ -160,7 +160,7 @@ def analysed_digits(
     paths.model.mkdir(parents=True)
     with_weights(spec, paths)
     patch.setattr(TrainedModel, "encode", encode)
-    stage.analyse(spec, folder)
+    task.analyse(spec, folder)
     row = next(row for row in rs.rows if row.id == "marcos")
     return rs, read_analysis(rs.blocks[0], row, spec, folder)
 
@@ -256,15 +256,15 @@ def test_a_run_is_analysed_while_it_is_answered_with_and_timed(results: Path, tm
     paths.model.mkdir(parents=True)
     with_weights(spec, paths)
     with RunLock(paths.run), RunLock(paths.answers):
-        assert stage.analyse(spec, tmp_path)["run"] == RUN
+        assert task.analyse(spec, tmp_path)["run"] == RUN
     with RunLock(paths.run / "analysis"), pytest.raises(Locked):
-        stage.analyse(spec, tmp_path)
+        task.analyse(spec, tmp_path)
 
 
 def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:
     for row in ("cot_sft", "wo_r"):
         with pytest.raises(InputError, match=f"equation/{row}/s0 has no latents"):
-            stage.analyse(study().runs[f"equation/{row}/s0"], results)
+            task.analyse(study().runs[f"equation/{row}/s0"], results)
 
 
 def test_dimensions_set_by_hand_show_outputs_before_and_after(results: Path) -> None:
