@@ -228,7 +228,7 @@ def test_a_table_says_where_it_is_broken(text: str, said: str) -> None:
 
 def test_a_missing_key_names_the_record(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    path.write_text('{"a": [{"b": 1}]}')
+    path.write_text('{"a": [{"b": 1}]}', encoding="utf-8")
     content = read_json(path)
     assert json.dumps(content) == '{"a": [{"b": 1}]}'
     with pytest.raises(MissingKey, match=rf"^{path} has no 'c': it is damaged"):
@@ -252,7 +252,7 @@ def test_a_missing_key_names_the_record(tmp_path: Path) -> None:
 )
 def test_yaml_that_is_no_study_is_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=rf"(?s){path}.*{said}"):
         study_content(path)
 
@@ -283,7 +283,7 @@ def test_a_study_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 )
 def test_names_that_no_study_can_have(name: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(STUDY.replace("name: minimal", f"name: {json.dumps(name)}"))
+    path.write_text(STUDY.replace("name: minimal", f"name: {json.dumps(name)}"), encoding="utf-8")
     with pytest.raises(InputError, match=said):
         load_study(str(path))
 
@@ -335,7 +335,7 @@ def test_a_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for results in (tmp_path / "file", Path("/dev/null"), tmp_path / ("a" * 300)):
         done = CliRunner().invoke(app, ["data", "smoke", "--results", str(results)])
-        assert done.exit_code == 2 and f"error: cannot use {results}"[:60] in done.stderr
+        assert done.exit_code == 2 and f"error: {results}"[:60] in done.stderr and "Traceback" not in done.stderr
 
 
 @quick

@@ -24,7 +24,7 @@ NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
         *("checkpoints", "code", "data", "environment", "files", "processes"),
-        *("console", "records.schema", "training.records"),
+        *("console", "records.schema", "training.live", "training.records"),
         *(f"studies.{name}" for name in ("paths", "runs", "specs", "study", "validation_errors")),
     )
 }

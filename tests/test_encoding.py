@@ -28,7 +28,9 @@ def unnamed(path: Path) -> list[str]:
         method = isinstance(node.func, ast.Attribute)
         text = method and ((called == "read_text" and not node.args) or (called == "write_text" and len(node.args) < 2))
         text |= called in PIPES and any(keyword.arg in ("text", "universal_newlines") for keyword in node.keywords)
-        if called == "open" and not (method and ast.unparse(node.func) in ("os.open", "webbrowser.open")):
+        if called == "open" and not (
+            method and ast.unparse(node.func) in ("os.open", "tarfile.open", "webbrowser.open")
+        ):
             given = [
                 *node.args[0 if method else 1 :][:1],
                 *(word.value for word in node.keywords if word.arg == "mode"),

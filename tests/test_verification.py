@@ -162,7 +162,9 @@ def older(folder: Path, extracted: str, correct: bool) -> Path:
 
 
 def test_scores_of_an_older_scorer_are_told_and_brought_up_to_date(folder: Path) -> None:
-    untouched = {path: path.read_text() for path in folder.glob("[ft]*.*")}  # not the collection, with its digests
+    untouched = {
+        path: path.read_text(encoding="utf-8") for path in folder.glob("[ft]*.*")
+    }  # not the collection, with its digests
     first = pd.read_parquet(folder / RUN / "predictions/default.parquet").iloc[0]
     record = older(folder, first["extracted"], first["correct"])  # an older scorer that found the same
     (found,) = findings(folder, "drift")
@@ -170,11 +172,11 @@ def test_scores_of_an_older_scorer_are_told_and_brought_up_to_date(folder: Path)
     assert "another version of the scorer than today's (embedded_in_domain, embedded_reworded)" in found.text
     assert list(rescoring.rescore(study(), folder)) == []
     assert read_json(record)["scorers"]["embedded_reworded"] == {"name": "number", "version": Number.version}
-    assert {path: path.read_text() for path in folder.glob("[ft]*.*")} == untouched
+    assert {path: path.read_text(encoding="utf-8") for path in folder.glob("[ft]*.*")} == untouched
 
 
 def test_scores_that_move_are_written_everywhere(folder: Path) -> None:
-    untouched = {path: path.read_text() for path in folder.glob("*.*")}
+    untouched = {path: path.read_text(encoding="utf-8") for path in folder.glob("*.*")}
     first = pd.read_parquet(folder / RUN / "predictions/default.parquet").iloc[0]
     older(folder, "99", not first["correct"])
     render(study(), folder.parent, study().tables[0])
@@ -183,7 +185,7 @@ def test_scores_that_move_are_written_everywhere(folder: Path) -> None:
     assert said[0].startswith("equation/cot/s0, default, embedded_in_domain: `accuracy` was [")
     assert "frame.csv is written anew" in said
     assert {finding.kind for finding in verify(study(), folder)} == {"ok"}
-    assert {path: path.read_text() for path in folder.glob("*.csv")} == {
+    assert {path: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")} == {
         path: text for path, text in untouched.items() if path.suffix == ".csv"
     }
 
