@@ -174,7 +174,8 @@ def test_a_tokenizer_without_its_vocabulary_is_refused(
 ):
     """Transformers makes one of special tokens from the settings alone."""
     (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": END, "additional_special_tokens": ["<|im_end|>"]})
+        json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": END, "additional_special_tokens": ["<|im_end|>"]}),
+        encoding="utf-8",
     )
     monkeypatch.setenv(TOKENIZER_VARIABLE, str(tmp_path))
     with pytest.raises(
