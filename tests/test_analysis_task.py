@@ -141,7 +141,7 @@ def test_latents_of_training_are_the_posteriors(results: Path) -> None:
     examples = corpus.examples(range(32))
     context = Context(Stage("phase 1", 1.0), epoch=0, step=0, seed=0)
     with torch.no_grad():
-        expected = model.method.features(model.method.collate(examples, context), context)["mean"]
+        expected = model.method.features(model.method.collate(examples, context), context)["mu_hat"]
     latents = model.encode(examples)
     assert latents is not None
     np.testing.assert_allclose(latents, expected, rtol=1e-4, atol=1e-5)

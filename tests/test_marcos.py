@@ -15,7 +15,7 @@ from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.collate import IGNORE
 from methods.generation import Decoding
-from methods.marcos.losses import SparsityController, gaussian_kl
+from methods.marcos.losses import SparsityController, kl_loss
 from methods.marcos.method import MarCos
 from methods.marcos.model import sample_prior
 from methods.marcos.options import MarCosOptions, SparsityOptions
@@ -168,8 +168,8 @@ def test_tokens_are_the_positions_that_its_transformers_read(randomness: bool, r
         trunk.register_forward_pre_hook(counts, with_kwargs=True)
     batch = method.collate(EXAMPLES[1:2], CONTEXT)  # alone, so that the question has no padding
     method(batch, CONTEXT)
-    width, active = batch["targets"].shape[1], len(batch["active"])
-    padding = active * width - int((batch["labels"] != IGNORE).sum())
+    width, spoken = batch["targets"].shape[1], len(batch["spoken_rows"])
+    padding = spoken * width - int((batch["labels"] != IGNORE).sum())
     padding += 3 * width - int(batch["lengths"].sum()) if randomness and reads == "step" else 0
     assert batch.tokens == sum(read) - padding
 
@@ -197,7 +197,7 @@ def test_empty_steps_carry_no_loss_but_are_thought() -> None:
     method = make()
     batch = method.collate(EXAMPLES, CONTEXT)
     silent = [1, 3 + 1]  # steps 1 and 2 of the second example, in rows of three
-    assert sorted({*range(9)} - {*batch["active"].tolist()}) == silent
+    assert sorted({*range(9)} - {*batch["spoken_rows"].tolist()}) == silent
     assert thoughts(method, batch).shape[0] == 3
 
 
@@ -208,7 +208,7 @@ def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: in
     method = make(sparsity={"weight": 0.5, "steps": steps})
     batch = method.collate(EXAMPLES, CONTEXT)
     mean = method.encode_r(batch.tensors)[0].flatten(0, 1)
-    norms = mean.abs().sum(1) if steps == "all" else mean.abs().sum(1)[batch["active"]]
+    norms = mean.abs().sum(1) if steps == "all" else mean.abs().sum(1)[batch["spoken_rows"]]
     output = method(batch, CONTEXT)
     assert len(norms) == counted == output.statistics["counted_steps"]
     torch.testing.assert_close(output.losses["sparsity"], 0.5 * norms.sum())
@@ -303,7 +303,9 @@ def test_kl_is_that_of_two_normals() -> None:
     mean, prior_mean = torch.tensor([0.0, 0.3, 2.0]), torch.tensor([0.1, 0.3, -1.0])
     log_deviation = torch.tensor([-1.0, 0.0, 0.5])
     expected = kl_divergence(Normal(mean, 0.01), Normal(prior_mean, log_deviation.exp()))
-    torch.testing.assert_close(gaussian_kl(mean, 0.01, prior_mean, log_deviation), expected)
+    found = [kl_loss(*dimension) for dimension in zip(mean, [0.01] * 3, prior_mean, log_deviation, strict=True)]
+    torch.testing.assert_close(torch.stack(found), expected)
+    torch.testing.assert_close(kl_loss(mean, 0.01, prior_mean, log_deviation), expected.sum())
 
 
 def test_kl_gradient_tends_to_that_of_the_likelihood_and_stays_finite_at_zero() -> None:
@@ -311,14 +313,14 @@ def test_kl_gradient_tends_to_that_of_the_likelihood_and_stays_finite_at_zero() 
 
     def gradient(loss) -> Tensor:
         parameters = torch.tensor([[0.2, 0.1], [-1.0, 0.3]], dtype=torch.float64, requires_grad=True)
-        loss(parameters[0], parameters[1]).sum().backward()
+        loss(parameters[0], parameters[1]).backward()
         assert parameters.grad is not None
         return parameters.grad
 
-    wanted = gradient(lambda mean, log: -Normal(mean, log.exp()).log_prob(value))
+    wanted = gradient(lambda mean, log: -Normal(mean, log.exp()).log_prob(value).sum())
     distances = []
     for epsilon in (1e-1, 1e-2, 1e-3):
-        found = gradient(lambda mean, log, e=epsilon: gaussian_kl(value, e, mean, log))
+        found = gradient(lambda mean, log, e=epsilon: kl_loss(value, e, mean, log))
         assert found.isfinite().all()
         distances.append(float((found - wanted).abs().max()))
     assert distances[0] > distances[1] > distances[2] and distances[2] < 1e-5

@@ -67,15 +67,15 @@ class Golden:
         ids = torch.cat([torch.nn.functional.pad(i, (0, width - i.shape[1]), value=self.eos) for i in ids])
         marks = torch.cat([torch.nn.functional.pad(m, (0, width - m.shape[1])) for m in marks])
         lengths = marks.sum(1)
-        active = (lengths > 1).nonzero().squeeze(1)
-        labels = ids[:, 1:].masked_fill(~marks[:, :-1], IGNORE)[active]
+        spoken_rows = (lengths > 1).nonzero().squeeze(1)
+        labels = ids[:, 1:].masked_fill(~marks[:, :-1], IGNORE)[spoken_rows]
         return Batch(
             {
                 "question": self.tensors["in.question_ids"],
                 "question_real": self.tensors["in.question_mask"].bool(),
                 "targets": ids[:, :-1],
                 "lengths": lengths,
-                "active": active,
+                "spoken_rows": spoken_rows,
                 "labels": labels,
                 "labelled": label_indices(labels),
             },

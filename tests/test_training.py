@@ -172,8 +172,8 @@ def test_features_are_stored_in_the_precision_that_they_have(small_data: Path, t
     context, rows = data.context(0, 0), np.arange(12)
     store = FeatureStore(tmp_path / "features", "test")
     store.fill(trainer.method, "bfloat16", trainer.train, rows, context, 12)
-    assert store.rows["mean"].dtype == torch.bfloat16
-    assert (tmp_path / "features/mean.bfloat16").stat().st_size == 2 * store.rows["mean"].numel()
+    assert store.rows["mu_hat"].dtype == torch.bfloat16
+    assert (tmp_path / "features/mu_hat.bfloat16").stat().st_size == 2 * store.rows["mu_hat"].numel()
     ordered = np.argsort(trainer.train.lengths[rows], kind="stable")
     with torch.no_grad(), autocast(trainer.method.device, "bfloat16"):
         features = trainer.method.features(data.batch(rows[ordered], context), context)

@@ -9,7 +9,15 @@
 
 The first two terms are the negative ELBO (5) of y_k. No pass computes all three, because training has two phases:
 phase 1 minimises ``-L_re + lambda L_sparse`` and leaves g out; phase 2 minimises ``L_KL`` and trains g alone. Each
-function returns the sum over a micro-batch's steps and examples, which the trainer divides by the number of examples.
+function returns the sum over a micro-batch's steps and examples. The trainer (`optimizer_step` in
+benchmarks/training/loop.py) divides each term by the number of examples in the global batch and adds them up.
+
+The sum over k has a different domain in each term, because steps without text (a chain with fewer steps than groups)
+are thought but not spoken:
+
+* L_re: only non-empty steps.
+* L_sparse: only non-empty steps, as in the published code; with ``sparsity.steps: all``, all steps, as in (9).
+* L_KL: all steps, since g has to predict R at each of them in inference.
 
 Deviation from the paper: L_sparse is the L1 norm of the posterior's *mean* mu_hat_k, not of R_k. The two are the same
 without noise on R (``posterior: deterministic``, as in the published code). With it, the norm of the noise alone would
@@ -33,36 +41,39 @@ def reconstruction_loss(
 ) -> Tensor:
     """Return -L_re (7) with one draw of R_k: the cross entropy of the tokens of y_k, summed, in nats.
 
-    ``hidden`` (A, M, d) are the final states of the speaking layer ``lm``, for the A steps that have a text, ``labels``
-    (A, M) the tokens that they predict, ``labelled`` (2, N) the places of those that are no padding.
+    * ``hidden`` (A, M, d): final states of the speaking layer ``lm``, for the A non-empty steps
+    * ``labels`` (A, M): the tokens that they predict
+    * ``labelled`` (2, N): indices of the non-padding labels
+    * ``weights`` (A, M): of the tokens' losses; default: 1
     """
     return label_loss(lm.get_output_embeddings(), hidden, labels, labelled, weights)
 
 
-def kl_loss(mean: Tensor, sigma: Tensor | float, prior_mean: Tensor, prior_log_sigma: Tensor) -> Tensor:
-    """Return L_KL (8) in nats, KL(N(mean, sigma^2) || N(prior_mean, prior_sigma^2)), summed over dimensions, steps and
-    examples. The posterior's ``mean`` and ``sigma`` are mu_hat and sigma_hat of f, the prior's are those of g, all
-    (B, K, tau d)."""
-    return gaussian_kl(mean, sigma, prior_mean, prior_log_sigma).sum()
+def kl_loss(mu_hat: Tensor, sigma_hat: Tensor | float, mu: Tensor, log_sigma: Tensor) -> Tensor:
+    """Return L_KL (8) in nats, KL(N(mu_hat, sigma_hat^2) || N(mu, sigma^2)), summed over dimensions, steps and
+    examples. All are (B, K, tau d): ``mu_hat`` and ``sigma_hat`` of f, ``mu`` and ``log_sigma`` of g.
+
+    Deviation from the paper: f gives no sigma_hat unless ``posterior: gaussian``. ``sigma_hat`` is then the constant
+    epsilon, so the posterior in this term is N(mu_hat, epsilon^2), although the forward pass of ``posterior:
+    deterministic`` has R_k = mu_hat_k.
+    """
+    if not isinstance(sigma_hat, Tensor):
+        sigma_hat = mu_hat.new_full((), sigma_hat)  # filled on the device: the host does not wait
+    error = sigma_hat.square() + (mu_hat - mu).square()
+    return (log_sigma - sigma_hat.log() + error * torch.exp(-2 * log_sigma) / 2 - 0.5).sum()
 
 
-def gaussian_kl(mean: Tensor, sigma: Tensor | float, prior_mean: Tensor, prior_log_sigma: Tensor) -> Tensor:
-    """Return the KL divergence of two diagonal Gaussians, KL(N(mean, sigma^2) || N(prior_mean, prior_sigma^2)), for
-    each dimension, in nats."""
-    if not isinstance(sigma, Tensor):
-        sigma = mean.new_full((), sigma)  # filled on the device: the host does not wait
-    error = sigma.square() + (mean - prior_mean).square()
-    return prior_log_sigma - sigma.log() + error * torch.exp(-2 * prior_log_sigma) / 2 - 0.5
-
-
-def sparsity_loss(mean: Tensor) -> Tensor:
+def sparsity_loss(mu_hat: Tensor) -> Tensor:
     """Return L_sparse: the L1 norm of the posterior's means (N, tau d), summed over the N steps that count."""
-    return mean.abs().sum(dtype=torch.float32)  # under autocast on a CPU, bfloat16 would round it
+    return mu_hat.abs().sum(dtype=torch.float32)  # under autocast on a CPU, bfloat16 would round it
 
 
 class SparsityController(nn.Module):
-    """lambda (10): after each optimizer step, up by 1 % if the mean L1 norm of R per step of a global batch is above
-    its target, else down by 1 %, within bounds. It is part of the checkpoint."""
+    """lambda (10): after each optimizer step, up by 1 % if S_batch, the mean L1 norm of R per example and step in a
+    global batch, is above beta, the option ``target``, else down by 1 %. It is part of the checkpoint.
+
+    Not in (10), but in the published code: bounds, to which lambda is clamped.
+    """
 
     weight: Tensor
 
@@ -75,5 +86,6 @@ class SparsityController(nn.Module):
         """Change lambda, given the L1 norm summed over a global batch and the number of steps in this sum."""
         options = self.options
         if options.adaptive and counted_steps:
-            factor = 1.01 if l1 / counted_steps > options.target else 0.99
+            s_batch = l1 / counted_steps
+            factor = 1.01 if s_batch > options.target else 0.99
             self.weight.mul_(factor).clamp_(options.minimum, options.maximum)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 import torch
@@ -17,8 +18,10 @@ from methods.marcos import variants
 from methods.marcos.losses import kl_loss, reconstruction_loss, sparsity_loss
 from methods.marcos.model import MarCosModel, pool, sample_prior
 from methods.marcos.options import MarCosOptions
-from methods.marcos.targets import speaking_start, step_targets
+from methods.marcos.targets import has_text, speaking_start, step_targets
 from methods.random_keys import key, question_keys
+
+PHASE_1, PHASE_2 = "phase 1", "phase 2"
 
 
 class MarCos(MarCosModel):
@@ -43,18 +46,23 @@ class MarCos(MarCosModel):
 
     def stages(self, budget: Budget) -> list[Stage]:
         """Return phase 1, which trains all but g on ``-L_re + lambda L_sparse``, and phase 2, which trains g on
-        ``L_KL`` with all else fixed. Without R, phase 1 is all."""
+        ``L_KL`` with all else fixed. Without R, there is only phase 1.
+
+        Known limitation: the weights that phase 1 ends with are selected by L_re on validation data, with R encoded
+        from the gold step. A denser R carries more of that step and lowers L_re, whether g can predict it or not, so
+        the selection favours weights with a denser R. (The published code selects by the loss with lambda L_sparse.)
+        """
         first = budget.epochs * self.options.first_phase
-        if not self.options.randomness:
-            return [Stage("phase 1", first, phase="phase 1", select_on=("reconstruction",))]
+        if not self.options.randomness:  # variant
+            return [Stage(PHASE_1, first, phase=PHASE_1, select_on=("reconstruction",))]
         all_but_g = tuple(sorted({name.partition(".")[0] for name, _ in self.named_parameters()} - {"prior"}))
         second = budget.epochs * self.options.second_phase
-        return [  # after the first one there are no answers: nothing predicts R yet
-            Stage("phase 1", first, phase="phase 1", trainable=all_but_g, select_on=("reconstruction",), answers=False),
+        return [  # weights after phase 1 cannot answer: g is untrained
+            Stage(PHASE_1, first, phase=PHASE_1, trainable=all_but_g, select_on=("reconstruction",), answers=False),
             Stage(
-                "phase 2",
+                PHASE_2,
                 second,
-                phase="phase 2",
+                phase=PHASE_2,
                 trainable=("prior",),
                 select_on=("kl",),
                 cached=True,
@@ -65,20 +73,29 @@ class MarCos(MarCosModel):
     # -- what a batch holds
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """Collate ``question`` (B, n) and its mask ``question_real``; what f reads (:meth:`_collate_targets`);
-        ``active`` (A,), the rows k B + b of the targets that have a text; and for these rows the ``labels`` (A, M) of
-        speaking and their places ``labelled`` (2, N)."""
+        """Collate the tensors of phase 1, and of :meth:`features`:
+
+        * ``question`` (B, n): token ids
+        * ``question_real`` (B, n): mask of those that are no padding
+        * ``targets``, ``lengths``, and ``paths`` if f reads them: see :meth:`_collate_targets`
+        * ``spoken_rows`` (A,): the rows k B + b of the non-empty targets
+        * ``labels`` (A, M): of these rows, the tokens that speaking predicts
+        * ``labelled`` (2, N): indices of the non-padding labels
+        * ``known``, ``weights``: see :func:`methods.marcos.variants.mask_predict_tensors`, which also changes
+          ``labelled``; only with refinements
+        """
         epoch, _ = context.moment
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
         ids, written, read = self._collate_targets(examples)
-        active = (written.sum(1) > 1).nonzero().squeeze(1)
+        spoken_rows = has_text(written.sum(1)).nonzero().squeeze(1)
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
         keys = torch.tensor([key(context.seed, epoch, example.id) for example in examples])
-        tensors = {"question": question, "question_real": real, "active": active, "labels": labels[active], **read}
-        if self.options.refinements and context.training:  # validation scores the first pass
-            tensors |= variants.mask_predict_tensors(labels, active, keys, self.options.steps, context.step)
+        tensors = {"question": question, "question_real": real, "spoken_rows": spoken_rows, **read}
+        tensors["labels"] = labels[spoken_rows]
+        if self.options.refinements and context.training:  # variant; validation scores the first pass
+            tensors |= variants.mask_predict_tensors(labels, spoken_rows, keys, self.options.steps, context.step)
         else:
-            tensors["labelled"] = label_indices(labels[active])
+            tensors["labelled"] = label_indices(tensors["labels"])
         return Batch(
             tensors,
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
@@ -87,53 +104,62 @@ class MarCos(MarCosModel):
         )
 
     def _collate_targets(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the targets (K B, M), step by step; the mask of their written positions; and what f reads: of
-        ``targets``, the rows without their end-of-text, which is only spoken, ``lengths`` (K B,) tokens; or of
-        ``paths`` (B, P), ``lengths`` (B, K) tokens by the end of each step."""
+        """Return the targets (K B, M + 1), rows k B + b; the mask (K B, M + 1) of their written positions; and what f
+        reads:
+
+        * ``targets`` (K B, M): without end-of-text, which is only spoken
+        * ``lengths`` (K B,): number of tokens that f reads of each row
+        * ``paths`` (B, P): with ``encoder_reads: path``, what f reads instead; ``lengths`` are then (B, K), the numbers
+          of tokens by the end of each step
+        """
         options = self.options
         shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
         by_example = [step_targets(example, *shape) for example in examples]
         by_step = [row for step in zip(*by_example, strict=True) for row in step]
         ids, written = pad(by_step, self.vocabulary.eos)
         lengths = written.sum(1)
-        read = {"targets": ids[:, :-1], "lengths": lengths - (lengths > 1).long()}
-        if options.randomness and options.encoder_reads == "path":
+        read = {"targets": ids[:, :-1], "lengths": lengths - has_text(lengths).long()}
+        if options.randomness and options.encoder_reads == "path":  # variant
             rows, ends = variants.join_paths([example.question for example in examples], by_example)
             read |= {"paths": pad(rows, self.vocabulary.eos)[0], "lengths": torch.tensor(ends)}
         return ids, written, read
 
     def _positions(self, question: int, written: Tensor, read: Tensor) -> int:
-        """Return the number of positions that the four transformers process in one training pass, given the number of
-        ``question`` tokens, the mask of ``written`` targets (K B, M), of which only rows with a text are spoken, and
-        the number of tokens that f has ``read`` of each row (K B,), or by the end of each step (B, K)."""
+        """Return the number of positions that the four transformers process in one training pass, given
+
+        * ``question``: the number of question tokens
+        * ``written`` (K B, M + 1): the mask of the targets, of which only non-empty rows are spoken
+        * ``read`` (K B,): the number of tokens that f reads of each row; or (B, K), by the end of each step
+        """
         options = self.options
         states = options.deep + options.shallow + (options.tau if options.randomness else 0)
         thinking = options.steps * question + len(written) * states
         lengths = written.sum(1)
-        spoken = int((lengths[lengths > 1] - 1 + options.shallow).sum())
+        spoken = int((lengths[has_text(lengths)] - 1 + options.shallow).sum())
         encoded = int((read if read.dim() == 1 else read[:, -1]).sum()) if options.randomness else 0
         return question + thinking + spoken + encoded
 
     # -- training: the terms of the loss (9), see losses.py
 
     def forward(self, batch: Batch, context: Context) -> Output:
-        if context.stage.cached:
+        if context.stage.phase == PHASE_2:
             return self.phase_2_loss(batch)
         return self.phase_1_loss(batch, context)
 
     def phase_1_loss(self, batch: Batch, context: Context) -> Output:
         """Return -L_re and lambda L_sparse: f encodes R_k from y_k, and thinking with it has to lead to y_k."""
         h_in = self.understand(batch["question"])  # (1)
-        mean = r = None
+        mu_hat = r = None
         if self.options.randomness:
-            mean, _, r = self._encode_and_sample(batch, context)  # (6)
-        thoughts = self.think_all_steps(h_in, batch["question_real"], r)  # (3)
-        losses = {"reconstruction": self._reconstruction(thoughts.flatten(0, 1)[batch["active"]], batch)}  # (4), (7)
-        if mean is None:
+            mu_hat, _, r = self._encode_and_sample(batch, context)  # (6)
+        shallow = self.think_all_steps(h_in, batch["question_real"], r)  # (3); (K, B, S, d)
+        spoken = shallow.flatten(0, 1)[batch["spoken_rows"]]  # (A, S, d)
+        losses = {"reconstruction": self._reconstruction(spoken, batch)}  # (4), (7)
+        if mu_hat is None:  # variant
             return Output(losses)
-        counted = mean.flatten(0, 1)
+        counted = mu_hat.flatten(0, 1)  # (K B, tau d)
         if self.options.sparsity.steps == "said":
-            counted = counted[batch["active"]]
+            counted = counted[batch["spoken_rows"]]  # (A, tau d)
         l1 = sparsity_loss(counted)
         losses["sparsity"] = self.sparsity.weight.to(l1) * l1  # lambda L_sparse
         statistics = {
@@ -144,35 +170,40 @@ class MarCos(MarCosModel):
         return Output(losses, statistics)
 
     def _reconstruction(self, shallow: Tensor, batch: Batch) -> Tensor:
-        """Return -L_re of the steps that have a text, from their shallow neurons (A, S, d)."""
+        """Return -L_re of the non-empty steps, from their shallow neurons (A, S, d)."""
         labels = batch["labels"]
         if self.options.speaking == "autoregressive":
-            hidden = self.speak(shallow, batch["targets"][batch["active"]])
-        else:
+            hidden = self.speak(shallow, batch["targets"][batch["spoken_rows"]])
+        else:  # variant
             eos = self.vocabulary.eos
             hidden = variants.predict_targets_at_once(self.speaking, shallow, labels, eos, batch.get("known"))
         return reconstruction_loss(self.speaking, hidden, labels, batch["labelled"], batch.get("weights"))
 
     def phase_2_loss(self, batch: Batch) -> Output:
-        """Return L_KL of g's prior to the posterior, which is fixed in this phase, as all that g reads is."""
-        prior_mean, prior_log_sigma = self.prior(batch["pooled"])  # (2)
-        sigma = batch.get("deviation")
-        sigma = self.options.epsilon if sigma is None else sigma
-        return Output({"kl": kl_loss(batch["mean"], sigma, prior_mean, prior_log_sigma)})  # (8)
+        """Return L_KL of the posterior and g's prior. The posterior and the inputs of g are fixed in this phase: they
+        are the :meth:`features`."""
+        mu, log_sigma = self.prior(batch["pooled"])  # (2)
+        sigma_hat = batch.get("sigma_hat")
+        sigma_hat = self.options.epsilon if sigma_hat is None else sigma_hat
+        return Output({"kl": kl_loss(batch["mu_hat"], sigma_hat, mu, log_sigma)})  # (8)
 
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
-        """Return what phase 2 trains on: the input of g at each step, (B, K, d), in a chain of draws from the
-        posterior, and the posterior's moments, (B, K, tau d)."""
+        """Return what phase 2 trains on:
+
+        * ``pooled`` (B, K, d): what g reads at each step, with Neu_{k-1} from a chain of draws from the posterior
+        * ``mu_hat`` (B, K, tau d)
+        * ``sigma_hat`` (B, K, tau d): only with ``posterior: gaussian``
+
+        They are computed once. So with a noisy or Gaussian posterior, all epochs of phase 2 reuse one draw of
+        R_1, ..., R_{K-1} for each example, where the paper's expectation would take a new one each time.
+        """
         real = batch["question_real"]
         h_in = self.understand(batch["question"])
-        mean, sigma, r = self._encode_and_sample(batch, context)
-        neurons = self.initial_neurons(len(h_in))
-        pooled = [pool(neurons, h_in, real)]
-        for r_k in r[:-1]:
-            neurons = self.think(neurons, h_in, real, r_k)
-            pooled.append(pool(neurons, h_in, real))
-        features = {"pooled": torch.stack(pooled, 1), "mean": mean.transpose(0, 1)}
-        return features if sigma is None else {**features, "deviation": sigma.transpose(0, 1)}
+        mu_hat, sigma_hat, r = self._encode_and_sample(batch, context)
+        before_each_step = islice(self.chain(h_in, real, r), self.options.steps)  # Neu_0, ..., Neu_{K-1}
+        pooled = [pool(neurons, h_in, real) for neurons in before_each_step]
+        features = {"pooled": torch.stack(pooled, 1), "mu_hat": mu_hat.transpose(0, 1)}
+        return features if sigma_hat is None else {**features, "sigma_hat": sigma_hat.transpose(0, 1)}
 
     def collate_features(self, features: dict[str, Tensor]) -> Batch:
         rows = len(features["pooled"])
@@ -180,9 +211,9 @@ class MarCos(MarCosModel):
 
     def _encode_and_sample(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return mu_hat, any sigma_hat, and a draw of R, each (K, B, tau d)."""
-        mean, sigma = self.encode_r(batch.tensors)
+        mu_hat, sigma_hat = self.encode_r(batch.tensors)
         _, step = context.moment
-        return mean, sigma, self.sample_posterior(mean, sigma, batch.keys, step)
+        return mu_hat, sigma_hat, self.sample_posterior(mu_hat, sigma_hat, batch.keys, step)
 
     def after_step(self, statistics: dict[str, float]) -> None:
         if "l1" in statistics:
@@ -224,12 +255,12 @@ class MarCos(MarCosModel):
         return "R" if options.randomness else None
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
-        """Return the posterior's mean of R, (B, K, tau d), or None without R."""
+        """Return mu_hat, the posterior's mean of R, (B, K, tau d), or None without R."""
         if not self.options.randomness:
             return None
         _, _, read = self._collate_targets(examples)
-        mean, _ = self.encode_r({name: tensor.to(self.device) for name, tensor in read.items()})
-        return mean.transpose(0, 1)
+        mu_hat, _ = self.encode_r({name: tensor.to(self.device) for name, tensor in read.items()})
+        return mu_hat.transpose(0, 1)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Understand the questions, think K steps with R_k from g, then speak the last step, or all."""
@@ -240,9 +271,10 @@ class MarCos(MarCosModel):
         neurons = self.initial_neurons(len(h_in))
         keys = question_keys(questions, decoding.seed, "R").to(self.device)
         shallow, drawn = [], []
-        for k in range(self.options.steps):
+        for k in range(self.options.steps):  # not `chain`: each R_k is drawn from Neu_{k-1}, and controls change both
             r = self._draw_r(neurons, h_in, real, k, keys, decoding) if self.options.randomness else None  # (2)
-            neurons = swap_latents(self.think(neurons, h_in, real, r), decoding)  # (3)
+            neurons = self.think(neurons, h_in, real, r)  # (3)
+            neurons = swap_latents(neurons, decoding)  # control
             if decoding.trace or not decoding.answer_only or k + 1 == self.options.steps:
                 shallow.append(neurons[:, self.options.deep :])
             if decoding.trace and r is not None:
@@ -257,17 +289,18 @@ class MarCos(MarCosModel):
         return generation
 
     def _draw_r(self, neurons: Tensor, h_in: Tensor, real: Tensor, k: int, keys: Tensor, decoding: Decoding) -> Tensor:
-        """Draw R_k ~ N(mu_k, sigma_k), (B, tau d), as g predicts it; interventions then set dimensions by hand."""
-        mean, log_sigma = self.predict_r(neurons, h_in, real)
+        """(2) mu_k, sigma_k = g(Neu_{k-1}, H_in): draw R_k ~ N(mu_k, sigma_k), (B, tau d), for step ``k``, counted from
+        0. Interventions then set dimensions by hand."""
+        mu, log_sigma = self.prior(pool(neurons, h_in, real))
         temperature = 0.0 if decoding.latents == "mean" else decoding.temperature
-        r = sample_prior(mean, log_sigma, keys, k, temperature)
-        return interventions.intervened(r, decoding.interventions, k + 1)
+        r = sample_prior(mu, log_sigma, keys, k, temperature)
+        return interventions.intervened(r, decoding.interventions, k + 1)  # control
 
     def _speak_tokens(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Decode the last step alone, or all K steps together as K B rows, from the neurons (K, B, S, d)."""
         spoken = shallow[-1:] if decoding.answer_only else shallow
         (count, batch), rows = spoken.shape[:2], spoken.flatten(0, 1)
-        if self.options.speaking == "one_shot":
+        if self.options.speaking == "one_shot":  # variant
             ends, length = forced(decoding, rows, "tokens"), self.options.max_step_tokens
             length = length if ends is not None else min(length, decoding.max_new_tokens)
             tokens, cost = variants.decode_at_once(

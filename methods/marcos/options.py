@@ -1,4 +1,6 @@
-"""Options of MarCos; the defaults are the paper's settings at 0.5B."""
+"""Options of MarCos. The defaults are the paper's values at 0.5B where it gives them, else the published code's. Each
+description states which; deviations from the paper are listed in `methods/marcos/__init__.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,31 @@ from methods.base import MethodOptions, added_field
 
 
 class SparsityOptions(MethodOptions):
-    """The L1 term on R and its adaptive weight (paper, appendix "Dynamic Weighting Strategy")."""
+    """The L1 term on R and its adaptive weight (paper, appendix "Dynamic Weighting Strategy", eq. (10))."""
 
-    weight: float = Field(default=1e-4, ge=0, description="lambda, or its initial value if adaptive")
-    adaptive: bool = Field(default=True, description="adapt lambda so that the L1 norm of R approaches the target")
-    target: float = Field(default=10 / 48, gt=0, description="target L1 norm of R per sample and step")
+    weight: float = Field(default=1e-4, ge=0, description="lambda, or its initial value if adaptive (the paper's)")
+    adaptive: bool = Field(
+        default=True,
+        description="adapt lambda so that the L1 norm of R approaches the target, as in the paper; false: ablation "
+        "with a fixed lambda",
+    )
+    target: float = Field(
+        default=10 / 48,
+        gt=0,
+        description="beta: target L1 norm of R per example and step. The paper gives no value; this is the published "
+        "code's, 10 for a micro-batch of 16 examples with 3 steps",
+    )
     steps: Literal["said", "all"] = added_field(
         "said",
-        description="steps whose R is penalised: only those with spoken text, as in the published code, or all, empty "
-        "ones included, as the paper writes the loss",
+        description="steps whose R is penalised. said: only non-empty steps, as in the published code; all: empty "
+        "steps too, as in the paper's loss",
     )
-    minimum: float = Field(default=1e-6, description="lower bound of the adaptive lambda")
-    maximum: float = Field(default=0.1, description="upper bound of the adaptive lambda")
+    minimum: float = Field(
+        default=1e-6, description="lower bound of the adaptive lambda (the published code's; the paper has no bounds)"
+    )
+    maximum: float = Field(
+        default=0.1, description="upper bound of the adaptive lambda (the published code's; the paper has no bounds)"
+    )
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> SparsityOptions:
@@ -32,25 +47,33 @@ class SparsityOptions(MethodOptions):
 
 class MarCosOptions(MethodOptions):
     steps: int = Field(
-        default=3, ge=1, description="number of thinking steps K; the answer is always spoken from the last"
+        default=3,
+        ge=1,
+        description="number of thinking steps K (the paper's). The last one always speaks the answer, as in the "
+        "published code",
     )
     deep: int = Field(
         default=10,
         ge=0,
         title="Deep neurons T",
-        description="number of deep neurons, seen by the thinking layer only; 0: ablation w/o Neu_deep",
+        description="number of deep neurons, seen by the thinking layer only (the paper's); 0: ablation w/o Neu_deep",
     )
     shallow: int = Field(
         default=100,
         ge=1,
         title="Shallow neurons S",
-        description="number of shallow neurons, which the speaking layer reads",
+        description="number of shallow neurons, which the speaking layer reads (the paper's)",
     )
-    tau: int = Field(default=16, ge=1, title="Length of R, τ", description="R has tau x hidden_size dimensions")
-    randomness: bool = Field(default=True, description="whether thinking steps take in R; false: ablation w/o R")
+    tau: int = Field(
+        default=16, ge=1, title="Length of R, τ", description="R has tau x hidden_size dimensions (tau is the paper's)"
+    )
+    randomness: bool = Field(
+        default=True, description="whether thinking steps take in R, as in the paper; false: ablation w/o R"
+    )
     attention: Literal["bidirectional", "causal"] = Field(
         default="bidirectional",
-        description="attention of the thinking layer; causal: ablation (paper, appendix 'Additional Ablation Studies')",
+        description="attention of the thinking layer: bidirectional, as in the paper, or causal, its ablation "
+        "(appendix 'Additional Ablation Studies')",
     )
     thinking_init: Literal["normal", "xavier"] = Field(
         default="normal",
@@ -64,18 +87,24 @@ class MarCosOptions(MethodOptions):
     )
     posterior: Literal["deterministic", "noisy", "gaussian"] = Field(
         default="deterministic",
-        description="R in training: the output of f, as in the published code; the same plus noise of standard "
-        "deviation epsilon; or a Gaussian whose standard deviation f predicts too, as in the paper",
+        description="R in training. deterministic: the output of f, as in the published code; noisy: the same plus "
+        "noise of standard deviation epsilon; gaussian: f predicts the standard deviation too, as in the paper",
     )
     epsilon: float = Field(
-        default=1e-2, gt=0, description="standard deviation of the posterior: in the KL term, and of the noise"
+        default=1e-2,
+        gt=0,
+        description="standard deviation of the posterior's noise (noisy) and of the posterior in the KL term (noisy, "
+        "deterministic); lower bound of the standard deviation that g predicts (always). In neither the paper nor "
+        "the published code",
     )
     sparsity: SparsityOptions = Field(default=SparsityOptions(), description="L1 term on R and its weight lambda")
     first_phase: float = Field(
-        default=0.5, gt=0, description="epochs of phase 1, as a multiple of the budget (0.5: 10 of the paper's 20)"
+        default=0.5, gt=0, description="phase 1 epochs as a multiple of the budget (0.5: 10 of 20, as in the paper)"
     )
     second_phase: float = Field(
-        default=0.5, gt=0, description="epochs of phase 2 (predictor only), as a multiple of the budget"
+        default=0.5,
+        gt=0,
+        description="phase 2 epochs as a multiple of the budget (0.5: 10 of 20, as in the paper); it trains g only",
     )
     second_rate: float | None = added_field(
         None,
@@ -85,20 +114,27 @@ class MarCosOptions(MethodOptions):
     )
     speaking: Literal["autoregressive", "one_shot"] = Field(
         default="autoregressive",
-        description="one_shot: all tokens of a step in one pass, none of which sees the others",
+        description="autoregressive, as in the paper's main results, or one_shot: all tokens of a step in one pass, "
+        "none of which sees the others (paper: non-autoregressive decoding)",
     )
     refinements: int = Field(
-        default=0, ge=0, description="mask-predict passes after the first with one_shot, which is then trained for them"
+        default=0,
+        ge=0,
+        description="mask-predict passes after the first with one_shot, which is then trained for them (the paper has "
+        "none)",
     )
     marked: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="fraction of training examples with #### before the answer; the paper's text targets have both "
-        "kinds, which R distinguishes (its figure of interventions)",
+        description="fraction of training examples with #### before the answer. The paper gives no fraction, but its "
+        "text targets have both kinds, which R distinguishes (its figure of interventions)",
     )
     max_step_tokens: int = Field(
-        default=128, ge=1, description="maximum length of a step in training; one_shot speaks this many tokens at once"
+        default=128,
+        ge=1,
+        description="maximum length of a step in training, without end-of-text; one_shot generates this many positions "
+        "in one pass. 128 is the paper's value for one_shot, and the published code's for both",
     )
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """The targets y_1, ..., y_K of a training example: K - 1 groups of its reasoning steps, and its answer, always last.
 
 So K counts the answer: K = 3 is two groups and the answer, as in the published code. The paper's text divides "the
-steps" into K = 3 groups, without a word on the answer.
+original steps" into K = 3 groups and does not mention the answer.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from torch import Tensor
+
 from methods.base import Example, Vocabulary
-from methods.marcos.variants import has_answer_marker
+from methods.random_keys import key
 
 
 def group_steps(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequence[int]]]:
@@ -26,8 +28,22 @@ def group_steps(steps: Sequence[Sequence[int]], groups: int) -> list[list[Sequen
 
 
 def speaking_start(vocabulary: Vocabulary) -> list[int]:
-    """Return the token that speaking starts from: a single one, even if the tokenizer makes two of a newline."""
+    """Return the token that speaking starts from: a single one, even if the tokenizer makes two of a newline.
+
+    Not in the paper: that it is a newline, as in the published code.
+    """
     return vocabulary.newline[-1:]
+
+
+def has_text(lengths: Tensor) -> Tensor:
+    """Return which targets are non-empty, given their numbers of tokens: an empty one has only the token that speaking
+    starts from."""
+    return lengths > 1
+
+
+def has_answer_marker(example: str, share: float) -> bool:
+    """Return whether the answer of an example, given by its id, has the marker before it. A ``share`` of all has."""
+    return key("answer marker", example) < share * 2.0**63
 
 
 def step_targets(
@@ -36,8 +52,10 @@ def step_targets(
     """Return y_1, ..., y_K as token ids: the token that speaking starts from, the group's tokens, and end-of-text
     unless the group is empty.
 
-    A group longer than ``limit`` tokens is cut there, and still ends with end-of-text, as in the published code. A
-    share ``marked`` of all examples has the marker before the answer.
+    A group longer than ``limit`` tokens is cut there, and still ends with end-of-text, as in the published code: the
+    limit excludes end-of-text. Speaking is therefore trained for up to ``limit`` + 1 places, while one-shot decoding
+    has ``limit``: a text that fills them all is complete without an end-of-text. A share ``marked`` of all examples has
+    the marker before the answer.
     """
     groups = group_steps(example.steps, steps - 1)
     separator = vocabulary.encode(" ") if any(len(group) > 1 for group in groups) else []

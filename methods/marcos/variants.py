@@ -1,14 +1,15 @@
 """Variants of MarCos: ablations of the paper, its one-shot speaking, and extensions. Its main path needs none of them.
+Where it branches to one, a comment has the word "variant".
 
 * Causal attention in the thinking layer, and Xavier's initialisation of it (paper, "Additional Ablation Studies").
 * f reads the question and all steps so far, instead of one step (not in the paper).
-* A share of the answers has the marker before it (the paper's text data had both kinds).
 * One-shot speaking: all tokens of a step in one pass (paper, "Potential for non-autoregressive decoding in speaking
   stage", trained for 128 tokens at once), with optional passes that revise uncertain tokens. These are mask-predict
   (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked language models", 2019) and need a model
   that was trained with some of its targets visible (:func:`mask_predict_split`).
 
-Shapes as in :mod:`methods.marcos.model`; A are the steps that have a text, out of K B; M places in a row.
+Names and shapes as in :mod:`methods.marcos.model`; M are the places of a row. The ablations without R and without deep
+neurons need no code here: they are the options ``randomness: false`` and ``deep: 0``.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ ROWS_AT_ONCE = 16  # rows whose logits are computed at once, for all their place
 
 
 def think_causally(model: MarCosModel, neurons: Tensor, h_in: Tensor, real: Tensor, injected: Tensor | None) -> Tensor:
-    """Return Neu_k with unidirectional attention. The tau vectors of R (B, tau, d) come before the neurons, which could
-    not see them otherwise: [H_in | R_k | Neu_deep | Neu_shallow]."""
+    """Return Neu_k (B, T + S, d) with unidirectional attention. R_k, as ``injected`` (B, tau, d), comes before the
+    neurons, which could not see it otherwise: [H_in | R_k | Neu_deep | Neu_shallow]."""
     states = neurons if injected is None else torch.cat([injected, neurons], dim=1)
     return model.run_thinking_layer(states, h_in, real, causal_mask)[:, -neurons.shape[1] :]
 
 
 def initialise_xavier(layer: nn.Module) -> None:
-    """Draw a transformer's matrices anew, uniformly by Xavier's rule."""
+    """Re-initialise a transformer's matrices, uniformly by Xavier's rule."""
     for parameter in layer.parameters():
         if parameter.dim() == 2:
             nn.init.xavier_uniform_(parameter)
 
 
-# -- what f reads, and what an answer looks like
+# -- what f reads
 
 
 def join_paths(
@@ -60,7 +61,7 @@ def join_paths(
     for question, steps in zip(questions, targets, strict=True):
         row, ends = [*question], []
         for step in steps:
-            row += step[: len(step) - (len(step) > 1)]
+            row += step[:-1] if len(step) > 1 else step  # an empty step has no end-of-text
             ends.append(len(row))
         rows.append(row)
         lengths.append(ends)
@@ -68,14 +69,9 @@ def join_paths(
 
 
 def encode_paths(f: RandomnessEncoder, paths: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the moments of R_k, each (K, B, tau d), as f gives them for paths (B, P) at the ``lengths`` (B, K)."""
-    mean, sigma = f(paths, lengths)
-    return mean.transpose(0, 1), None if sigma is None else sigma.transpose(0, 1)
-
-
-def has_answer_marker(example: str, share: float) -> bool:
-    """Return whether the answer of an example, given by its id, has the marker before it. A ``share`` of all has."""
-    return key("answer marker", example) < share * 2.0**63
+    """Return mu_hat and any sigma_hat, each (K, B, tau d), as f gives them for paths (B, P) at ``lengths`` (B, K)."""
+    mu_hat, sigma_hat = f(paths, lengths)
+    return mu_hat.transpose(0, 1), None if sigma_hat is None else sigma_hat.transpose(0, 1)
 
 
 # -- one-shot speaking
@@ -84,17 +80,17 @@ def has_answer_marker(example: str, share: float) -> bool:
 def speak_at_once(lm: Any, shallow: Tensor, ids: Tensor, known: Tensor) -> Tensor:
     """Return final hidden states (A, M, d), each of which predicts the token in its own place.
 
-    Every place attends to all thoughts (A, S, d) and to those tokens of ``ids`` (A, M) that are ``known`` (A, M). A
-    place that is not known holds end-of-text. The prediction at a place does not depend on the number of unknown
-    places, so training may leave out those after the targets of a batch.
+    Every place attends to all shallow neurons (A, S, d) and to those tokens of ``ids`` (A, M) that are ``known``
+    (A, M). A place that is not known holds end-of-text. The prediction at a place does not depend on the number of
+    unknown places, so training may leave out those after the targets of a batch.
     """
-    thoughts, length = shallow.shape[1], ids.shape[1]
-    visible = known.new_zeros(len(known), thoughts + length, thoughts + length)
-    visible[:, :, :thoughts] = known.new_ones(thoughts + length, thoughts).tril()
-    visible[:, thoughts:, thoughts:] = known[:, None]
+    neurons, places = shallow.shape[1], ids.shape[1]
+    visible = known.new_zeros(len(known), neurons + places, neurons + places)  # (A, S + M, S + M): who sees whom
+    visible[:, :, :neurons] = known.new_ones(neurons + places, neurons).tril()
+    visible[:, neurons:, neurons:] = known[:, None]
     sequence = torch.cat([shallow, lm.get_input_embeddings()(ids)], dim=1)
     output = lm.base_model(inputs_embeds=sequence, attention_mask=visible[:, None], use_cache=False)
-    return output.last_hidden_state[:, thoughts:]
+    return output.last_hidden_state[:, neurons:]
 
 
 def mask_predict_split(labels: Tensor, keys: Tensor, steps: int, step: int) -> tuple[Tensor, Tensor]:
@@ -112,18 +108,22 @@ def mask_predict_split(labels: Tensor, keys: Tensor, steps: int, step: int) -> t
     return target & (order >= hidden), (count / hidden).expand_as(labels)
 
 
-def mask_predict_tensors(labels: Tensor, active: Tensor, keys: Tensor, steps: int, step: int) -> dict[str, Tensor]:
-    """Return the tensors of a batch that is trained for refinement, for the ``active`` rows (A,) of labels (K B, M):
-    the targets that are ``known`` (A, M), the places ``labelled`` (2, N) of the hidden ones, and their ``weights``
-    (A, M)."""
+def mask_predict_tensors(labels: Tensor, spoken_rows: Tensor, keys: Tensor, steps: int, step: int) -> dict[str, Tensor]:
+    """Return the tensors of a batch that is trained for refinement, for the ``spoken_rows`` (A,) of labels (K B, M):
+
+    * ``known`` (A, M): whether a target is visible
+    * ``labelled`` (2, N): indices of the hidden targets
+    * ``weights`` (A, M): of the losses of the hidden targets
+    """
     known, weights = mask_predict_split(labels, keys, steps, step)
-    known, weights = known[active], weights[active]
-    return {"labelled": label_indices(labels[active].masked_fill(known, IGNORE)), "known": known, "weights": weights}
+    known, weights = known[spoken_rows], weights[spoken_rows]
+    hidden = labels[spoken_rows].masked_fill(known, IGNORE)
+    return {"labelled": label_indices(hidden), "known": known, "weights": weights}
 
 
 def predict_targets_at_once(lm: Any, shallow: Tensor, labels: Tensor, eos: int, known: Tensor | None = None) -> Tensor:
-    """Return the hidden states (A, M, d) that predict the targets (A, M), each in its own place: from the thoughts
-    alone, or with the ``known`` (A, M) targets visible."""
+    """Return the hidden states (A, M, d) that predict the targets (A, M), each in its own place: from the shallow
+    neurons alone, or with the ``known`` (A, M) targets visible."""
     if known is None:
         known = torch.zeros_like(labels, dtype=torch.bool)
     return speak_at_once(lm, shallow, labels.masked_fill(~known, eos), known)
