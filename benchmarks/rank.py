@@ -74,7 +74,7 @@ def main() -> None:
 
     from benchmarks.engine.ranks import join
     from benchmarks.timing.task import time_as
-    from benchmarks.training.live import followed
+    from benchmarks.training.live_tracking import followed
     from benchmarks.training.loop import Trainer
 
     try:

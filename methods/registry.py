@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from methods.base import Method, Setup
+from methods.code_digest import builds_on, source_digest
 from methods.errors import InputError, suggestion
-from methods.sources import builds_on, source_digest
 
 ENTRY_POINT_GROUP = "marcos_bench.methods"
 

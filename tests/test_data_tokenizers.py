@@ -34,7 +34,7 @@ from benchmarks.data.tokenizers import (
 )
 from benchmarks.plan.flops import lengths_of
 from benchmarks.scoring import SCORERS, Asked, Score
-from benchmarks.scoring.number import Number
+from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TokenizerSpec
 from benchmarks.timing.measuring import gold_examples
@@ -174,7 +174,9 @@ def test_a_tokenizer_without_its_vocabulary_is_refused(
 ):
     """Transformers makes one of special tokens from the settings alone."""
     (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": END, "additional_special_tokens": ["<|im_end|>"]}),
+        json.dumps(
+            {"tokenizer_class": "Qwen2Tokenizer", "eos_token": END, "additional_special_tokens": ["<|im_end|>"]}
+        ),
         encoding="utf-8",
     )
     monkeypatch.setenv(TOKENIZER_VARIABLE, str(tmp_path))

@@ -23,7 +23,7 @@ from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.scoring import SCORERS, Asked, Score
-from benchmarks.scoring.number import Number
+from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec

@@ -20,7 +20,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.tracking import importer, store
 from benchmarks.tracking.entries import recording_lock
-from benchmarks.training.live import VARIABLE
+from benchmarks.training.live_tracking import VARIABLE
 from benchmarks.training.loop import train
 from conftest import needs_linux
 from inflict import FORKS, ROWS, STEPS, _train, nth_call, run_of

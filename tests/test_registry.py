@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.scaffold import new_method
 from methods.base import Method
+from methods.code_digest import builds_on, source_files
 from methods.errors import InputError
 from methods.registry import available, code_digest, get_method, left_out
-from methods.sources import builds_on, source_files
 from plugins import install
 
 

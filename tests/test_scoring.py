@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.scoring import SCORERS, Asked
-from benchmarks.scoring.number import extract
+from benchmarks.scoring.numeric import extract
 
 
 @pytest.mark.parametrize(

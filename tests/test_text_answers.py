@@ -22,7 +22,7 @@ from benchmarks.data.records import DataError, Raw
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, Fields, json_lines
 from benchmarks.files import read_json
 from benchmarks.scoring import SCORERS, Asked
-from benchmarks.scoring.number import Number
+from benchmarks.scoring.numeric import Number
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.scoring.text import Text
 from benchmarks.studies.paths import Paths

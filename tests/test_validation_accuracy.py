@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from benchmarks.budgets import budget_of, curriculum
-from benchmarks.code import task_modules
 from benchmarks.data import decode, load_tokenizer, open_corpus
 from benchmarks.evaluation.inference import load_for_inference
 from benchmarks.models import build_method
 from benchmarks.scoring import SCORERS, Asked, Score
-from benchmarks.scoring.number import Number
+from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
+from benchmarks.task_dependencies import task_modules
 from benchmarks.training import loop
 from benchmarks.training.loop import train
 from benchmarks.training.validation_accuracy import held_out_accuracy
@@ -100,7 +100,7 @@ def test_what_selects_by_accuracy_decides_the_weights(chosen: str) -> None:
     names = ("training.validation_accuracy", "evaluation.inference", "scoring.synthetic")
     asking = {f"benchmarks.{name}" for name in names}
     assert asking & task_modules(trained_on, "train") == (set() if same else asking)
-    assert "benchmarks.scoring.number" not in task_modules(trained_on, "train"), "which its tests have"
+    assert "benchmarks.scoring.numeric" not in task_modules(trained_on, "train"), "which its tests have"
 
 
 @pytest.mark.parametrize(("train_on", "alone"), [("embedded", True), ("rs_n2_k3", False)])

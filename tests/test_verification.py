@@ -21,7 +21,7 @@ from benchmarks.evaluation.task import means, summary
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, write_json, write_parquet, write_text
 from benchmarks.records import results
-from benchmarks.scoring.number import Number
+from benchmarks.scoring.numeric import Number
 from benchmarks.scoring.scorers import scored
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure

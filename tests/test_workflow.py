@@ -18,7 +18,7 @@ import yaml
 from benchmarks.studies.study import load_study
 from conftest import ROOT
 from copies import copy_suite, environment, printed, snakemake, stand_in
-from methods.sources import SUFFIXES
+from methods.code_digest import SUFFIXES
 
 SMOKE = list(load_study("smoke").runs)
 STAGES = ("train", "evaluate", "time")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.data import DATASETS
-from benchmarks.numbers import value_of
+from benchmarks.number_grammar import value_of
 from benchmarks.scoring.scorers import scorer_of
 
 MEAN = -1  # the seed of answers that take the mean instead of a draw

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.numbers import CURRENCIES, MINUS, PLUS, read
+from benchmarks.number_grammar import CURRENCIES, MINUS, PLUS, read
 from methods.errors import InputError
 
 MARK = re.compile(r"<<[^<>]*>>")  # the calculator marks of GSM8K, as in <<48/2=24>>
@@ -125,7 +125,7 @@ def lines(solution: str) -> tuple[str, ...]:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is one number that can be read without guessing (see :mod:`benchmarks.numbers`)."""
+    """Return whether a text is one number that can be read without guessing (see :mod:`benchmarks.number_grammar`)."""
     return read(text) is not None
 
 

@@ -19,7 +19,6 @@ import pandas as pd
 import torch
 
 from benchmarks.budgets import budget_of
-from benchmarks.code import CODE
 from benchmarks.data import load_tokenizer, open_corpus, open_test
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference
@@ -30,6 +29,7 @@ from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.scoring.scorers import reads_steps, scored, versions
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
+from benchmarks.task_dependencies import CODE
 from methods.base import Method, Stage
 from methods.registry import code_digest
 

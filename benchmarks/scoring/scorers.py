@@ -10,8 +10,8 @@ import pandas as pd
 from benchmarks.data import DataError, TestSet, get_dataset
 from benchmarks.scoring import MODULES, SCORERS, Asked, Score, Scorer
 from benchmarks.studies.study import Study
+from methods.code_digest import builds_on
 from methods.errors import suggestion
-from methods.sources import builds_on
 
 KNOWN = ["question", "gold", "n_steps"]  # the facts about a question that a scorer may use
 SCORES = ["extracted", "correct", "strict", "draws", "choices"]

@@ -40,7 +40,7 @@ from benchmarks.studies.micro_batches import cuts, rows_per_pass
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training.batches import FeatureStore, PrefetchingLoader, StageLoader, batches_of
-from benchmarks.training.live import followed
+from benchmarks.training.live_tracking import followed
 from benchmarks.training.records import RunLog, publish, restore, training_key
 from benchmarks.training.validation_accuracy import held_out_accuracy
 from methods.base import Batch, Context, Output, Stage

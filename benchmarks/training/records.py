@@ -13,12 +13,12 @@ from typing import Any
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
-from benchmarks.code import task_modules
 from benchmarks.engine.adapters import whole_weights
 from benchmarks.files import BrokenRecord, json_digest, read_json, space_in, sync, write_json, write_text
 from benchmarks.models import published_model
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
+from benchmarks.task_dependencies import task_modules
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)

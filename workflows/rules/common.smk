@@ -16,7 +16,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.utils import validate
 
-from benchmarks.code import CODE, task_modules
+from benchmarks.task_dependencies import CODE, task_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
 from benchmarks.data.store import prepared_files, require_known, unpinned_files
@@ -31,7 +31,7 @@ from benchmarks.studies.validation_errors import study_content
 from benchmarks.tracking import state as tracking
 from methods.errors import InputError
 from methods.registry import code_digest, get_method
-from methods.sources import source_digest
+from methods.code_digest import source_digest
 
 
 for folder in (Path("results"), Path(".snakemake")):

@@ -30,7 +30,7 @@ DATA = ("cards", "corpus", "embedded", "loading", "overlap", "records", "sources
 
 CODE: dict[str, tuple[str, ...]] = {
     # Not the data sets: each has a digest of its own, of the module in `benchmarks.data.sets.MODULES`
-    "data": _modules("numbers", *(f"data.{part}" for part in DATA)),
+    "data": _modules("number_grammar", *(f"data.{part}" for part in DATA)),
     # The code that the weights of a run depend on. All engines are listed, because any of them may resume another's
     # checkpoint; data cards are not, because they carry versions
     "train": (
@@ -42,7 +42,7 @@ CODE: dict[str, tuple[str, ...]] = {
     # Of scorers, those that a run's test sets name count besides (`task_modules`)
     "answer": ANSWERS,  # part of evaluate: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.task", "budgets"), *SCORES),
-    "analyse": (*ANSWERS, *SCORES, *_modules("scoring.synthetic", "analysis", "numbers")),
+    "analyse": (*ANSWERS, *SCORES, *_modules("scoring.synthetic", "analysis", "number_grammar")),
     "time": (
         *ANSWERS,
         *STEPS,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.numbers import CURRENCIES, MINUS, SEPARATORS, numbers, read, value_of
+from benchmarks.number_grammar import CURRENCIES, MINUS, SEPARATORS, numbers, read, value_of
 from benchmarks.scoring import SCORERS, Asked
 
 GROUP_MARKS = (",", "{,}", r",\!", r"\,", "\u00a0", "\u2009", "\u202f", " ", "'", "\u2019", "~")

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.code import CODE
+from benchmarks.task_dependencies import CODE
 from conftest import ROOT
 from copies import copy_suite, environment, snakemake, stand_in
-from methods.sources import source_files
+from methods.code_digest import source_files
 from test_workflow import STAND_IN, planned
 
 # Modules that read, write, wait, log or name things, or hold settings and data with digests of their own
 NEUTRAL = {
     f"benchmarks.{name}"
     for name in (
-        *("checkpoints", "code", "data", "environment", "files", "processes"),
-        *("console", "records.schema", "training.live", "training.records"),
+        *("checkpoints", "task_dependencies", "data", "environment", "files", "processes"),
+        *("console", "records.schema", "training.live_tracking", "training.records"),
         *(f"studies.{name}" for name in ("paths", "runs", "specs", "study", "validation_errors")),
     )
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from methods.sources import code_substance, source_digest
+from methods.code_digest import code_substance, source_digest
 
 # Digests that Python 3.11, 3.12 and 3.13 agree on
 RECORDED = {

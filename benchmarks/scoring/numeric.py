@@ -1,13 +1,13 @@
 """The answer extractor that scores all methods on word problems, whose answers are numbers as
-:mod:`benchmarks.numbers` reads them."""
+:mod:`benchmarks.number_grammar` reads them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
 
-from benchmarks.numbers import Number as Written
-from benchmarks.numbers import Value, numbers, read, value_of
+from benchmarks.number_grammar import Number as Written
+from benchmarks.number_grammar import Value, numbers, read, value_of
 from benchmarks.scoring.base import Asked, Score, Scorer, behind_marker
 
 TOLERANCE = 1e-4  # for gold answers that are not integers; relative if they are larger than 1
