@@ -1,9 +1,9 @@
 """The process that records one training in MLflow while it runs: ``python -m benchmarks.tracking.recorder``.
 
 It reads JSON lines: what the training is (:func:`benchmarks.training.live_tracking.followed` writes it), the lines of
-its log with the time of each, and its status in the end. If its input ends without that, the training was killed. A database
-that is locked or a server that is down is tried again, while the lines wait here; what is missing in the end, `track`
-adds.
+its log with the time of each, and its status in the end. If its input ends without that, the training was killed. A
+database that is locked or a server that is down is tried again, while the lines wait here; what is missing in the end,
+`track` adds.
 """
 
 from __future__ import annotations
