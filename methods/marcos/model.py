@@ -12,7 +12,7 @@ steps among the K B of a batch; M tokens of the longest target.
     [Neu_deep; Neu_shallow]     ``neurons``; Neu_0 is the parameter ``self.neurons``        (B, T + S, d)
     Neu_shallow                 ``shallow``                                                 (B, S, d) or (A, S, d)
     R_k, as one vector          ``r``; None in the ablation without R                       (B, tau d)
-    R_k, as the thinker sees    ``injected``                                                (B, tau, d)
+    R_k, as tau vectors         ``injected``                                                (B, tau, d)
     f                           ``self.posterior``
     mu_hat_k, sigma_hat_k       ``mu_hat``, ``sigma_hat``                                   (K, B, tau d)
     g                           ``self.prior``
