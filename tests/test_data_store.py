@@ -114,7 +114,8 @@ def test_a_test_set_holds_text_ids_and_gold(prepared: Path):
 
 def test_done_says_what_was_used(prepared: Path):
     done = json.loads((prepared / "done.json").read_text(encoding="utf-8"))
-    assert done["counts"] == {"published": 20_000, "usable": 20_000, "train": 300, "validation": 20, "too_long": 0}
+    counts = {"published": 20_000, "unread": 0, "usable": 20_000, "train": 300, "validation": 20, "too_long": 0}
+    assert done["counts"] == counts
     assert done["overlaps"][TESTS[0]] == {"questions": 500, "shared_with_train": 0, "distinct": 500}
     assert done["cards"]["embedded"]["records"]["train"] == done["digests"]["embedded/train"]
 

@@ -21,6 +21,8 @@ OPERATORS |= str.maketrans("\u00f7\u2215\u2044\uff05", "///%")
 SYMBOLS = "".join(chr(code) for code in range(0x10000) if unicodedata.category(chr(code)) == "Sm")  # mathematics
 DEPENDS = re.compile(r"[-*/()]")  # operators and brackets, or punctuation: their neighbours decide
 DROPPED = re.compile(rf"[^\w.%^*/()\-{re.escape(CURRENCIES + SYMBOLS)}]|\.(?!\d)")
+GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # the comma of a group of thousands
+INTEGRAL = re.compile(r"(\d)\.0+(?!\d)")  # a number that is written with a needless point
 WORDLESS = re.compile(r"[^\w.]|\.(?!\d)")
 OPENS = tuple(f".({CURRENCIES}")  # what, besides a digit, an operand may begin with
 
@@ -146,7 +148,7 @@ def normalise(question: str) -> str:
     """
     text = " ".join(_composed(question).translate(OPERATORS).split())
     text = DEPENDS.sub(lambda found: found[0] if _calculates(found) else " ", text)
-    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    text = GROUPED.sub("", text)
     return _squeezed(DROPPED, text)
 
 
@@ -157,7 +159,7 @@ def question_hash(question: str) -> str:
     Symbols that :func:`normalise` keeps do not count here: with them, every question with a price would have another
     hash, and recorded runs other validation data. Questions that are the same have the same hash.
     """
-    text = re.sub(r"(?<=\d),(?=\d{3})", "", _composed(question))
+    text = GROUPED.sub("", _composed(question))
     return hashlib.sha256(_squeezed(WORDLESS, text).encode()).hexdigest()
 
 
@@ -169,8 +171,9 @@ def _composed(text: str) -> str:
 def _squeezed(dropped: re.Pattern[str], text: str) -> str:
     """Return a text without the ``.0`` of integral numbers, what is to be dropped, and blanks other than those between
     numbers."""
-    text = re.sub(r"(\d)\.0+(?!\d)", r"\1", text)
-    return re.sub(r"(?<!\d) | (?!\d)", "", " ".join(dropped.sub(" ", text).split()))
+    text = INTEGRAL.sub(r"\1", text)
+    text = re.sub(r"(?<!\d) | (?!\d)", "", " ".join(dropped.sub(" ", text).split()))
+    return INTEGRAL.sub(r"\1", text)  # what was dropped may have been within a number, as in `5..0`
 
 
 def _calculates(found: re.Match[str]) -> bool:
