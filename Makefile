@@ -22,7 +22,7 @@ MOVED := $(shell test -e $(STAMP) && test "$$(cat $(STAMP))" != "$(CURDIR)" && e
 # For what the commands below start; make itself may look for commands in the PATH that it was started with
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install table test lint format schema clean
+.PHONY: help install table test quicktest lint format schema clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -43,6 +43,9 @@ table: $(STAMP) ## run a study, or what is left of it, and render its first tabl
 test: lint ## lint, then run the tests
 	$(BIN)/pyright --pythonplatform Darwin benchmarks methods # finds calls that only Linux has
 	$(BIN)/pytest $(PYTEST)
+
+quicktest: $(STAMP) ## run the tests that need no workflow, no ranks and hardly any training
+	$(BIN)/pytest $(PYTEST) -m 'not slow'
 
 lint: $(STAMP) ## check format, style and types
 	$(BIN)/ruff format --check .

@@ -50,6 +50,42 @@ LONG = (
 )
 
 
+# These and the above run workflows, several processes, or trainings: `make quicktest` leaves them out
+SLOW = (
+    *LONG,
+    "test_adapters",
+    "test_analysis_stage",
+    "test_any_input",
+    "test_archive",
+    "test_claims",
+    "test_claims_workflow",
+    "test_comparison",
+    "test_compiled",
+    "test_data_store",
+    "test_dropout",
+    "test_evaluation",
+    "test_explaining",
+    "test_exports",
+    "test_figures",
+    "test_heartbeat",
+    "test_launch",
+    "test_live_tracking",
+    "test_plan_memory",
+    "test_pretrained",
+    "test_recalled",
+    "test_scaffold",
+    "test_static_cache",
+    "test_steps",
+    "test_synthetic",
+    "test_tables",
+    "test_task_dependencies",
+    "test_timing",
+    "test_tracking_places",
+    "test_validation_accuracy",
+    "test_verification",
+)
+
+
 # The same few examples in every run: tests are quick, and one that fails does so everywhere
 settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("suite")
@@ -61,8 +97,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    for item in items:
+        if item.path.stem in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:
