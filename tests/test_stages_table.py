@@ -15,6 +15,7 @@ from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import contents
 from benchmarks.tracking import importer
+from benchmarks.tracking.store import find_experiments, find_runs, session
 from fabricate import EARLIER, fabricate, study
 from test_tables import cells
 
@@ -142,8 +143,10 @@ def test_mlflow_has_accuracies_at_the_steps_that_stages_end_with(tmp_path: Path)
     ours = curricula()
     fabricate(ours, tmp_path, SHARES)
     results.collect(ours, tmp_path)
-    records = results.load_collected(ours, tmp_path)
-    logged = importer._Importer(None, "", "", records, "")._results("text/coconut/s0", 0)  # type: ignore
-    found = [(metric.step, metric.value) for metric in logged if metric.key == "accuracy_by_stage/beta"]
+    importer.track(ours, tmp_path)
+    with session(tmp_path) as client:
+        (run,) = find_runs(client, find_experiments(client), "tags.run = 'text/coconut/s0'")
+        logged = client.get_metric_history(run.info.run_id, "accuracy_by_stage/beta")
+    found = [(metric.step, metric.value) for metric in logged]
     assert [step for step, _ in found] == [100, 200, 300]
     assert [value for _, value in found] == pytest.approx([0.16, 0.48, 0.8], abs=0.08)
