@@ -83,7 +83,10 @@ def test_a_question_is_answered_as_in_the_evaluate_stage(method: str, trained: P
         assert output("explain", copied / method, "--text", f" {question}\n", "--answer-only") == f"{text}\n"
 
 
-def test_a_model_alone_is_explained_as_in_its_study(trained: Path, copied: Path, tmp_path: Path) -> None:
+def test_a_model_alone_is_explained_as_in_its_study(
+    trained: Path, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")  # wide enough for whole answers
     question, answer = stored(trained, "marcos").iloc[0]
     said = output("explain", copied / "marcos", "--text", question, "--output", tmp_path / "latents.npz")
     write_json(trained / "study.yaml", study().model_dump(mode="json"))

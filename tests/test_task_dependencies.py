@@ -138,5 +138,5 @@ def test_another_scorer_scores_nothing_anew_and_an_edited_one_what_names_it(tmp_
     edit(scorers / "synthetic.py")  # of synthetic tasks, which are not among the tests
     assert "Nothing to be done" in snakemake(folder, "--dry-run", *words)
     assert printed(folder, "from benchmarks.scoring import SCORERS; print(SCORERS['mine'].name)") == "mine\n"
-    edit(scorers / "number.py")
+    edit(scorers / "numeric.py")
     assert planned(snakemake(folder, "--dry-run", *words)) == {"evaluate equation/cot_sft/s0": 1}

@@ -84,9 +84,8 @@ def test_a_newer_version_of_a_data_set_is_named(folder: Path, monkeypatch: pytes
 
     edit(folder / "collect.json", age)
     (drift,) = findings(folder, "drift")
-    assert drift.place == "data of equation" and drift.text.startswith(
-        "made from version 0 of embedded, which is at ver"
-    )
+    told = "made from version 1 of corpus, which is at version 2"
+    assert drift.place == "data of equation" and drift.text.startswith(told)
     assert not findings(folder, "differs")
 
 
