@@ -144,7 +144,7 @@ def test_a_module_comes_with_its_data_and_a_package_with_all_its_modules() -> No
     assert [path.name for path in source_files("benchmarks.paper.numbers")] == ["numbers.py", "numbers.yaml"]
     assert {"losses.py", "method.py"} < {path.name for path in source_files("methods.marcos")}
     assert "synthetic.py" in {path.name for path in source_files("benchmarks.data")}  # as part of the package
-    assert "claims.yaml" in {path.name for path in source_files("benchmarks.paper")}
+    assert "claims.yaml" in {path.name for path in source_files("benchmarks.tables")}
     for missing in ("nowhere.at_all", "benchmarks.nowhere"):  # an outdated name in a list of modules raises an error
         with pytest.raises(ModuleNotFoundError, match=f"no module is named '{missing}'"):
             source_files(missing)

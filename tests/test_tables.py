@@ -387,18 +387,17 @@ def test_the_papers_tables_are_complete() -> None:
     known = paper_tables()
     elsewhere = known.pop("gpt2")
     assert set(known) == {"main_0.5b", "main_3b", "pretrained", "synthetic", "ablation", "one_shot", "long_range"}
-    assert [len(block.printed) for block in known["main_0.5b"].blocks.values()] == [4, 8]
-    hidden = [row for row in known["main_3b"].blocks["equation"].rows if row.commented_out]
-    assert [row.row for row in hidden] == ["codi", "codi"]
-    marcos = known["main_0.5b"].blocks["equation"].printed["marcos"].tests["svamp_paper4138"]
+    assert [len(block.rows) for block in known["main_0.5b"].blocks.values()] == [4, 8]
+    assert "codi" not in known["main_3b"].blocks["equation"].rows  # it is a comment in the source
+    marcos = known["main_0.5b"].blocks["equation"].rows["marcos"].tests["svamp_paper4138"]
     assert (marcos.accuracy.mean, marcos.accuracy.spread) == (27.77, 0.32)
     assert marcos.seconds is not None and marcos.seconds.mean == 34.02
     for table in known.values():
-        for row in (row for block in table.blocks.values() for row in block.rows):
+        for row in (row for block in table.blocks.values() for row in block.rows.values()):
             assert row.tests.keys() == table.tests.keys()
-    assert known["synthetic"].printed("rs") == {} and "cot_sft_3b" not in known["synthetic"].printed("all")
+    assert known["synthetic"].rows("rs") == {} and "cot_sft_3b" not in known["synthetic"].rows("all")
     assert max(map(len, known["main_0.5b"].tests.values())) < 15  # they are headings of columns
     with pytest.raises(ValueError, match="no table 'main'"):
         paper_table("main")
-    assert "LaTeX" not in elsewhere.place and all(row.note for row in elsewhere.printed("equation").values())
-    assert elsewhere.printed("equation")["codi"].tests.keys() == elsewhere.tests.keys()
+    assert "LaTeX" not in elsewhere.place and all(row.note for row in elsewhere.rows("equation").values())
+    assert elsewhere.rows("equation")["codi"].tests.keys() == elsewhere.tests.keys()

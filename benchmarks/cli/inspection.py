@@ -43,11 +43,11 @@ def table(
             "(and claims, as of any study)"
         )
     if table == Table.claims and not (results / loaded.name / COLLECTED).is_file():
-        from benchmarks.tables.claims import papers_alone
-        from benchmarks.tables.markup import markdown
+        from benchmarks.tables.claims import TITLE, claim_lines, claims_grid
+        from benchmarks.tables.markup import Document, markdown
 
         _warn(f"{results.absolute()} has no collected results of {loaded.name}: these are the paper's numbers alone")
-        typer.echo(markdown(papers_alone()))
+        typer.echo(markdown(Document(TITLE, (claims_grid(claim_lines([])),))))
         return
     from benchmarks.records.results import load_collected
     from benchmarks.tables.render import render

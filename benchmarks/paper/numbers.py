@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import yaml
-from pydantic import model_validator
 
 from benchmarks.studies.specs import Strict
 from methods.errors import InputError
@@ -15,33 +14,25 @@ from methods.errors import InputError
 PATH = Path(__file__).with_name("numbers.yaml")
 
 
-class Measured(Strict):
+class Printed(NamedTuple):
     """A printed number, with its spread if the paper gives one."""
 
     mean: float
     spread: float | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _as_written(cls, value: Any) -> Any:
-        """Parse ``[mean, spread]`` or a mean alone."""
-        return dict(zip(("mean", "spread"), value if isinstance(value, list) else [value], strict=False))
-
 
 class PaperScore(Strict):
-    accuracy: Measured
-    seconds: Measured | None = None
+    accuracy: Printed
+    seconds: Printed | None = None
 
 
 class PaperRow(Strict):
     """A row of a table. ``source``: what prints it."""
 
-    row: str
     title: str
     source: str = "the paper"
     note: str | None = None
-    commented_out: bool = False
-    train_hours: Measured | None = None
+    train_hours: Printed | None = None
     tests: dict[str, PaperScore]
 
     @property
@@ -52,32 +43,20 @@ class PaperRow(Strict):
 
 class PaperBlock(Strict):
     title: str
-    rows: tuple[PaperRow, ...]
-
-    @property
-    def printed(self) -> dict[str, PaperRow]:
-        """The rows that the paper prints, by id."""
-        return {row.row: row for row in self.rows if not row.commented_out}
+    rows: dict[str, PaperRow]
 
 
 class PaperTable(Strict):
-    """A table of the paper, or one of numbers that stand in other places.
+    """A table of the paper, or one of numbers that stand in other places."""
 
-    * ``source``: where it stands; ``label``: its label there, if it has one.
-    * ``spreads``: what is known of its ±.
-    * ``unit``: the unit of its accuracies.
-    * ``tests``: the titles of its test sets, by name.
-    * ``about_tests``: details that these titles leave out.
-    """
-
-    source: str = "the paper's LaTeX source"
-    label: str | None = None
+    source: str = "the paper's LaTeX source"  # where it stands
+    label: str | None = None  # its label there
     caption: str
     setting: str
     spreads: str = "It does not say what its ± covers."
-    unit: Literal["percent", "share"]
-    tests: dict[str, str]
-    about_tests: str = ""
+    unit: Literal["percent", "share"]  # of its accuracies
+    tests: dict[str, str]  # titles of its test sets, by name
+    about_tests: str = ""  # what these titles leave out
     blocks: dict[str, PaperBlock]
 
     @property
@@ -85,14 +64,14 @@ class PaperTable(Strict):
         """What the table shows and where it stands, for a reader."""
         return f"{self.caption.rstrip('.')} ({f'{self.label} in ' if self.label else ''}{self.source})"
 
-    def printed(self, block: str) -> dict[str, PaperRow]:
-        """Return the rows that the paper prints for a block, by id. Empty if the table does not have the block."""
-        return self.blocks[block].printed if block in self.blocks else {}
+    def rows(self, block: str) -> dict[str, PaperRow]:
+        """Return a block's rows by id. Empty if the table does not have the block."""
+        return self.blocks[block].rows if block in self.blocks else {}
 
     @property
     def decimals(self) -> int:
         """The number of decimals of the table's accuracies."""
-        rows = [row for block in self.blocks.values() for row in block.rows]
+        rows = [row for block in self.blocks.values() for row in block.rows.values()]
         means = [score.accuracy.mean for row in rows for score in row.tests.values()]
         return max(len(str(mean).partition(".")[2]) for mean in means)
 

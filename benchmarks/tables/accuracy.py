@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.paper.numbers import Measured, paper_table
+from benchmarks.paper.numbers import Printed, paper_table
 from benchmarks.records import statistics
 from benchmarks.studies.specs import Block, Row, Table
 from benchmarks.tables import COUNTERPARTS
@@ -80,9 +80,9 @@ class AccuracyTable(TableBuilder):
         shown = cell(printed.mean, f"{{:.{digits}f}}".format, spread=printed.spread)
         return shown, Cell() if base is None or row is first else Cell(f"{printed.mean - base.mean:+.{digits}f}")
 
-    def _printed(self, block: Block, row: Row, test: str) -> Measured | None:
+    def _printed(self, block: Block, row: Row, test: str) -> Printed | None:
         for name in self.references:
-            printed = paper_table(name).printed(block.id)
+            printed = paper_table(name).rows(block.id)
             if row.id in printed and test in printed[row.id].tests:
                 return printed[row.id].tests[test].accuracy
         return None

@@ -1,4 +1,5 @@
-"""The table of claims: the paper's statements about its numbers, what its own tables give, and what ours do.
+"""The table of claims: the paper's statements about its numbers (``claims.yaml``), what its own tables give when they
+are computed again, and what ours do.
 
 Ours are of the paper's own setting alone, since smaller models tell nothing about its numbers: of shipped studies that
 name one of its tables (``paper``), once they have trained, or times of their untrained models that ``measure`` has
@@ -7,36 +8,116 @@ recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+import operator
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
+import yaml
 
 from benchmarks.files import read_json
-from benchmarks.paper.claims import Cells, Claim, Measure, Numbers, Place, Value, compared, held, load_claims, printed
+from benchmarks.paper.numbers import paper_table, paper_tables
 from benchmarks.records.provenance import in_short
 from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.records.statistics import TIMES_DIFFER
 from benchmarks.records.summary import gpu_seconds_of_an_epoch, summarise
 from benchmarks.studies.paths import COLLECTED
-from benchmarks.studies.study import Study, load_study, shipped
+from benchmarks.studies.specs import Strict
+from benchmarks.studies.study import load_study, shipped
 from benchmarks.tables.base import TableBuilder
 from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line
-from benchmarks.tables.measured import measured_lines
 
 TITLE = "What the paper says of its numbers"
-FEW = 3  # comparisons that are shown or named one by one, at most
-LEGEND = f"""Paper's numbers: computed again from the cells of its tables (benchmarks/paper/numbers.yaml): differences
-    in percentage points, or how many times as long the other takes. Verdict: whether they support the sentence in this
-    reading. They are taken as they are: the paper gives no test, and does not say what its spreads cover. Ours: the
-    same from our records, where studies of the paper's own setting have trained or, for times, where untrained models
-    of its size were timed (marcos-bench measure). Training is compared in GPU time; times that are measured again may
-    differ by a factor of {TIMES_DIFFER:g}. The tables of those studies test whether rows differ by more than chance."""
-Found = tuple[Claim, list[Value], list[Value] | None]  # a claim, the paper's comparisons, and ours (None: not asked)
-Lines = Mapping[tuple[str, str, str], Mapping[str, Any]]  # numbers by study, block and row
-_ENDINGS = {"accuracy": "accuracy", "test": "seconds"}
+LEGEND = f"""Paper's numbers: computed again from the cells of its tables (benchmarks/paper/numbers.yaml), in their
+    order: differences in percentage points, or how many times as long the other takes. Verdict: whether they support
+    the sentence in this reading. They are taken as they are: the paper gives no test, and does not say what its spreads
+    cover. Ours: the same from our records, where studies of the paper's own setting have trained or, for times, where
+    untrained models of its size were timed (measure). Training is compared in GPU time; times measured again may differ
+    by a factor of {TIMES_DIFFER:g}. The tables of those studies test whether rows differ by more than chance."""
+PATH = Path(__file__).with_name("claims.yaml")
+Measure = Literal["accuracy", "test", "train"]
+Numbers = Mapping[str, Mapping[Measure, float | None]]  # accuracies in percent, times in seconds, by cell: see `_cell`
+_ROUNDING = 0.005 + 1e-9  # error of a printed number: the paper prints at most two decimals
+_BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": lambda value, bound: abs(value - bound) < _ROUNDING,
+    "within": lambda value, bound: abs(value) <= bound,
+}
+_CELLS = re.compile(r"^(\S+) (\S+): (\S+)(?: on (.+?))?(?: against (.+?)(?: of (\S+))?(?: on (\S+))?)?$")
+
+
+class Claim(Strict):
+    """One sentence of the paper in one reading. The fields are explained in ``claims.yaml``."""
+
+    id: str
+    place: str
+    says: str
+    reading: str | None = None
+    cells: tuple[str, ...] = ()
+    measure: Measure = "accuracy"
+    versus: Literal["each", "best"] = "each"
+    bound: str | None = None
+    judge: Literal["each", "most", "some"] = "each"
+    without: str | None = None
+
+    def met(self, value: float) -> bool:
+        """Return whether a number meets the bound."""
+        assert self.bound is not None
+        name, bound = self.bound.split()
+        return _BOUNDS[name](round(value, 9), float(bound))  # a difference of two numbers has a rounding error
+
+    def holds(self, values: list[float]) -> bool:
+        """Return whether comparisons, of which there is at least one, support the claim."""
+        met = [*map(self.met, values)]
+        return {"each": all(met), "most": 2 * sum(met) > len(met), "some": any(met)}[self.judge]
+
+
+@cache
+def load_claims() -> tuple[Claim, ...]:
+    return tuple(map(Claim.model_validate, yaml.safe_load(PATH.read_text(encoding="utf-8"))["claims"]))
+
+
+@cache
+def papers_numbers() -> Numbers:
+    """Return the numbers that the paper prints."""
+    return {
+        _cell(name, id, row, test): {
+            "accuracy": score.accuracy.mean * (100 if table.unit == "share" else 1),
+            "test": score.seconds and score.seconds.mean,
+            "train": line.train_hours and 3600 * line.train_hours.mean,
+        }
+        for name, table in paper_tables().items()
+        for id, block in table.blocks.items()
+        for row, line in block.rows.items()
+        for test, score in line.tests.items()
+    }
+
+
+def compared(claim: Claim, numbers: Numbers) -> Iterator[float | None]:
+    """Yield the claim's comparisons, in the order of its cells and tests. None: a number is missing."""
+    for cells in claim.cells:
+        ((table, block, row, on, against, other_table, other_test),) = _CELLS.findall(cells)
+        tests = on.split(", ") if on else [*paper_table(table).tests]
+        for test in tests[:1] if claim.measure == "train" else tests:  # training has no test set
+            names = [_cell(table, block, row, test)]
+            if against:
+                names += [
+                    _cell(other_table or table, block, other, other_test or test) for other in against.split(", ")
+                ]
+            number, *others = (numbers.get(name, {}).get(claim.measure) for name in names)
+            if claim.versus == "best":
+                others = [max((other for other in others if other is not None), default=None)]
+            for other in others if against else [0.0]:
+                if number is None or other is None:
+                    yield None
+                else:
+                    yield number - other if claim.measure == "accuracy" else other / number
 
 
 class ClaimsTable(TableBuilder):
@@ -47,153 +128,128 @@ class ClaimsTable(TableBuilder):
         return TITLE
 
     @cached_property
-    def found(self) -> list[Found]:
-        """The claims. Ours are of the first source that has any: two sources are not compared with each other."""
-        sources = [_trained(_collected(self.records)), *_timed(self.records.results)]
-        found = []
-        for claim in load_claims():
-            ours = (list(compared(claim, source)) for source in sources)
-            found.append((claim, list(compared(claim, printed)), next(filter(None, ours), [])))
-        return found
+    def collected(self) -> list[StudyRecords]:
+        """The collected records of the studies of the paper's settings in the same folder of results."""
+        results, own = self.records.results, self.study.name
+        names = [name for name in shipped() if (results / name / COLLECTED).is_file() and load_study(name).paper]
+        return [self.records if own == name else load_collected(load_study(name), results) for name in names]
+
+    @cached_property
+    def lines(self) -> list[dict[str, str]]:
+        return claim_lines([_trained(self.collected), *_timed(self.records.results)])
 
     def document(self, footer: dict[str, str]) -> Document:
         footers = footer if self.study.paper else {}  # the setting of another study is none of these numbers'
-        found = _collected(self.records)
-        return super().document(footers | {f"Ours, {one.study.name}": in_short(one) for one in found})
+        return super().document(footers | {f"Ours, {one.study.name}": in_short(one) for one in self.collected})
 
     def grids(self) -> list[Grid]:
-        return [claims_grid(self.found)]
+        return [claims_grid(self.lines)]
 
     def legend(self) -> Iterator[str]:
         yield LEGEND
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One line per comparison of each claim, and one for a claim without comparisons."""
-        lines = []
-        for claim, papers, ours in self.found:
-            shared = claim.model_dump(include={"id", "place", "says", "reading", "measure"})
-            shared |= {"holds": held(claim, papers) if papers else None}
-            first: dict[Any, float] = {value[:2]: value.number for value in papers}
-            second: dict[Any, float] = {value[:2]: value.number for value in ours or ()}
-            for key in dict.fromkeys([*first, *second]) or [((), None)]:
-                line = shared | {"cell": " ".join(key[0]), "against": " ".join(key[1] or ())}
-                lines.append(line | {"paper": first.get(key), "ours": second.get(key)})
-        return pd.DataFrame(lines)
+        return pd.DataFrame(self.lines)
 
     @property
     def paired_tests(self) -> pd.DataFrame:
         return pd.DataFrame()
 
 
-def papers_alone() -> Document:
-    """Return the claims beside the paper's own tables alone, which needs no results of a study."""
-    found = [(claim, list(compared(claim, printed)), None) for claim in load_claims()]
-    return Document(TITLE, (claims_grid(found),))
-
-
-def claims_grid(found: Sequence[Found]) -> Grid:
-    """Return a grid with one line per claim."""
-    columns = tuple(Column(name, text=True) for name in ("Where", "Cells", "Paper's numbers", "Verdict", "Ours"))
+def claim_lines(sources: Sequence[Numbers]) -> list[dict[str, str]]:
+    """Return one line per claim. Ours are of the first of ``sources`` that has any: two are not compared with each
+    other. Without sources, they are the paper's alone."""
     lines = []
-    for claim, papers, ours in found:
-        sentence = claim.says + (f" ({claim.reading})" if claim.reading else "")
-        beside = "not run at this size" if ours == [] and claim.cells else _shown(claim, ours or ())
-        cells = "; ".join(map(_cells, claim.cells)) or DASH
-        texts = (claim.place, cells, _shown(claim, papers), _verdict(claim, papers), beside)
-        lines.append(Line(Cell(sentence), tuple(map(Cell, texts))))
-    return Grid(TITLE, columns, (("Claims, in the order of the paper", tuple(lines)),), head="Claim")
+    for claim in load_claims():
+        papers, *ours = ([*compared(claim, source)] for source in (papers_numbers(), *sources))
+        beside = next((values for values in ours if any(value is not None for value in values)), [])
+        lines.append(
+            {
+                "Claim": claim.says + (f" ({claim.reading})" if claim.reading else ""),
+                "Where": claim.place,
+                "Cells": "; ".join(claim.cells) or DASH,
+                "Paper's numbers": _shown(claim, papers),
+                "Verdict": _verdict(claim, [value for value in papers if value is not None]),
+                "Ours": "not run at this size" if sources and claim.cells and not beside else _shown(claim, beside),
+            }
+        )
+    return lines
 
 
-def _cells(part: Cells) -> str:
-    tests = f" on {', '.join(part.tests)}" if part.tests else ""
-    against = f" against {', '.join(part.against)}" if part.against else ""
-    other = {" of ": part.against_table, " on ": part.against_test}
-    against += "".join(word + name for word, name in other.items() if name)
-    return f"{part.table} {part.block}: {part.row}{tests}{against}"
+def claims_grid(lines: list[dict[str, str]]) -> Grid:
+    head, *columns = lines[0]
+    rows = tuple(Line(Cell(line[head]), tuple(Cell(line[name]) for name in columns)) for line in lines)
+    titles = tuple(Column(name, text=True) for name in columns)
+    return Grid(TITLE, titles, (("Claims, in the order of the paper", rows),), head=head)
 
 
-def _shown(claim: Claim, values: Sequence[Value]) -> str:
-    """Format comparisons: all of them if they are few, else their range and how many there are."""
-    if not values:
+def _shown(claim: Claim, values: list[float | None]) -> str:
+    if not any(value is not None for value in values):
         return DASH
-    compares = values[0].against is not None
+    compares = "against" in claim.cells[0]
     form, unit = (".2f", " times") if claim.measure != "accuracy" else ("+.2f", "") if compares else (".2f", " %")
-    numbers = [value.number for value in values]
-    if len(numbers) <= FEW:
-        return ", ".join(format(number, form) for number in numbers) + unit
-    return f"{min(numbers):{form}} to {max(numbers):{form}}{unit} ({len(numbers)})"
+    return ", ".join(DASH if value is None else format(value, form) for value in values) + unit
 
 
-def _verdict(claim: Claim, papers: list[Value]) -> str:
-    """Say whether the paper's numbers support a claim, in how many comparisons and, if they are few, where not."""
+def _verdict(claim: Claim, papers: list[float]) -> str:
+    """Return whether the paper's numbers support a claim, and in how many comparisons."""
     if not papers:
         return claim.without or "its table has no such row"
-    failed = [value for value in papers if not claim.met(value.number)]
-    count = f" ({len(papers) - len(failed)} of {len(papers)})" if len(papers) > 1 and claim.judge != "largest" else ""
-    where = ", ".join(f"{one.place.block} {one.place.test} ({_shown(claim, [one])})" for one in failed)
-    named = f": not {where}" if claim.judge == "each" and 0 < len(failed) <= FEW else ""
-    return ("held" if held(claim, papers) else "not held") + count + named
+    count = f" ({sum(map(claim.met, papers))} of {len(papers)})" if len(papers) > 1 else ""
+    return ("held" if claim.holds(papers) else "not held") + count
 
 
-def _papers_studies() -> list[Study]:
-    """Return the shipped studies that have the setting of one of the paper's tables."""
-    return [study for name in shipped() if (study := load_study(name)).paper]
+def _cell(table: str, block: str, row: str, test: str) -> str:
+    return f"{table} {block}: {row} on {test}"
 
 
-def _collected(records: StudyRecords) -> list[StudyRecords]:
-    """Return the collected records of the paper's studies in a folder of results; ``records`` are not read again."""
-    there = [study for study in _papers_studies() if (records.results / study.name / COLLECTED).is_file()]
-    same = {records.study.name: records}
-    return [same.get(study.name) or load_collected(study, records.results) for study in there]
+@cache
+def _cells_of() -> dict[tuple[str, str, str, str], list[str]]:
+    """Return the cells of the paper's tables whose place a number of ours has, by its study, block, row and test.
+
+    The paper's tasks are test sets of one block there; our studies have a block for each, and names that contain the
+    paper's. A row that a study shares may have been timed in the study that trains it.
+    """
+    cells = defaultdict(list)
+    for study in map(load_study, shipped()):
+        for run in study.runs.values():
+            homes = {(home.study, home.block, home.row) for home in (run, study.sources[run.id])}
+            for home, test, block in product(homes, run.evaluation.tests, (run.block, "all")):
+                cells[*home, test] += [
+                    _cell(str(study.paper), block, run.row, name) for name in (test, *test.split("_"))
+                ]
+    return cells
+
+
+def _placed(study: str, block: str, row: str, test: str, ours: Mapping[Measure, Any]) -> Numbers:
+    """Return what is known of our numbers, for each cell of the paper's tables that they stand for."""
+    known: Mapping[Measure, float | None] = {measure: value for measure, value in ours.items() if pd.notna(value)}
+    return dict.fromkeys(_cells_of().get((study, block, row, test), ()), known) if known else {}
 
 
 def _trained(studies: list[StudyRecords]) -> Numbers:
-    """Return a function to the accuracies and times of studies that have trained."""
-    lines: dict[tuple[str, str, str], dict[str, Any]] = {}
+    """Return the accuracies and times of studies that have trained."""
+    numbers: dict[str, Mapping[Measure, float | None]] = {}
     for records in studies:
         for line in summarise(records, ["default"]).lines.to_dict("records"):
-            numbers = lines.setdefault((records.study.name, line["block"], line["row"]), {})
-            numbers[f"{line['test']}_accuracy"] = 100 * line["accuracy"]
-            numbers[f"{line['test']}_seconds"] = line["test_seconds_median"]
-            numbers["epoch_seconds"] = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
-    return _by_place(lines)
+            epoch = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
+            ours: dict[Measure, Any] = {
+                "accuracy": 100 * line["accuracy"],
+                "test": line["test_seconds_median"],
+                "train": epoch,
+            }
+            numbers |= _placed(records.study.name, line["block"], line["row"], line["test"], ours)
+    return numbers
 
 
 def _timed(results: Path) -> Iterator[Numbers]:
-    """Yield a function to the times in each folder of ``measure``: two folders may be of different machines."""
-    paths = [*results.glob("*/runs/paper_*"), *results.glob("measured/*/runs/paper_*")]
-    for folder in sorted({path.parent for path in paths}):
-        lines: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for name in sorted({path.name for path in folder.iterdir()} & {*shipped()}):
-            records = [read_json(path) for path in sorted(folder.glob(f"{name}/*/*.json"))]
-            by_row = {(record["block"], record["row"]): record for record in records}
-            for line in measured_lines(load_study(name), by_row):
-                lines[name, line["block"], line["row"]] = line
-        yield _by_place(lines)
-
-
-def _by_place(lines: Lines) -> Numbers:
-    """Return a function from a cell of the paper's tables to our number in its place.
-
-    The paper's tasks are test sets of one block there; our studies have a block for each, and names that contain the
-    paper's. A row that a study shares may have been measured in the study that trains it.
-    """
-    studies = _papers_studies()
-
-    def number(place: Place, measure: Measure) -> float | None:
-        for study in studies:
-            for run in study.runs.values():
-                if (study.paper, run.row) != (place.table, place.row) or place.block not in (run.block, "all"):
-                    continue
-                for test in run.evaluation.tests:
-                    if place.test not in (test, *test.split("_")):
-                        continue
-                    name = "epoch_seconds" if measure == "train" else f"{test}_{_ENDINGS[measure]}"
-                    for home in (run, study.sources[run.id]):
-                        value: Any = lines.get((home.study, home.block, home.row), {}).get(name)
-                        if not pd.isna(value):
-                            return float(value)
-        return None
-
-    return number
+    """Yield the times in each folder of ``measure``: two folders may be of different machines."""
+    paths = [*results.glob("*/table_paper_*.json"), *results.glob("measured/*/table_paper_*.json")]
+    for _, tables in groupby(sorted(paths), key=lambda path: path.parent):
+        numbers: dict[str, Mapping[Measure, float | None]] = {}
+        for table in map(read_json, tables):
+            for line, test in product(table["lines"], load_study(table["study"]).evaluation.tests):
+                ours: dict[Measure, Any] = {"test": line.get(f"{test}_seconds"), "train": line.get("epoch_seconds")}
+                numbers |= _placed(table["study"], line["block"], line["row"], test, ours)
+        yield numbers

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.paper.numbers import Measured, PaperRow, PaperTable, paper_table
+from benchmarks.paper.numbers import PaperRow, PaperTable, Printed, paper_table
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.statistics import ALPHA
@@ -99,7 +99,7 @@ class MainTable(TableBuilder):
         columns += [Column("Params"), Column("Training FLOPs")]
         sections = []
         for block in self.study.blocks:
-            printed = paper.printed(block.id) if paper else {}
+            printed = paper.rows(block.id) if paper else {}
             for heading, rows in self.rows(block):
                 lines = []
                 for row in rows:
@@ -130,10 +130,10 @@ class MainTable(TableBuilder):
     def _paper_line(self, row: PaperRow, title: str, unit: Unit, blank: int = 2) -> Line:
         """Return the paper's numbers in the columns of the main table. The paper lacks the last ``blank`` columns."""
         hours = row.train_hours
-        cells = [_measured(hours, lambda value: unit.format(3600 * value))]
+        cells = [_printed(hours, lambda value: unit.format(3600 * value))]
         for test in self.test_names:
             score = row.tests.get(test)
-            cells.append(_measured(score and score.accuracy, "{:.2f}".format))
+            cells.append(_printed(score and score.accuracy, "{:.2f}".format))
             cells.append(timed(score.seconds.mean, spread=score.seconds.spread) if score and score.seconds else Cell())
         return Line(Cell(title, mark=self.note(row.in_paper)), (*cells, *[Cell()] * blank), indent=title == "paper")
 
@@ -189,7 +189,7 @@ class MainTable(TableBuilder):
         for test in self.test_names:
             columns += [Column("Acc (%)", self.test_title(test)), Column("Test (s)", self.test_title(test))]
         sections = [
-            (block.title, tuple(self._paper_line(row, row.title, HOURS, blank=0) for row in block.printed.values()))
+            (block.title, tuple(self._paper_line(row, row.title, HOURS, blank=0) for row in block.rows.values()))
             for block in paper.blocks.values()
         ]
         caption = f"For reference: the paper's numbers, in the paper's setting ({paper.setting}), not this study's"
@@ -286,7 +286,7 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
     )
 
 
-def _measured(value: Measured | None, form: Any) -> Cell:
+def _printed(value: Printed | None, form: Any) -> Cell:
     return Cell() if value is None else cell(value.mean, form, spread=value.spread)
 
 

@@ -58,7 +58,7 @@ def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]])
     """Return one line per measured row, in the study's order, with the paper's numbers if its table has the row."""
     lines = []
     for block in study.blocks:
-        printed = paper_table(study.paper).printed(block.id) if study.paper else {}
+        printed = paper_table(study.paper).rows(block.id) if study.paper else {}
         for row in study.rows:
             if record := records.get((block.id, row.id)):
                 line = {"block": block.id, "row": row.id, "title": study.row_title(row)}

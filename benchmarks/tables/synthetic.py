@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.paper.numbers import Measured
+from benchmarks.paper.numbers import Printed
 from benchmarks.records.results import StudyRecords
 from benchmarks.records.statistics import FEWEST
 from benchmarks.scoring.base import split_answer
@@ -108,7 +108,7 @@ class SyntheticTable(TableBuilder):
         """Return the paper's numbers of a row, in the columns for sampling: the paper does not say how it decodes."""
         if self.paper is None:
             return None
-        rows = {id: printed for block in self.paper.blocks.values() for id, printed in block.printed.items()}
+        rows = {id: printed for block in self.paper.blocks.values() for id, printed in block.rows.items()}
         if row not in rows:
             return None
         share = 100 if self.paper.unit == "share" else 1
@@ -203,7 +203,7 @@ def _mean(values: list[float], form: Callable[[float], str]) -> Cell:
     return Cell(form(sum(values) / len(values))) if values else Cell()
 
 
-def _printed(value: Measured | None, share: int) -> Cell:
+def _printed(value: Printed | None, share: int) -> Cell:
     return Cell() if value is None else Cell(f"{share * value.mean:.2f}")
 
 
