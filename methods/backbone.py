@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.errors import InputError, suggestion
+from methods.head import Head
 from methods.pretrained import (
     check_logits_match,
     checkpoint_errors,
@@ -135,6 +136,7 @@ class Backbone:
             check_logits_match(model, self.checkpoint)
         if extra_tokens:
             model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
+        model.set_output_embeddings(Head.like(model.get_output_embeddings()))
         model.marker_rows = extra_tokens
         return model
 
@@ -267,13 +269,17 @@ def _set_dropout(config: PreTrainedConfig, rate: float) -> list[str]:
 def label_loss(
     head: nn.Module, hidden: Tensor, labels: Tensor, labelled: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Return the sum of the (weighted) cross entropy over the labels that carry a loss. Logits are computed only there.
+    """Return the sum of the (weighted) cross entropy over the labels that carry a loss. Logits are computed only there,
+    and by parts if there are more than :data:`methods.head.AT_ONCE`.
 
     ``hidden`` (B, L, d) predicts ``labels`` (B, L) at the same places, so the caller has to shift the labels.
     ``labelled`` (2, N) is what :func:`methods.collate.label_indices` returned for the labels, on the CPU.
     """
     at = labelled.unbind()
-    logits = head(hidden[at]).float()
-    if weights is None:
-        return F.cross_entropy(logits, labels[at], reduction="sum")
-    return (F.cross_entropy(logits, labels[at], reduction="none") * weights[at]).sum()
+    states, tokens, factors = hidden[at], labels[at], None if weights is None else weights[at]
+    if isinstance(head, Head) and head.splits(len(tokens)):
+        return head(states, tokens, factors)
+    logits = head(states).float()
+    if factors is None:
+        return F.cross_entropy(logits, tokens, reduction="sum")
+    return (F.cross_entropy(logits, tokens, reduction="none") * factors).sum()
