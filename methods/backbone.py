@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from methods.errors import InputError, suggestion
 from methods.head import Head
+from methods.packing import Places
 from methods.pretrained import (
     check_logits_match,
     checkpoint_errors,
@@ -172,11 +173,18 @@ class Backbone:
 def _attention() -> str:
     """Register scaled dot product attention of transformers under a new name, and return the name. Under the usual one,
     transformers makes the masks, for which it reads from the device before each pass whether sequences are packed.
-    Without a mask, attention is causal."""
+    Without a mask, attention is causal; with ``places``, the rows of a joined batch attend apart."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    AttentionInterface.register("sdpa_own_masks", sdpa_attention_forward)
+    def attend(module: nn.Module, *states: Any, places: Places | None = None, **kwargs: Any) -> tuple[Tensor, None]:
+        if places is None:
+            return sdpa_attention_forward(module, *states, **kwargs)
+        *states, mask = states
+        attended, _ = sdpa_attention_forward(module, *map(places.separate, states), mask, **kwargs)
+        return places.join(attended), None
+
+    AttentionInterface.register("sdpa_own_masks", attend)
     return "sdpa_own_masks"
 
 

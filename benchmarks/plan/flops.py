@@ -286,8 +286,8 @@ class Passed:
     """What went through the layers of a small method, over ``examples``.
 
     ``rows``: the number of input rows of each linear layer by name, and ``at_once``: in its largest call; the layers of
-    a stack share the name of the first. ``pairs``: the number of (query, key) pairs over all attention calls of one layer. There were ``calls`` such calls,
-    in ``batches``.
+    a stack share the name of the first. ``pairs``: the number of (query, key) pairs over all attention calls of one
+    layer. There were ``calls`` such calls, in ``batches``.
     """
 
     examples: int = 0
