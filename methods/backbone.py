@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.errors import InputError, suggestion
+from methods.head import Head
+from methods.packing import Places
 from methods.pretrained import (
     check_logits_match,
     checkpoint_errors,
@@ -135,6 +137,7 @@ class Backbone:
             check_logits_match(model, self.checkpoint)
         if extra_tokens:
             model.resize_token_embeddings(self.config.vocab_size + extra_tokens, mean_resizing=False)
+        model.set_output_embeddings(Head.like(model.get_output_embeddings()))
         model.marker_rows = extra_tokens
         return model
 
@@ -170,11 +173,18 @@ class Backbone:
 def _attention() -> str:
     """Register scaled dot product attention of transformers under a new name, and return the name. Under the usual one,
     transformers makes the masks, for which it reads from the device before each pass whether sequences are packed.
-    Without a mask, attention is causal."""
+    Without a mask, attention is causal; with ``places``, the rows of a joined batch attend apart."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    AttentionInterface.register("sdpa_own_masks", sdpa_attention_forward)
+    def attend(module: nn.Module, *states: Any, places: Places | None = None, **kwargs: Any) -> tuple[Tensor, None]:
+        if places is None:
+            return sdpa_attention_forward(module, *states, **kwargs)
+        *states, mask = states
+        attended, _ = sdpa_attention_forward(module, *map(places.separate, states), mask, **kwargs)
+        return places.join(attended), None
+
+    AttentionInterface.register("sdpa_own_masks", attend)
     return "sdpa_own_masks"
 
 
@@ -267,13 +277,17 @@ def _set_dropout(config: PreTrainedConfig, rate: float) -> list[str]:
 def label_loss(
     head: nn.Module, hidden: Tensor, labels: Tensor, labelled: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Return the sum of the (weighted) cross entropy over the labels that carry a loss. Logits are computed only there.
+    """Return the sum of the (weighted) cross entropy over the labels that carry a loss. Logits are computed only there,
+    and by parts if there are more than :data:`methods.head.AT_ONCE`.
 
     ``hidden`` (B, L, d) predicts ``labels`` (B, L) at the same places, so the caller has to shift the labels.
     ``labelled`` (2, N) is what :func:`methods.collate.label_indices` returned for the labels, on the CPU.
     """
     at = labelled.unbind()
-    logits = head(hidden[at]).float()
-    if weights is None:
-        return F.cross_entropy(logits, labels[at], reduction="sum")
-    return (F.cross_entropy(logits, labels[at], reduction="none") * weights[at]).sum()
+    states, tokens, factors = hidden[at], labels[at], None if weights is None else weights[at]
+    if isinstance(head, Head) and head.splits(len(tokens)):
+        return head(states, tokens, factors)
+    logits = head(states).float()
+    if factors is None:
+        return F.cross_entropy(logits, tokens, reduction="sum")
+    return (F.cross_entropy(logits, tokens, reduction="none") * factors).sum()

@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 
 from methods.backbone import label_loss
-from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, Vocabulary
+from methods.base import (
+    Batch,
+    Budget,
+    Context,
+    Example,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    Vocabulary,
+    added_field,
+)
 from methods.collate import build_inputs_and_labels, label_indices
 from methods.decoding import batch_prompts, decode, prefill
 from methods.generation import Decoding, Generation, Length
+from methods.packing import join_rows, places_of
+
+PACKED = "join the rows of a batch into one, in training, instead of padding them; the same up to rounding"
 
 
 class CoTSFTOptions(MethodOptions):
@@ -19,6 +35,7 @@ class CoTSFTOptions(MethodOptions):
         default=True,
         description="generate the chain of thought; false: a control trained without it, which answers at once",
     )
+    packed: bool = added_field(False, description=PACKED)
 
 
 class CoTSFT(Method):
@@ -47,7 +64,11 @@ class CoTSFT(Method):
         prompts = [prompt(example.question, self.vocabulary) for example in examples]
         targets = self.targets(examples, context)
         ids, labels, tokens = build_inputs_and_labels(prompts, targets, self.vocabulary.eos)
-        tensors = {"ids": ids, "labels": labels, "labelled": label_indices(labels)}
+        tensors = {"ids": ids, "labels": labels}
+        if self.options.packed:
+            lengths = [len(asked) + len(written) - 1 for asked, written in zip(prompts, targets, strict=True)]
+            tensors = join_rows(ids, labels, torch.tensor(lengths))
+        tensors["labelled"] = label_indices(tensors["labels"])
         return Batch(tensors, {"cross_entropy": float(sum(map(len, targets)))}, tokens)
 
     def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
@@ -55,7 +76,8 @@ class CoTSFT(Method):
         return [target(example, self.vocabulary, self.options.steps) for example in examples]
 
     def forward(self, batch: Batch, context: Context) -> Output:
-        hidden = self.lm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
+        places = places_of(batch.tensors)
+        hidden = self.lm.base_model(input_ids=batch["ids"], use_cache=False, **places).last_hidden_state
         loss = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
         return Output({"cross_entropy": loss})
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.base import Budget, Context, Example, MethodOptions, Stage, added_field
-from methods.cot_sft import CoTSFT, target
+from methods.cot_sft import PACKED, CoTSFT, target
 from methods.errors import InputError
 from methods.generation import Length
 from methods.random_keys import key, uniform
@@ -46,6 +46,7 @@ class ICoTSIOptions(MethodOptions):
     side: Literal["left", "right"] = added_field(
         "left", description="side of the chain to remove tokens from; right: an ablation of its paper"
     )
+    packed: bool = added_field(False, description=PACKED)
     optimizer_restart: bool = Field(default=True, description="reset the optimizer whenever more tokens are removed")
     warm_start: Literal["none", "cot_sft"] = Field(
         default="none", description="method to take the initial weights from"

@@ -26,6 +26,7 @@ from benchmarks.studies.specs import LoraSpec
 from benchmarks.timing import steps as step_timing
 from benchmarks.training.loop import train
 from conftest import needs_linux
+from methods import head
 from methods.base import Budget
 from methods.registry import available, get_method
 from small import PLANNED, small_study
@@ -129,8 +130,9 @@ def test_what_was_counted_is_let_go() -> None:
 # -- peak memory
 
 
-def _peak(spec: RunSpec, results: Path, send: Any) -> None:
+def _peak(spec: RunSpec, results: Path, at_once: int, send: Any) -> None:
     """Send the number of bytes by which training raises this process's resident memory."""
+    head.AT_ONCE = at_once
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD, so that freed memory is returned at once
     train(spec.model_copy(update={"id": "equation/warm/s0", **_short(spec)}), results)  # loads all libraries
     before = _resident("VmRSS")
@@ -149,10 +151,16 @@ def _resident(name: str) -> int:
     return 1024 * int(match[1])
 
 
-@pytest.mark.parametrize("row", ["cot_sft", "marcos"])
+@pytest.mark.parametrize(
+    ("row", "words", "at_once"), [("cot_sft", 4096, None), ("marcos", 4096, None), ("cot_sft", 16384, 2**23)]
+)
 @needs_linux
-def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "vocab_size": 4096}
+def test_memory_is_what_training_takes(
+    row: str, words: int, at_once: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``at_once``, logits are computed by parts, of so many values each."""
+    monkeypatch.setattr(head, "AT_ONCE", at_once or head.AT_ONCE)
+    sizes = {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "vocab_size": words}
     study = small_study(
         [entry for entry in PLANNED if entry["id"] == row],
         backbone={"name": "qwen2-tiny", "overrides": sizes},
@@ -162,9 +170,13 @@ def test_memory_is_what_training_takes(row: str, tmp_path: Path) -> None:
     prepare(study, study.blocks[0], tmp_path)
     (made,) = plan(study, tmp_path)
     receive, send = FORKS.Pipe(duplex=False)
-    child = FORKS.Process(target=_peak, args=(made.run, tmp_path, send))
+    child = FORKS.Process(target=_peak, args=(made.run, tmp_path, head.AT_ONCE, send))
     child.start()
     child.join()
     measured = receive.recv()
     print(f"{row}: planned {made.needed / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB")
     assert made.needed == pytest.approx(measured, rel=MEMORY_ERROR)
+    monkeypatch.undo()
+    (whole,) = plan(study, tmp_path)
+    assert (whole.needed > made.needed * (1 + MEMORY_ERROR)) == (at_once is not None)
+    assert whole.flops == made.flops  # nothing is computed twice

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean
 
@@ -196,7 +197,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     parameters, final = sum(parameter.numel() for parameter in whole.parameters()), plain_size(whole)
     passes = _largest_passes(run, lengths)
     kept = [
-        max(_activations(run, stage, lengths, whole, dimensions, longest) for stage in _extremes(stages)) * rows
+        max(_activations(run, stage, lengths, whole, dimensions, rows, longest) for stage in _extremes(stages))
         for rows, longest in passes
     ]
     copy = BFLOAT16 * parameters if run.engine.precision == "bfloat16" else 0
@@ -296,14 +297,21 @@ def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Exam
 
 
 def _activations(
-    run: RunSpec, stage: Stage, lengths: Lengths, whole: Method, dimensions: Dimensions, examples: Sequence[Example]
+    run: RunSpec,
+    stage: Stage,
+    lengths: Lengths,
+    whole: Method,
+    dimensions: Dimensions,
+    rows: int,
+    examples: Sequence[Example],
 ) -> float:
-    """Return the bytes per row of a training pass over such examples: activations that are kept, and twice the widest
+    """Return the bytes of a training pass over ``rows`` such examples: activations that are kept, and twice the widest
     output in float32. That output is the logits; the second copy is either their gradient, which exists while they
     still do, or their log-softmax."""
-    kept = _saved_bytes(run, stage, lengths, dimensions, examples).activations
+    # All rows, since logits are only kept up to a number of rows; none of their values is computed
+    kept = _saved_bytes(run, stage, lengths, dimensions, list(islice(cycle(examples), rows))).activations
     passed, *_ = passed_in_stage(small_method(run, count_tokens=lengths.count_tokens), stage, [examples])
-    return (kept + 2 * FLOAT32 * passed.widest(whole)) / len(examples)
+    return kept + 2 * FLOAT32 * passed.widest(whole, rows / len(examples))
 
 
 def _saved_bytes(

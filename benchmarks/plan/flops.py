@@ -8,6 +8,7 @@ few dozen dimensions, and its counts are applied to the layers at full size: not
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections import Counter
@@ -39,9 +40,11 @@ from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, DataSpec, TokenizerSpec
 from benchmarks.studies.study import Study
+from methods import head
 from methods.backbone import Backbone, fields_of, load_backbone
 from methods.base import Context, Example, Method, Setup, Stage, Vocabulary
 from methods.errors import InputError
+from methods.head import Head
 from methods.registry import build
 
 log = logging.getLogger(__name__)
@@ -282,13 +285,14 @@ SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
 class Passed:
     """What went through the layers of a small method, over ``examples``.
 
-    ``rows``: the number of input rows of each linear layer by name; the layers of a stack share the name of the first.
-    ``pairs``: the number of (query, key) pairs over all attention calls of one layer. There were ``calls`` such calls,
-    in ``batches``.
+    ``rows``: the number of input rows of each linear layer by name, and ``at_once``: in its largest call; the layers of
+    a stack share the name of the first. ``pairs``: the number of (query, key) pairs over all attention calls of one
+    layer. There were ``calls`` such calls, in ``batches``.
     """
 
     examples: int = 0
     rows: Counter[str] = field(default_factory=Counter)
+    at_once: Counter[str] = field(default_factory=Counter)
     pairs: float = 0.0
     calls: int = 0
     batches: int = 0
@@ -311,9 +315,16 @@ class Passed:
             total += sum(flops for name, flops in linear.items() if IN_STACK.search(name)) + attention
         return total / self.examples
 
-    def widest(self, module: nn.Module) -> float:
-        """Return the largest number of values that one linear layer puts out, over all its calls."""
-        return max(self._rows(name) * widths(layer)[1] for name, layer in linear_layers(module))
+    def widest(self, module: nn.Module, times: float) -> float:
+        """Return the largest number of values that one linear layer puts out, over all its calls, each with so many
+        ``times`` the rows. Of logits that are computed by parts, one part exists at a time."""
+
+        def values(name: str, layer: nn.Module) -> float:
+            if isinstance(layer, Head) and layer.splits(math.ceil(times * self.at_once[name])):
+                return head.AT_ONCE
+            return times * self._rows(name) * widths(layer)[1]
+
+        return max(values(name, layer) for name, layer in linear_layers(module))
 
     def _rows(self, name: str) -> int:
         return self.rows[IN_STACK.sub(FIRST, name)]
@@ -340,7 +351,9 @@ def watching(method: Method, passed: Passed) -> Iterator[None]:
 
     def note(name: str) -> Any:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            passed.rows[name] += inputs[0].numel() // inputs[0].shape[-1]
+            rows = inputs[0].numel() // inputs[0].shape[-1]
+            passed.rows[name] += rows
+            passed.at_once[name] = max(passed.at_once[name], rows)
 
         return hook
 

@@ -2,9 +2,10 @@
 
 It is the sum of float32 weights, gradients and AdamW's two moments; a bfloat16 copy of the weights in mixed precision
 (beside adapters, of weights that are not trained, one for each pass of a micro-batch); the activations that the largest
-micro-batch keeps for its backward pass, with the gradient of the logits; and what ZeRO adds: a second copy of the
-weights that a rank updates, and at stage 3 the weights that are gathered. With the same number of rows, training takes
-more memory than validation, and computing the features of a cached stage, which needs no logits, takes less.
+micro-batch keeps for its backward pass; the logits that exist at once, with their gradient; and what ZeRO adds: a
+second copy of the weights that a rank updates, and at stage 3 the weights that are gathered. With the same number of
+rows, training takes more memory than validation, and computing the features of a cached stage, which needs no logits,
+takes less.
 
 Activations are counted at the backbone's width, with tensors that have shapes but no data.
 """
