@@ -19,9 +19,8 @@ from methods.errors import InputError
 app = typer.Typer()
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")]
 StudyOption = Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")]
-OF_A_STUDY = (  # options of `measure` that `--batching` has no use for
-    *("name", "row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in"),
-)
+# Options of `measure` that are about rows of the study, not about all methods
+OF_ROWS = ("row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in")
 
 
 def _as_listed(name: str) -> str:
@@ -82,6 +81,14 @@ def measure(
     name: Annotated[
         str | None, typer.Option(help="Name of this machine, e.g. h200; needed unless `--batching` is measured.")
     ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep",
+            help="Plot instead how every method's step and answers grow with the batch, the question, the number of "
+            "thoughts and the width.",
+        ),
+    ] = False,
     batching: Annotated[
         bool,
         typer.Option("--batching", help="Measure how much faster batching and a cache make every method instead."),
@@ -96,7 +103,9 @@ def measure(
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, help="Timed passes over each test set; default: the study's (with `--batching`, 3)."),
+        typer.Option(
+            min=1, help="Timed passes over each test set; default: the study's (with `--batching` or `--sweep`, 3)."
+        ),
     ] = None,
     questions: Annotated[
         int, typer.Option(min=1, help="With `--batching`: questions to answer, in batches and one by one.")
@@ -123,17 +132,21 @@ def measure(
     """Measure what a study would cost on this machine.
 
     Times training steps and answers of untrained models on one device, beside the paper's Train and Test columns.
-    With `--batching`, measures how much faster batches and a cache answer with every method. Nothing else should run
-    on the machine.
+    With `--batching`, measures how much faster batches and a cache answer with every method; with `--sweep`, how its
+    costs grow. Nothing else should run on the machine.
     """
     loaded = load_study(study)
     if batching:
-        refuse(context, OF_A_STUDY, "does not go with --batching, which measures every method")
+        refuse(context, ("name", "sweep", *OF_ROWS), "does not go with --batching, which measures every method")
         _measure_batching(loaded, results, output, repeats or 3, questions)
         return
     refuse(context, ["questions"], "goes with --batching")
     if name is None:
         raise InputError("name this machine, as in `--name h200`, or measure `--batching`")
+    if sweep:
+        refuse(context, OF_ROWS, "does not go with --sweep, which measures every method")
+        _measure_growth(loaded, results, output or results / "measured" / name, repeats or 3)
+        return
     from benchmarks.processes import devices
     from benchmarks.tables.measured import render_measured
     from benchmarks.timing import measuring
@@ -170,6 +183,20 @@ def _measure_batching(study: Study, results: Path, output: Path | None, repeats:
     if output is not None:
         write_json(output, record)
     typer.echo(render_speed(record))
+
+
+def _measure_growth(study: Study, results: Path, folder: Path, repeats: int) -> None:
+    from benchmarks.figures.growth import render_growth
+    from benchmarks.files import write_json
+    from benchmarks.processes import devices
+    from benchmarks.timing.sweep import sweep
+
+    devices.pin(1)
+    files: list[Path] = []
+    for record in sweep(study, results, repeats):
+        write_json(folder / "growth.json", record)  # each time, so that an interrupted sweep leaves the methods it has measured
+        files = render_growth(record, folder)
+    typer.echo("\n".join(map(str, files)), err=True)
 
 
 @app.command()

@@ -35,6 +35,7 @@ class MarCos(MarCosModel):
   Teh, Yee Whye and Miao, Ning}, year={2025}, eprint={2509.25020}, archivePrefix={arXiv}}"""
     Options: ClassVar = MarCosOptions
     has_latents = True
+    thoughts_option = "steps"
     says_steps = True
     tested_options: ClassVar = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
 
