@@ -17,7 +17,7 @@ from methods.codi import CODI
 from methods.registry import available
 from small import small_study
 
-AXES = {"batch": (2, 4), "question": (5,), "thoughts": (1, 3), "width": (1, 2)}
+AXES = {"batch": (2, 4), "question": (5,), "thoughts": (3,), "width": (1, 2)}
 BASE = {"batch": 2, "question": 6, "thoughts": None, "width": 1}
 
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +14,14 @@ from benchmarks.cli.common import RESULTS, Results, StudyArgument, refuse
 from benchmarks.plan.hardware import GPUS, get_gpu
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import Study, StudyError, load_study, shipped
+from benchmarks.timing.parts import USUAL, Part
 from methods.errors import InputError
 
 app = typer.Typer()
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")]
 StudyOption = Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")]
 # Options of `measure` that are about rows of the study, not about all methods
-OF_ROWS = ("row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in")
+OF_ROWS = ("row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in", "set", "part")
 
 
 def _as_listed(name: str) -> str:
@@ -128,6 +129,21 @@ def measure(
         str | None,
         typer.Option(help="Data set whose rows stand in for training data that is missing, e.g. gsm8k_aug_first3000."),
     ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Change a setting of all rows, e.g. options.posterior=noisy, engine.zero_stage=2 or "
+            "backbone.name=qwen2-tiny; may be repeated.",
+        ),
+    ] = None,
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="Measure only this; may be repeated. `profile` writes what five steps spend their time on. "
+            "Default: all but the profile."
+        ),
+    ] = None,
 ) -> None:
     """Measure what a study would cost on this machine.
 
@@ -167,10 +183,22 @@ def measure(
         engine=engine,
         repeats=repeats,
         stand_in=stand_in,
+        settings=dict(map(_setting, set or ())),
+        parts=part or USUAL,
     )
     for _ in records:
         files = render_measured(loaded, folder)  # each time, so that it has all that was measured before an error
     typer.echo(files[0].read_text(encoding="utf-8"))
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Return the dotted name and the value of a setting, which is written as in YAML."""
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text}: write NAME=VALUE, as in options.posterior=noisy")
+    return name, yaml.safe_load(value)
 
 
 def _measure_batching(study: Study, results: Path, output: Path | None, repeats: int, questions: int) -> None:
@@ -194,7 +222,9 @@ def _measure_growth(study: Study, results: Path, folder: Path, repeats: int) -> 
     devices.pin(1)
     files: list[Path] = []
     for record in sweep(study, results, repeats):
-        write_json(folder / "growth.json", record)  # each time, so that an interrupted sweep leaves the methods it has measured
+        write_json(
+            folder / "growth.json", record
+        )  # each time, so that an interrupted sweep leaves the methods it has measured
         files = render_growth(record, folder)
     typer.echo("\n".join(map(str, files)), err=True)
 

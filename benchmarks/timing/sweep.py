@@ -54,6 +54,7 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
     """Measure all registered methods with the study's backbone, tokenizer, training and precision, on one device and in
     one process, and with the options of its block with the most runs. Yield the record after each method."""
     torch.set_num_threads(study.timing_threads)
+    gc.freeze()  # what is imported stays: garbage collection between points skips it
     made, block = environment(), fullest_block(study)
     words = vocabulary(load_tokenizer(prepare(study, block, results)))
     engine = EngineSpec(precision=study.engine.precision)
