@@ -179,6 +179,9 @@ class Method(nn.Module, ABC):
     citation: ClassVar[str]  # BibTeX
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     has_latents: ClassVar[bool] = False  # whether it thinks in vectors; Decoding.thoughts then matters
+    # The whole-numbered option, from 1 on, that sets how much it thinks (`base.steps`: one of a nested option), if any;
+    # `marcos-bench measure --sweep` varies it
+    thoughts_option: ClassVar[str | None] = None
     # Loss terms that are statistics of a micro-batch, not sums over its rows (see `Context.over_ranks`)
     batch_terms: ClassVar[tuple[str, ...]] = ()
     says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference

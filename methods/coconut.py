@@ -86,6 +86,7 @@ class Coconut(Method):
   booktitle={COLM}, year={2025}}"""
     Options: ClassVar = CoconutOptions
     has_latents = True
+    thoughts_option = "thoughts_per_step"
     caches_in_training = True
     options: CoconutOptions
 

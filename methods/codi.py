@@ -58,6 +58,7 @@ class CODI(Method):
   booktitle={EMNLP}, year={2025}}"""
     Options: ClassVar = CODIOptions
     has_latents = True
+    thoughts_option = "num_latents"
     caches_in_training = True
     batch_terms = ("distillation",)
     answering_options = ("num_latents",)

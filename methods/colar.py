@@ -88,6 +88,7 @@ class CoLaR(Method):
   year={2025}, eprint={2505.16552}, archivePrefix={arXiv}}"""
     Options: ClassVar = CoLaROptions
     has_latents = True
+    thoughts_option = "max_compression"
     answering_options = ("speed", "max_latents")
     options: CoLaROptions
     embedding_deviation: Tensor

@@ -34,10 +34,12 @@ class Intervention:
 
 @dataclass(frozen=True)
 class Length:
-    """How much is generated for a question: tokens, end-of-text included, and latents, if their number varies."""
+    """How much is generated for a question: tokens, end-of-text included, and latents, if their number varies.
+    ``steps``: the tokens of each step, the answer last, if the method can say them and skip them."""
 
     tokens: int
     latents: int = 0
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

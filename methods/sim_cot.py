@@ -160,6 +160,7 @@ class SimCoTCoconut(SimCoT):
     name = "sim_cot_coconut"
     title = "SIM-CoT (Coconut)"
     Options: ClassVar = SimCoTCoconutOptions
+    thoughts_option = f"base.{Coconut.thoughts_option}"
     Base = Coconut
     base: Coconut
 
@@ -194,6 +195,7 @@ class SimCoTCODI(SimCoT):
     name = "sim_cot_codi"
     title = "SIM-CoT (CODI)"
     Options: ClassVar = SimCoTCODIOptions
+    thoughts_option = f"base.{CODI.thoughts_option}"
     batch_terms = (*CODI.batch_terms, "explanation")
     Base = CODI
     base: CODI

@@ -90,6 +90,8 @@ def cases() -> list[Case]:
     others = [name for name in available() if name not in FULL_GRID]
     sharded: dict[str, Literal[2, 3]] = {name: 3 if Case(name, 0, 2).made().even_passes else 2 for name in others}
     grid += [Case(name, stage, 2) for name in others for stage in (0, sharded[name])]
+    # As the paper's methods train if several GPUs share a run of its size (benchmarks.studies.micro_batches.spread)
+    grid += [Case(name, 1, None) for name in others]
     # Their loss terms are statistics over both ranks
     shared = [name for name in others if get_method(name).batch_terms]
     grid += [Case(name, stage, None) for name in shared for stage in (0, sharded[name])]

@@ -26,12 +26,15 @@ from benchmarks.cli import app
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
+from benchmarks.files import read_json
 from benchmarks.processes import devices, launch
 from benchmarks.processes.launch import alive, command, exit_status, run_ranks
 from benchmarks.processes.locks import FileLock
 from benchmarks.processes.preemption import block_sigterm
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
+from benchmarks.studies.study import load_study
 from benchmarks.timing import measuring, speed
+from benchmarks.training import loop
 from conftest import ROOT, needs_deepspeed, needs_linux
 from methods.base import Budget
 from methods.errors import InputError
@@ -45,7 +48,7 @@ TRAINING = TrainingSpec(epochs=1, max_grad_norm=2.0)
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Return an environment without SLURM job, hostfile and visible GPUs."""
-    for name in ("SLURM_JOB_ID", "MARCOS_BENCH_HOSTFILE", "CUDA_VISIBLE_DEVICES"):
+    for name in ("SLURM_JOB_ID", "MARCOS_BENCH_HOSTFILE", "MARCOS_BENCH_GPUS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -182,6 +185,42 @@ def test_what_a_statistic_of_a_micro_batch_is_taken_of_makes_another_run() -> No
     ranks = [digest("codi", kind="deepspeed", gpus=count, micro_tokens=100) for count in (1, 2, 3)]
     assert len({digest("codi"), digest("codi", micro_batch=2), digest("codi", micro_tokens=200), *ranks}) == 6
     assert len({digest("codi"), digest("codi", micro_tokens=100), digest("codi", micro_tokens=200)}) == 3
+
+
+def test_gpus_that_share_every_run_change_no_run_but_those_with_statistics_of_a_pass(bare: pytest.MonkeyPatch) -> None:
+    """Of the study of a single GPU each, a rank's share of 32 examples is one pass, whatever `micro_batch` was for."""
+    apart = {id: run for id, run in load_study("paper_0.5b").runs.items()}
+    bare.setenv("MARCOS_BENCH_GPUS", "8")
+    shared = load_study("paper_0.5b").runs
+    engines = {run.row: run.engine for run in shared.values()}
+    assert {(e.kind, e.ranks, e.zero_stage, e.micro_batch) for e in engines.values()} == {("deepspeed", 8, 1, None)}
+    assert engines["marcos"].activation_checkpointing and engines["marcos"].compile
+    moved = {run.method for id, run in shared.items() if run.digest("train") != apart[id].digest("train")}
+    assert moved == {"codi"} and engines["codi"].micro_tokens is None, "its distance is that of the whole batch"
+    bare.setenv("MARCOS_BENCH_GPUS", "4")
+    assert load_study("paper_3b").runs["equation/cot_sft/s0"].engine.micro_batch == 32  # of a share of 64
+    bare.setenv("MARCOS_BENCH_GPUS", "all")
+    with pytest.raises(InputError, match="MARCOS_BENCH_GPUS is 'all': set it to the number of GPUs"):
+        load_study("smoke")
+
+
+@needs_deepspeed
+def test_a_run_that_all_gpus_share_is_the_run_of_one(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
+    """Two ranks train it; whoever asks for it without them finds it trained."""
+    rows = [{"id": "cot_sft", "method": "cot_sft", "engine": {"micro_batch": 32, "micro_tokens": 4096}}]
+    path = tmp_path / "small.yaml"
+    path.write_text(small_study(rows, training={"epochs": 0.3}).model_dump_json(exclude_unset=True), encoding="utf-8")
+    call = ["train", str(path), "equation/cot_sft/s0", "--results", str(tmp_path)]
+    assert CliRunner().invoke(app, ["data", str(path), "--results", str(tmp_path)]).exit_code == 0
+    bare.setenv("MARCOS_BENCH_GPUS", "2")
+    assert (ran := CliRunner().invoke(app, call)).exit_code == 0, ran.output
+    run = tmp_path / "small/runs/equation/cot_sft/s0"
+    engine = read_json(run / "spec.json")["engine"]
+    assert (engine["gpus"], engine["zero_stage"], engine["micro_batch"], engine["micro_tokens"]) == (2, 1, None, 4096)
+    trained = read_json(run / "train.json")
+    bare.delenv("MARCOS_BENCH_GPUS")
+    bare.setattr(loop, "Trainer", None)
+    assert CliRunner().invoke(app, call).exit_code == 0 and read_json(run / "train.json") == trained
 
 
 def test_a_row_may_have_settings_of_its_own() -> None:

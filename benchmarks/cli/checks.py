@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,14 +14,14 @@ from benchmarks.cli.common import RESULTS, Results, StudyArgument, refuse
 from benchmarks.plan.hardware import GPUS, get_gpu
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import Study, StudyError, load_study, shipped
+from benchmarks.timing.parts import USUAL, Part
 from methods.errors import InputError
 
 app = typer.Typer()
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")]
 StudyOption = Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")]
-OF_A_STUDY = (  # options of `measure` that `--batching` has no use for
-    *("name", "row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in"),
-)
+# Options of `measure` that are about rows of the study, not about all methods
+OF_ROWS = ("row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in", "set", "part")
 
 
 def _as_listed(name: str) -> str:
@@ -82,6 +82,14 @@ def measure(
     name: Annotated[
         str | None, typer.Option(help="Name of this machine, e.g. h200; needed unless `--batching` is measured.")
     ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep",
+            help="Plot instead how every method's step and answers grow with the batch, the question, the number of "
+            "thoughts and the width.",
+        ),
+    ] = False,
     batching: Annotated[
         bool,
         typer.Option("--batching", help="Measure how much faster batching and a cache make every method instead."),
@@ -96,7 +104,9 @@ def measure(
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, help="Timed passes over each test set; default: the study's (with `--batching`, 3)."),
+        typer.Option(
+            min=1, help="Timed passes over each test set; default: the study's (with `--batching` or `--sweep`, 3)."
+        ),
     ] = None,
     questions: Annotated[
         int, typer.Option(min=1, help="With `--batching`: questions to answer, in batches and one by one.")
@@ -119,21 +129,40 @@ def measure(
         str | None,
         typer.Option(help="Data set whose rows stand in for training data that is missing, e.g. gsm8k_aug_first3000."),
     ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Change a setting of all rows, e.g. options.posterior=noisy, engine.zero_stage=2 or "
+            "backbone.name=qwen2-tiny; may be repeated.",
+        ),
+    ] = None,
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="Measure only this; may be repeated. `profile` writes what five steps spend their time on. "
+            "Default: all but the profile."
+        ),
+    ] = None,
 ) -> None:
     """Measure what a study would cost on this machine.
 
     Times training steps and answers of untrained models on one device, beside the paper's Train and Test columns.
-    With `--batching`, measures how much faster batches and a cache answer with every method. Nothing else should run
-    on the machine.
+    With `--batching`, measures how much faster batches and a cache answer with every method; with `--sweep`, how its
+    costs grow. Nothing else should run on the machine.
     """
     loaded = load_study(study)
     if batching:
-        refuse(context, OF_A_STUDY, "does not go with --batching, which measures every method")
+        refuse(context, ("name", "sweep", *OF_ROWS), "does not go with --batching, which measures every method")
         _measure_batching(loaded, results, output, repeats or 3, questions)
         return
     refuse(context, ["questions"], "goes with --batching")
     if name is None:
         raise InputError("name this machine, as in `--name h200`, or measure `--batching`")
+    if sweep:
+        refuse(context, OF_ROWS, "does not go with --sweep, which measures every method")
+        _measure_growth(loaded, results, output or results / "measured" / name, repeats or 3)
+        return
     from benchmarks.processes import devices
     from benchmarks.tables.measured import render_measured
     from benchmarks.timing import measuring
@@ -154,10 +183,22 @@ def measure(
         engine=engine,
         repeats=repeats,
         stand_in=stand_in,
+        settings=dict(map(_setting, set or ())),
+        parts=part or USUAL,
     )
     for _ in records:
         files = render_measured(loaded, folder)  # each time, so that it has all that was measured before an error
     typer.echo(files[0].read_text(encoding="utf-8"))
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Return the dotted name and the value of a setting, which is written as in YAML."""
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text}: write NAME=VALUE, as in options.posterior=noisy")
+    return name, yaml.safe_load(value)
 
 
 def _measure_batching(study: Study, results: Path, output: Path | None, repeats: int, questions: int) -> None:
@@ -170,6 +211,22 @@ def _measure_batching(study: Study, results: Path, output: Path | None, repeats:
     if output is not None:
         write_json(output, record)
     typer.echo(render_speed(record))
+
+
+def _measure_growth(study: Study, results: Path, folder: Path, repeats: int) -> None:
+    from benchmarks.figures.growth import render_growth
+    from benchmarks.files import write_json
+    from benchmarks.processes import devices
+    from benchmarks.timing.sweep import sweep
+
+    devices.pin(1)
+    files: list[Path] = []
+    for record in sweep(study, results, repeats):
+        write_json(
+            folder / "growth.json", record
+        )  # each time, so that an interrupted sweep leaves the methods it has measured
+        files = render_growth(record, folder)
+    typer.echo("\n".join(map(str, files)), err=True)
 
 
 @app.command()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.accuracy import CurvesFigure, ParetoFigure, StepsFigure, SweepsFigure
@@ -43,16 +45,29 @@ def render(study: Study, results: Path, figure: Figure) -> list[Path]:
     drawing = FIGURE_BUILDERS[figure](load_collected(study, results))
     data = drawing.data()
     target = results / study.name / "figures" / figure
+    footer = markdown_footer(provenance(drawing.records))
+    return save(target, drawing.title, data, drawing.draw, drawing.caption(data), footer)
+
+
+def save(
+    target: Path,
+    title: str,
+    data: pd.DataFrame,
+    draw: Callable[[Canvas, pd.DataFrame], None],
+    caption: Iterable[str],
+    footer: str,
+) -> list[Path]:
+    """Draw ``data`` and write ``target`` with four endings: pictures, numbers, and the caption last. Return the
+    paths."""
     paths = [target.with_suffix(f".{ending}") for ending in ("png", "pdf", "csv", "md")]
     with styled():
         canvas = Canvas(layout="constrained")
-        drawing.draw(canvas, data)
+        draw(canvas, data)
         for path in paths[:2]:
             ending = path.suffix[1:]
             with replacing(path) as temporary:
                 canvas.savefig(temporary, format=ending, metadata=METADATA[ending])
     write_text(paths[2], data.to_csv(index=False))
-    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in drawing.caption(data))
-    parts = [f"# {drawing.title}", f"![{drawing.title}]({figure}.png)", text]
-    write_text(paths[3], "\n\n".join([*parts, markdown_footer(provenance(drawing.records))]) + "\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in caption)
+    write_text(paths[3], "\n\n".join([f"# {title}", f"![{title}]({target.name}.png)", text, footer]) + "\n")
     return paths

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tabulate import tabulate
@@ -12,7 +14,9 @@ from benchmarks.files import gigabytes
 from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import ZERO
+from benchmarks.studies.micro_batches import GPUS_VARIABLE, spread
 from benchmarks.studies.study import Study
+from methods.registry import get_method
 
 MACHINE = 8  # GPUs of one machine, as in the paper
 WORTH_A_NOTE = 0.05  # share of idle ranks, or of additional passes, that is worth a note
@@ -40,7 +44,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         "longest, and layers were compiled.",
         *_disk(plans, results),
     ]
-    notes += [*_idle(plans), *_launched(plans, gpu, utilisation)]
+    notes += [*_idle(plans), *_launched(plans, gpu, utilisation), *_filled(plans, gpu, utilisation)]
     notes += [f"Runs of {other}, not trained here: {', '.join(runs)}." for other, runs in study.shared.items()]
     return "\n".join([table, "", *notes])
 
@@ -85,6 +89,57 @@ def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[st
         f"Hours of {', '.join(plan.run.id for plan in waiting)}: not the GPU's, but what a host takes to launch their "
         f"layers, {LAUNCH * 1e3:g} ms each, forward and backward, as it did beside an H200.{fewer}"
     ]
+
+
+def _filled(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]:
+    """Return a comparison of two ways to fill a machine, unless all runs take all of its GPUs already: as the study
+    has it, or all GPUs to every run, one run after the other."""
+    if all(plan.ranks >= MACHINE for plan in plans):
+        return []
+    every = [_on_all(plan) for plan in plans]
+    ways = (
+        ("side by side, as the study has them", plans),
+        (f"one after the other, each on all GPUs ({GPUS_VARIABLE}={MACHINE})", every),
+    )
+    said = "; ".join(
+        f"{way}, {makespan(own, MACHINE, gpu, utilisation):,.2f} hours on the clock and "
+        f"{sum(plan.hours(gpu, utilisation) * plan.ranks for plan in own):,.2f} GPU-hours"
+        for way, own in ways
+    )
+    others = [
+        plan.run.id
+        for plan, own in zip(plans, every, strict=True)
+        if own.run.digest("train") != plan.run.digest("train")
+    ]
+    note = f" The latter makes other runs of {', '.join(others)}, by what else shares a pass." if others else ""
+    return [f"All runs on {MACHINE} x {gpu.name}: {said}.{note}"]
+
+
+def _on_all(plan: RunPlan) -> RunPlan:
+    """Return a run's plan with all GPUs of a machine. It has the hours; memory is not counted anew."""
+    run = plan.run
+    engine = spread(run.engine, MACHINE, run.training.batch_size, bool(get_method(run.method).batch_terms))
+    return replace(plan, run=run.model_copy(update={"engine": engine}))
+
+
+def makespan(plans: Sequence[RunPlan], gpus: int, gpu: GPU, utilisation: float) -> float:
+    """Return the hours until all runs are trained on so many GPUs, where a run begins, the longest first, once those
+    that it starts from have ended and as many GPUs are free as it has ranks."""
+    hours = {plan.run.id: plan.hours(gpu, utilisation) for plan in plans}
+    waiting = sorted(plans, key=lambda plan: hours[plan.run.id], reverse=True)
+    ends: dict[str, float] = {}
+    now = 0.0
+    while waiting:
+        working = sum(min(plan.ranks, gpus) for plan in plans if ends.get(plan.run.id, now) > now)
+        unfinished = {plan.run.id for plan in plans if ends.get(plan.run.id, math.inf) > now}
+        for plan in waiting:
+            if plan.run.starts_from not in unfinished and working + min(plan.ranks, gpus) <= gpus:
+                ends[plan.run.id] = now + hours[plan.run.id]
+                waiting.remove(plan)
+                break
+        else:
+            now = min(end for end in ends.values() if end > now)
+    return max(ends.values(), default=0.0)
 
 
 def _line(plan: RunPlan, gpu: GPU, utilisation: float) -> list[str]:

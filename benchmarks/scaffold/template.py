@@ -43,6 +43,7 @@ class MyMethod(Method):
     # CHANGE: set this to True if your method thinks in vectors. Pass them through `methods.decoding.swap_latents`: the
     # table of controls then shows whether answers depend on them
     has_latents = False
+    thoughts_option = "pauses"  # CHANGE: the option that sets how much it thinks; leave it out if there is none
     # CHANGE: override these members of `Method` if their defaults (in brackets) are wrong for your method:
     # - `length`: how much `generate` says for an example (the marked answer). `marcos-bench measure` times that much.
     # - `stochastic`: whether the decoding seed changes answers (if tokens are sampled). If not, tables show no spread.

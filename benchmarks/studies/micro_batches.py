@@ -1,10 +1,43 @@
-"""How many micro-batches a batch is cut into: one rule for training, plans and digests."""
+"""How many GPUs share a batch, and how many micro-batches it is cut into: one rule for training, plans and digests."""
 
 from __future__ import annotations
 
 import math
+import os
 
 from benchmarks.studies.specs import EngineSpec
+from methods.errors import InputError
+
+GPUS_VARIABLE = "MARCOS_BENCH_GPUS"  # how many GPUs of a machine every run takes, in place of what its study says
+
+
+def gpus_asked() -> int | None:
+    """Return the number of GPUs that :data:`GPUS_VARIABLE` asks for, or None if it is not set."""
+    asked = os.environ.get(GPUS_VARIABLE)
+    if asked is not None and not (asked.isdecimal() and int(asked)):
+        raise InputError(f"{GPUS_VARIABLE} is {asked!r}: set it to the number of GPUs that every run takes, such as 8")
+    return int(asked) if asked else None
+
+
+def spread(engine: EngineSpec, gpus: int, batch: int, statistics: bool) -> EngineSpec:
+    """Return an engine for the same run on so many GPUs of one machine: by DeepSpeed, at ZeRO 1 at least.
+
+    A rank computes its whole share of a batch in one pass, unless ``micro_batch`` allows fewer examples. Loss terms
+    that are ``statistics`` of a pass are then those of the whole batch, which ``micro_tokens`` would prevent; for other
+    methods this limit stays, as it changes nothing that is learned.
+    """
+    if gpus == 1 == engine.ranks:
+        return engine
+    changes: dict[str, object] = {
+        "kind": "deepspeed",
+        "gpus": gpus,
+        "nodes": 1,
+        "zero_stage": max(1, engine.zero_stage),
+    }
+    whole = engine.micro_batch is None or engine.micro_batch >= math.ceil(batch / gpus)
+    changes |= {"micro_batch": None} if whole else {}
+    changes |= {"micro_tokens": None} if whole and statistics else {}
+    return EngineSpec.model_validate(engine.model_dump() | changes)
 
 
 def cuts(engine: EngineSpec) -> bool:

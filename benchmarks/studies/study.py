@@ -19,6 +19,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr, model_validator
 
 from benchmarks.files import exists
+from benchmarks.studies.micro_batches import gpus_asked, spread
 from benchmarks.studies.paths import TAKEN
 from benchmarks.studies.runs import RunSpec, overridden, run_id
 from benchmarks.studies.specs import (
@@ -164,7 +165,10 @@ class Study(Strict):
         """Return the specification of one run, which starts from the weights of ``start``."""
         place = f"{block.id}/{row.id}"
         training = overridden(self.training, row.training, block.training)
-        engine = self.engine.model_dump(exclude_unset=True) | row.engine
+        engine = checked(EngineSpec, self.engine.model_dump(exclude_unset=True) | row.engine, f"{place}, engine")
+        made = checked(TrainingSpec, training, f"{place}, training")
+        if gpus := gpus_asked():
+            engine = spread(engine, gpus, made.batch_size, bool(get_method(row.method).batch_terms))
         return RunSpec(
             id=run_id(block.id, row.id, seed),
             study=self.name,
@@ -176,10 +180,10 @@ class Study(Strict):
             backbone=self.backbone_of(block, row),
             tokenizer=self.tokenizer_of(block),
             data=block.data,
-            training=checked(TrainingSpec, training, f"{place}, training"),
+            training=made,
             evaluation=self._evaluation_for(block, row),
             timing=self.timing,
-            engine=checked(EngineSpec, engine, f"{place}, engine"),
+            engine=engine,
             threads=self.threads,
             timing_threads=self.timing_threads,
             analysis=self.analysis,

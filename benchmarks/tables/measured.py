@@ -27,6 +27,8 @@ TRAINING = (
     "Epoch and GPU-h are extrapolated: the median step time multiplied by the steps of an epoch, summed over all "
     "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs (H200).",
 )
+# Milliseconds per question of a part of a test set; and of answers with all their steps, by methods that can skip them
+FURTHER = {"_question_ms": "ms/question", "_steps_question_ms": "All steps (ms/question)"}
 TESTS = (
     "Test: seconds for the whole test set, greedy decoding; answers are forced to the lengths of the gold ones, since "
     "untrained weights do not stop by themselves. Where a test set has no written steps, the chain is as long as that "
@@ -98,12 +100,15 @@ def _beside(paper: PaperRow | None, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tests(record: dict[str, Any], paper: PaperRow | None) -> dict[str, Any]:
+    """Return the costs of answers. What :data:`FURTHER` names is left out where it was not measured."""
     found: dict[str, Any] = {}
     for name, test in record["tests"].items():
         score = paper.tests.get(name) if paper else None
         theirs = score.seconds.mean if score and score.seconds else None
         whole = median(test["seconds"]) if test["n"] == test["n_total"] else None
         found |= {f"{name}_seconds": whole, f"{name}_paper": theirs, f"{name}_ratio": _ratio(theirs, whole)}
+        spoken = {"_question_ms": test if whole is None else None, "_steps_question_ms": test.get("all_steps")}
+        found |= {name + key: 1000 * median(one["seconds"]) / one["n"] for key, one in spoken.items() if one}
     return found
 
 
@@ -117,10 +122,12 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
         Column(name) for name in ("Params", "Step (s)", "Tokens/s", "MFU (%)", "Peak (GB)", "Epoch (s)", "GPU-h")
     ]
     columns += [Column("Paper's GPU-h"), Column("Ratio")]
-    columns += [Column(name, test) for test in tests for name in ("Test (s)", "Paper's (s)", "Ratio")]
+    further = [key for key in FURTHER if any(test + key in line for test in tests for line in lines)]
+    names = ("Test (s)", "Paper's (s)", "Ratio", *(FURTHER[key] for key in further))
+    columns += [Column(name, test) for test in tests for name in names]
     notes = _notes(lines)
     sections = tuple(
-        (block.title, tuple(_line(line, tests, notes) for line in lines if line["block"] == block.id))
+        (block.title, tuple(_line(line, tests, further, notes) for line in lines if line["block"] == block.id))
         for block in study.blocks
     )
     grid = Grid("", tuple(columns), sections)
@@ -142,7 +149,7 @@ def _notes(lines: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line["paper_note"] for line in lines if line["paper_note"]))
 
 
-def _line(line: dict[str, Any], tests: Iterable[str], notes: tuple[str, ...]) -> Line:
+def _line(line: dict[str, Any], tests: Iterable[str], further: Iterable[str], notes: tuple[str, ...]) -> Line:
     def shown(name: str, form: str = ",.2f") -> Cell:
         return cell(line.get(name), lambda value: format(value, form))  # not every line has all parts and tests
 
@@ -152,6 +159,7 @@ def _line(line: dict[str, Any], tests: Iterable[str], notes: tuple[str, ...]) ->
     cells += [shown("epoch_seconds", ",.0f"), shown("gpu_hours"), shown("paper_gpu_hours"), shown("train_ratio", ".1f")]
     for test in tests:
         cells += [shown(f"{test}_seconds"), shown(f"{test}_paper"), shown(f"{test}_ratio", ".1f")]
+        cells += [shown(f"{test}{key}", ",.3g") for key in further]
     note = line["paper_note"]
     return Line(Cell(line["title"], mark=str(notes.index(note) + 1) if note else ""), tuple(cells))
 
@@ -164,15 +172,19 @@ def _made(records: list[dict[str, Any]]) -> dict[str, str]:
     batches = "; ".join(f"{size} on {engine}" for size, engine in sizes)
     names = ("device", "cpu", "threads", "torch", "transformers")
     commits = ", ".join(sorted({commit_of(record["environment"]) for record in records}))
-    learned = "; ".join(
-        f"{r['block']}/{r['row']}: {r['learning']['losses'][0]:.3g} to {r['learning']['losses'][-1]:.3g} in "
-        f"{r['learning']['steps']} steps"
-        for r in records
-        if r["learning"]
-    )
+    learned = "; ".join(f"{r['block']}/{r['row']}: {_learned(r['learning'])}" for r in records if r["learning"])
     data = ", ".join(sorted({_data(record) for record in records}))
     made = {name: every(name) for name in names} | {"commit": commits}
+    changes = sorted({f"{name} = {value}" for record in records for name, value in record.get("settings", {}).items()})
+    made |= {"settings changed": ", ".join(changes)} if changes else {}
     return {**made, "data": data, "batch": batches, "loss": learned or "not followed"}
+
+
+def _learned(learning: dict[str, Any]) -> str:
+    """Return how the losses went, and what else a method observed (older records lack that)."""
+    curves = {"": learning["losses"]} | learning.get("observed", {})
+    went = ", ".join(f"{name} {values[0]:.3g} to {values[-1]:.3g}".strip() for name, values in curves.items())
+    return f"{went} in {learning['steps']} steps"
 
 
 def _computed_on(record: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,23 +29,30 @@ from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference import temporarily_prepared
-from benchmarks.files import read_json, write_json
+from benchmarks.files import read_json, write_json, write_text
 from benchmarks.models import build_method
 from benchmarks.plan.flops import rows_by_card
 from benchmarks.processes.launch import free_port
+from benchmarks.studies.overrides import replaced
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
+from benchmarks.studies.validation_errors import checked
+from benchmarks.timing.parts import USUAL, Part
 from benchmarks.timing.steps import time_training, timing_of
 from benchmarks.timing.task import time_test
 from benchmarks.training.batches import PrefetchingLoader, StageLoader, batches_of
 from benchmarks.training.loop import memory_for_training, optimizer_step, phase_of
 from methods.base import Example, Method
+from methods.errors import InputError
+from methods.registry import get_method
 
 WARMUP = 10  # optimizer steps before those that are timed
 SAMPLE = 2_000  # training examples whose steps stand in where a test set has none
 LOGGED = 20  # mean losses recorded for a row that learns
+PROFILED = 5  # optimizer steps
+SETTINGS = ("options", "training", "engine", "backbone", "evaluation", "timing")  # of a run, that may be changed
 
 
 def measure(
@@ -58,6 +66,8 @@ def measure(
     engine: Mapping[str, Any] | None = None,
     repeats: int | None = None,
     stand_in: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    parts: Collection[Part] = USUAL,
 ) -> Iterator[dict[str, Any]]:
     """Measure the study's own runs of its first seed and the runs that they start from or, if ``rows`` names some,
     those of ``rows`` and ``learn``.
@@ -66,7 +76,8 @@ def measure(
     ``learn`` also train for ``steps`` steps. A row's record is yielded, and written to ``folder``, after each of its
     parts (a test set, its losses, its training steps), so that a later failure loses none of them. ``engine`` overrides
     the study's engine settings, which are meant for its own number of GPUs. ``stand_in`` is a data set that stands in
-    for training data that is not available; an epoch still has as many rows as the study's own data.
+    for training data that is not available; an epoch still has as many rows as the study's own data. ``settings``
+    change those of all runs, by dotted paths (:func:`changed`). Only these ``parts`` are measured.
 
     Raise StudyError if a row is unknown, or if the study trains none of the rows itself.
     """
@@ -93,17 +104,35 @@ def measure(
         timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
         alone = on_one_gpu(run.engine, engine or {})
         spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
-        with one_rank(alone) as ranks:
+        spec = changed(spec, settings or {})
+        with one_rank(spec.engine) as ranks:
             learned = steps if run.row in learn else 0
-            for record in _measure_run(spec, results, timing, ranks, rows_of_epoch, learned):
-                _keep(record, folder / "runs" / study.name / run.block / f"{run.row}.json")
+            place = folder / "runs" / study.name / run.block / f"{run.row}.json"
+            for record in _measure_run(spec, results, ranks, rows_of_epoch, learned, parts):
+                record |= {"settings": dict(settings)} if settings else {}
+                if table := record.pop("profile", None):
+                    write_text(place.with_suffix(".profile.txt"), table)
+                if Part.steps not in parts or _is_kept(record, place):
+                    write_json(place, record)
                 yield record
 
 
-def _keep(record: dict[str, Any], path: Path) -> None:
-    """Write a row's record. An incomplete record does not replace a complete one."""
-    if record["train"] or not path.exists() or not read_json(path)["train"]:
-        write_json(path, record)
+def _is_kept(record: dict[str, Any], path: Path) -> bool:
+    """Return whether a row's record may be written: an incomplete one does not replace a complete one."""
+    return bool(record["train"]) or not path.exists() or not read_json(path)["train"]
+
+
+def changed(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
+    """Return a run with other settings where dotted paths lead, such as ``options.posterior`` or ``engine.zero_stage``.
+    Raise InputError if there is no such setting, or if it cannot have this value."""
+    fields, place = run.model_dump(), f"{run.block}/{run.row} with {', '.join(settings)} changed"
+    for path, value in settings.items():
+        part, _, name = path.partition(".")
+        if part not in SETTINGS or not name:
+            raise InputError(f"no setting is named {path!r}: name one of a run, in {', '.join(SETTINGS)}, after a dot")
+        fields = replaced(fields, path, value)
+    fields["options"] = checked(get_method(run.method).Options, fields["options"], f"{place}, options").model_dump()
+    return checked(RunSpec, fields, place).validated()
 
 
 def _own_and_starts(study: Study) -> list[RunSpec]:
@@ -139,30 +168,34 @@ def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
 
 
 def _measure_run(
-    spec: RunSpec, results: Path, timing: TimingSpec, ranks: Ranks, rows: int | None, steps: int
+    spec: RunSpec, results: Path, ranks: Ranks, rows: int | None, steps: int, parts: Collection[Part]
 ) -> Iterator[dict[str, Any]]:
     """Yield the row's record after each of its parts."""
     torch.set_num_threads(spec.timing_threads)
     made, paths = environment(spec.method), Paths(results, spec)
     with ranks.device:  # weights are drawn fast there, and any will do
         method = build_method(spec, paths.data).to(ranks.device).eval()
-    record = _described(method, spec, timing, open_corpus(paths.data, "train"), rows)
-    with (
-        Progress(f"{spec.id} answers", len(spec.evaluation.tests)) as progress,
-        temporarily_prepared(method, spec.engine),
-    ):
-        for name in spec.evaluation.tests:
+    record = _described(method, spec, timing_of(spec), open_corpus(paths.data, "train"), rows)
+    tests = spec.evaluation.tests if Part.tests in parts else ()
+    with Progress(f"{spec.id} answers", len(tests)) as progress, temporarily_prepared(method, spec.engine):
+        for name in tests:
             examples = gold_examples(spec, paths, name)
             questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
             record["tests"][name] = time_test(method, spec, questions, True, lengths)
+            if method.says_steps and all(length.steps for length in lengths):
+                record["tests"][name]["all_steps"] = time_test(method, spec, questions, False, lengths)
             progress.advance()
             yield record | {"environment": ended(made)}
     add_adapters(method, spec.training.lora, spec.seed)
-    if steps:
+    if steps and Part.learning in parts:
         record["learning"] = learning(method, spec, paths, ranks, steps)  # before timed steps change the weights
         yield record | {"environment": ended(made)}
-    record["train"] = time_training(method, spec, paths, ranks, WARMUP, rows)
-    yield record | {"environment": ended(made)}
+    if Part.profile in parts:
+        table = profile_of_steps(method, spec, paths, ranks)
+        yield record | {"environment": ended(made), "profile": table}
+    if Part.steps in parts:
+        record["train"] = time_training(method, spec, paths, ranks, WARMUP, rows)
+        yield record | {"environment": ended(made)}
     del method
     torch.compiler.reset()  # the next method has other programs
     gc.collect()  # modules form reference cycles, and the next method needs their memory
@@ -214,10 +247,9 @@ def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
     return examples
 
 
-@deterministic()  # as in training
-def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
-    """Train for the first steps of the first stage. Return the losses as the means of :data:`LOGGED` stretches of equal
-    length."""
+@contextmanager
+def first_steps(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> Iterator[PrefetchingLoader]:
+    """Yield the first steps of the first stage, which :func:`optimizer_step` takes one after the other."""
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus)
     stages = curriculum(method, budget)
@@ -225,15 +257,43 @@ def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: i
     engine = build_engine(method, stages[0], spec.training, spec.engine, phase, ranks)
     data = StageLoader(method, corpus, stages[0], spec.seed, None)
     batches = batches_of(data, spec.training, budget.steps_per_epoch, range(steps))
-    losses: list[float] = []
     method.train()
-    with Progress(f"{spec.id} learning", steps) as progress, memory_for_training(spec):
-        left = PrefetchingLoader(engine, data, batches)
+    with memory_for_training(spec):
+        yield PrefetchingLoader(engine, data, batches)
+    engine.close()
+    method.eval()
+
+
+@deterministic()  # as in training
+def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
+    """Train for the first steps of the first stage. Return the losses, and what the method observes of a step, as the
+    means of :data:`LOGGED` stretches of equal length."""
+    losses: list[float] = []
+    observed: dict[str, list[float]] = defaultdict(list)
+    with first_steps(method, spec, paths, ranks, steps) as left, Progress(f"{spec.id} learning", steps) as progress:
         for number in range(steps):
             sums = optimizer_step(left, number)
+            for name, value in method.observed(sums.statistics).items():
+                observed[name].append(value)
             method.after_step(sums.statistics)
             losses.append(sum(sums.terms().values()))
             progress.advance(note=f"loss {losses[-1]:.3g}")
-    engine.close()
-    method.eval()
-    return {"steps": steps, "losses": [float(np.mean(part)) for part in np.array_split(losses, min(LOGGED, steps))]}
+    return {"steps": steps, "losses": _means(losses), "observed": {k: _means(v) for k, v in observed.items()}}
+
+
+def _means(values: Sequence[float]) -> list[float]:
+    return [float(np.mean(part)) for part in np.array_split(values, min(LOGGED, len(values)))]
+
+
+@deterministic()  # as in training
+def profile_of_steps(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks) -> str:
+    """Return PyTorch's table of the operations that take most of :data:`PROFILED` steps of the first stage, after
+    :data:`WARMUP` steps: by the time of the GPU, or on a CPU by that of the operation itself."""
+    by = "self_cuda_time_total" if method.device.type == "cuda" else "self_cpu_time_total"
+    with first_steps(method, spec, paths, ranks, WARMUP + PROFILED) as left:
+        for number in range(WARMUP):
+            optimizer_step(left, number)
+        with torch.profiler.profile() as profiler:
+            for number in range(WARMUP, WARMUP + PROFILED):
+                optimizer_step(left, number)
+    return f"{spec.id}, {PROFILED} steps\n{profiler.key_averages().table(sort_by=by, row_limit=40)}\n"

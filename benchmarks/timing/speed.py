@@ -36,8 +36,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
     """Measure all registered methods with the study's backbone and tokenizer, on its block with the most runs. The
     questions are the first ``questions`` of its training set, or all if there are fewer."""
     torch.set_num_threads(study.timing_threads)
-    made, runs = environment(), list(study.runs.values())
-    block = max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
+    made, block = environment(), fullest_block(study)
     data = prepare(study, block, results)
     words = vocabulary(load_tokenizer(data))
     setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
@@ -63,6 +62,12 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
         "training": training,
         "environment": ended(made),
     }
+
+
+def fullest_block(study: Study) -> Block:
+    """Return the block with the most runs, whose options stand for the study's."""
+    runs = list(study.runs.values())
+    return max(study.blocks, key=lambda block: sum(run.block == block.id for run in runs))
 
 
 def options_in(study: Study, block: Block, method: str) -> dict[str, Any]:
@@ -97,8 +102,8 @@ def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> d
         return [[token for token in row if token != method.vocabulary.eos] for row in said]
 
     same = sum(a == b for a, b in zip(answers(batches, "auto"), answers(singles, "none"), strict=True))  # warms up too
-    cached = len(examples) / _seconds(method, partial(answers, batches, "auto"), repeats)
-    uncached = len(examples) / _seconds(method, partial(answers, singles, "none"), repeats)
+    cached = len(examples) / median_seconds(method.device, partial(answers, batches, "auto"), repeats)
+    uncached = len(examples) / median_seconds(method.device, partial(answers, singles, "none"), repeats)
     rates = {"batched": cached, "single": uncached, "ratio": cached / uncached}
     return {"title": method.title, **rates, "same": same / len(examples)}
 
@@ -120,7 +125,9 @@ def time_step(name: str, setup: Setup, repeats: int) -> dict[str, Any] | None:
         torch.stack(list(forward(batch, context).losses.values())).sum().backward()
 
     step(method)  # warm-up
-    ours, naive = (_seconds(method, partial(step, forward), repeats) for forward in (method, method.naive_forward))
+    ours, naive = (
+        median_seconds(method.device, partial(step, forward), repeats) for forward in (method, method.naive_forward)
+    )
     return {
         "title": method.title,
         "tokens": batch.tokens / STEP["batch_size"],
@@ -134,14 +141,14 @@ def _example(question: int) -> Example:
     return Example("row", [7] * question, [[5] * 8] * 3, [9] * 4)
 
 
-def _seconds(method: Method, work: Callable[[], Any], repeats: int) -> float:
+def median_seconds(device: torch.device, work: Callable[[], Any], repeats: int) -> float:
     """Return the median time of ``repeats`` calls."""
     seconds = []
     for _ in range(repeats):
-        synchronize(method.device)
+        synchronize(device)
         began = time.perf_counter()
         work()
-        synchronize(method.device)
+        synchronize(device)
         seconds.append(time.perf_counter() - began)
     return median(seconds)
 

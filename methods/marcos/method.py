@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ class MarCos(MarCosModel):
   Teh, Yee Whye and Miao, Ning}, year={2025}, eprint={2509.25020}, archivePrefix={arXiv}}"""
     Options: ClassVar = MarCosOptions
     has_latents = True
+    thoughts_option = "steps"
     says_steps = True
     tested_options: ClassVar = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
 
@@ -244,7 +246,8 @@ class MarCos(MarCosModel):
 
     def length(self, example: Example) -> Length:
         _, written, _ = self._collate_targets([example])
-        return Length(int(written[-1].sum()) - 1)  # without the token that speaking starts from
+        steps = (written.sum(1) - 1).clamp(min=1).tolist()  # without the token that speaking starts from
+        return Length(steps[-1], steps=tuple(steps))
 
     def stochastic(self, decoding: Decoding) -> bool:
         draws_tokens = self.options.speaking == "autoregressive" and super().stochastic(decoding)
@@ -300,6 +303,9 @@ class MarCos(MarCosModel):
         """Decode the last step alone, or all K steps together as K B rows, from the neurons (K, B, S, d)."""
         spoken = shallow[-1:] if decoding.answer_only else shallow
         (count, batch), rows = spoken.shape[:2], spoken.flatten(0, 1)
+        if decoding.lengths and not decoding.answer_only:
+            by_step = zip(*(length.steps for length in decoding.lengths), strict=True)
+            decoding = replace(decoding, lengths=tuple(Length(tokens) for step in by_step for tokens in step))
         if self.options.speaking == "one_shot":  # variant
             ends, length = forced(decoding, rows, "tokens"), self.options.max_step_tokens
             length = length if ends is not None else min(length, decoding.max_new_tokens)

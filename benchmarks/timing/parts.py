@@ -1,0 +1,15 @@
+"""What ``measure`` measures of a row, by name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Part(StrEnum):
+    tests = "tests"  # the seconds of answers
+    learning = "learning"  # the losses of rows that learn
+    steps = "steps"  # the seconds, memory and FLOPs of training steps
+    profile = "profile"  # what a few steps spend their time on; only if asked for
+
+
+USUAL = (Part.tests, Part.learning, Part.steps)
