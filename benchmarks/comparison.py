@@ -71,7 +71,7 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     its results; a run needs none if only one study has recorded a run of this name. Raise :class:`InputError` if the
     runs cannot be found or compared.
     """
-    sides = [_side(name, results, decoding) for name in (a, b)]
+    sides = [read_side(name, results, decoding) for name in (a, b)]
     shared = [name for name in sides[0].answers if name in sides[1].answers]
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:
@@ -88,7 +88,8 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     )
 
 
-def _side(name: str, results: Path, decoding: str) -> Side:
+def read_side(name: str, results: Path, decoding: str) -> Side:
+    """Return a run or row by its name (see :func:`compare`)."""
     if not re.fullmatch(r"[0-9a-f]{32}", name):
         return _recorded(name, results, decoding)
     run = tracked_run(name, results, decoding)

@@ -199,7 +199,7 @@ def test_what_has_no_answers_names_the_command(tmp_path: Path) -> None:
 
 def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([Side("a", [{}], {"alpha": pd.DataFrame()}), Side("b", [{}], {"beta": pd.DataFrame()})])
-    monkeypatch.setattr(comparison, "_side", lambda *_: next(found))
+    monkeypatch.setattr(comparison, "read_side", lambda *_: next(found))
     with pytest.raises(InputError, match=r"^the runs share no test set: name two"):
         compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
 

@@ -113,6 +113,37 @@ def compare(
 
 
 @app.command()
+def score(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="JSON lines with `output` and an `id`, an `index` (from 0) or the `question`. Runs may follow, named "
+            "as for `compare`.",
+        ),
+    ],
+    test: Annotated[str | None, typer.Option(help="The test set that was answered, e.g. gsm8k.")] = None,
+    scorer: Annotated[
+        str | None, typer.Option(help="Score by the file's own `question` and `gold` instead, e.g. number or text.")
+    ] = None,
+    results: Results = RESULTS,
+    decoding: Annotated[str, typer.Option(help="Decoding of the runs.")] = "default",
+    output: Annotated[Path | None, typer.Option(help="Also write table, scores and verdicts to this folder.")] = None,
+) -> None:
+    """Score outputs of any model, and test them against others.
+
+    Shows accuracies with intervals, paired tests of all pairs over the same questions, and lines that match no
+    question.
+    """
+    from benchmarks import outputs
+
+    scores = outputs.score(names, test, scorer, results, decoding)
+    if output is not None:
+        outputs.write(scores, output)
+    typer.echo(outputs.render(scores))
+
+
+@app.command()
 def explain(
     context: typer.Context,
     study: Annotated[

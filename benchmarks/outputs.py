@@ -1,0 +1,282 @@
+"""Scores outputs that no run here made: JSON lines of what any model answered, such as its authors have published.
+
+Each line has an `output`, and says what it answers by an `id` (such as `gsm8k-test-0`), an `index` in the test set's
+order, counted from 0, or the `question`. Outputs are judged by the scorer that judges our runs, and compared with each
+other and with runs question by question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tabulate import tabulate
+
+from benchmarks.comparison import read_side
+from benchmarks.data import Record, get_dataset, load_records, normalise
+from benchmarks.files import json_rows, read_text, shown, write_text
+from benchmarks.records.statistics import compare_rows, correctness, interval
+from benchmarks.scoring import SCORERS, Asked, Scorer
+from benchmarks.scoring.scorers import scorer_of
+from benchmarks.tables.markup import DASH
+from methods.errors import InputError, suggestion
+
+FORM = "give JSON lines, each with an `output` and an `id`, an `index` (from 0) or the `question`"
+VERDICTS = ["id", "same_as", "gold", "text", "extracted", "correct", "strict"]
+UNMATCHED = ["line", "why", "output"]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions that outputs are matched with, and the scorer of their answers. ``name``: of the test set, or of
+    the file that brings its own questions."""
+
+    name: str
+    records: Sequence[Record]
+    scorer: Scorer
+    is_test: bool = True
+
+    @cached_property
+    def same_as(self) -> dict[str, str]:
+        """For each id, that of the first question that is the same."""
+        first: dict[str, str] = {}
+        return {record.id: first.setdefault(normalise(record.question), record.id) for record in self.records}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The verdicts on a file's outputs or on a run's answers (columns as in :data:`VERDICTS`), and the lines that match
+    no question (:data:`UNMATCHED`)."""
+
+    label: str
+    verdicts: pd.DataFrame
+    unmatched: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What :func:`score` found.
+
+    * ``lines``: outputs, n, of, accuracy, low, high (95 % interval), strict, no_answer, unmatched; shares of 1. ``n``
+      of the ``of`` questions have an output; the others count for nothing.
+    * ``tests``: paired tests of all pairs, as of :func:`benchmarks.records.statistics.compare_rows`.
+    * ``unmatched``: outputs, and the columns of :data:`UNMATCHED`.
+    * ``verdicts``: one line per question, one column per file or run: the share of its answers that are right.
+    """
+
+    questions: Questions
+    lines: pd.DataFrame
+    tests: pd.DataFrame
+    unmatched: pd.DataFrame
+    verdicts: pd.DataFrame
+
+
+def score(
+    names: Sequence[str], test: str | None, scorer: str | None, results: Path, decoding: str = "default"
+) -> Scores:
+    """Score files of outputs, and test all pairs of them, and of runs, over the questions that both answered.
+
+    A name that is no file names a run or row, as for :func:`benchmarks.comparison.compare`. The questions and gold
+    answers are those of the test set ``test``, or, with a ``scorer`` instead, those that the first file brings along
+    (`question` and `gold`). Raise :class:`InputError` if a file cannot be read or matches no question.
+    """
+    if (test is None) == (scorer is None):
+        raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
+    questions = _test_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
+    labels = _labels(names)
+    rows = [_scored(label, name, questions, results, decoding) for name, label in labels.items()]
+    correct = {row.label: correctness(row.verdicts) for row in rows}
+    unmatched = [row.unmatched.assign(outputs=row.label) for row in rows]
+    return Scores(
+        questions=questions,
+        lines=pd.DataFrame([_line(row, correct[row.label], len(questions.records)) for row in rows]),
+        tests=compare_rows(correct),
+        unmatched=pd.concat(unmatched, ignore_index=True)[["outputs", *UNMATCHED]],
+        verdicts=_by_question(rows, questions),
+    )
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Return what each name is shown as: files by their stem, unless two have the same."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{twice[0]} is given twice: name each file or run once")
+    stems = [Path(name).stem if Path(name).is_file() else name for name in names]
+    return {name: name if stems.count(stem) > 1 else stem for name, stem in zip(names, stems, strict=True)}
+
+
+def _test_questions(test: str) -> Questions:
+    card = get_dataset(test).card
+    return Questions(test, load_records(test, card.forms[0], "test"), scorer_of(test))
+
+
+def _own_questions(path: Path, scorer: str) -> Questions:
+    """Return the questions that a file of outputs brings along."""
+    if scorer not in SCORERS:
+        raise InputError(f"no scorer is named {scorer!r}{suggestion(scorer, SCORERS)} (known: {', '.join(SCORERS)})")
+    records = []
+    for number, (place, row) in enumerate(_rows(path)):
+        for name in ("question", "gold"):
+            if not isinstance(row.get(name), str):
+                raise InputError(f"{place}: no text `{name}`, which --scorer needs; name the test set (--test) instead")
+        records.append(Record(f"{path.stem}-{row.get('index', number)}", row["question"], (), row["gold"]))
+    return Questions(path.stem, records, SCORERS[scorer], is_test=False)
+
+
+def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the place and the fields of each line of a file of outputs."""
+    rows = list(json_rows(read_text(path, FORM), path, FORM))
+    if not rows:
+        raise InputError(f"{path} is empty; {FORM}")
+    for place, row in rows:
+        if not isinstance(row, dict):
+            raise InputError(f"{place}: must be a JSON object, not {shown(row)}; {FORM}")
+        if not isinstance(row.get("output"), str):
+            raise InputError(f"{place}: no text `output`; {FORM}")
+    return rows
+
+
+def _scored(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
+    if not Path(name).exists() and ":" in name:
+        return _recorded(label, name, questions, results, decoding)
+    lines, unmatched, answered = [], [], set[str]()
+    by_id = {record.id: record for record in questions.records}
+    by_text: dict[str, list[Record]] = {}
+    for record in questions.records:
+        by_text.setdefault(normalise(record.question), []).append(record)
+    for place, row in _rows(Path(name)):
+        found = _match(row, questions, by_id, by_text, answered)
+        if isinstance(found, str):
+            unmatched.append((place.rpartition(", line ")[2], found, row["output"]))
+            continue
+        answered.add(found.id)
+        verdict = questions.scorer.score(row["output"], Asked(found.question, found.answer, len(found.steps)))
+        scores = (verdict.extracted, verdict.correct, verdict.strict)
+        lines.append((found.id, questions.same_as[found.id], found.answer, row["output"], *scores))
+    if not lines:
+        _, why, _ = unmatched[0]
+        raise InputError(f"{name}: no output matches a question of {questions.name} (line 1: {why}); {FORM}")
+    return Scored(label, pd.DataFrame(lines, columns=VERDICTS), pd.DataFrame(unmatched, columns=UNMATCHED))
+
+
+def _match(
+    row: Mapping[str, Any],
+    questions: Questions,
+    by_id: Mapping[str, Record],
+    by_text: Mapping[str, Sequence[Record]],
+    answered: set[str],
+) -> Record | str:
+    """Return the question that a line answers, or why there is none. The question that a line repeats must be that of
+    its id or index: otherwise the file may be of another version of the test set."""
+    text = row.get("question")
+    if "id" in row:
+        found, named = by_id.get(str(row["id"])), f"id {shown(row['id'])}"
+    elif "index" in row and questions.is_test:
+        index, named = row["index"], f"index {shown(row['index'])}"
+        whole = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(questions.records)
+        found = questions.records[index] if whole else None
+    elif isinstance(text, str):
+        alike, named = by_text.get(normalise(text), ()), f"question {shown(text)}"
+        found = next((record for record in alike if record.id not in answered), alike[0] if alike else None)
+    else:
+        return "no `id`, `index` or text `question`"
+    if found is None:
+        return f"{questions.name} has no {named}"
+    if isinstance(text, str) and normalise(text) != normalise(found.question):
+        return f"another question stands at {named}"
+    return "a line before answers the same question" if found.id in answered else found
+
+
+def _recorded(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
+    """Return the recorded answers of a run or row."""
+    if not questions.is_test:
+        raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
+    answers = read_side(name, results, decoding).answers
+    if questions.name not in answers:
+        raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
+    return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
+
+
+def _line(row: Scored, correct: pd.DataFrame, asked: int) -> dict[str, Any]:
+    low, high = interval(correct)
+    verdicts = row.verdicts
+    line = {"outputs": row.label, "n": verdicts["id"].nunique(), "of": asked, "accuracy": verdicts["correct"].mean()}
+    line |= {"low": low, "high": high, "strict": None, "no_answer": None, "unmatched": len(row.unmatched)}
+    if "strict" in verdicts:  # what `compare` reads of runs has neither
+        line |= {"strict": verdicts["strict"].mean(), "no_answer": verdicts["extracted"].isna().mean()}
+    return line
+
+
+def _by_question(rows: Sequence[Scored], questions: Questions) -> pd.DataFrame:
+    shares = {row.label: row.verdicts.groupby("id")["correct"].mean() for row in rows}
+    ids = [record.id for record in questions.records]
+    return pd.DataFrame(shares).reindex(ids).rename_axis("id").reset_index()
+
+
+def render(scores: Scores) -> str:
+    """Render scores as Markdown: accuracies, paired tests, and a table of what could not be matched."""
+    questions = scores.questions
+    parts = [
+        f"# Scored outputs: {questions.name}",
+        f"Scored by `{questions.scorer.name}`, version {questions.scorer.version}. What files hold was made elsewhere, "
+        "by models that were not trained here: it is not ranked with runs of this suite.",
+        tabulate(
+            [_shown(line) for line in scores.lines.to_dict("records")],
+            headers="keys",
+            tablefmt="pipe",
+            disable_numparse=True,
+            colalign=("left", *["right"] * 6),
+        ),
+        f"Strict: {questions.scorer.strict_means}. Questions without an output count for nothing.",
+    ]
+    if len(scores.tests):
+        tests = [
+            {
+                "A": test["a"],
+                "B": test["b"],
+                "n": test["n"],
+                "A - B (points)": f"{100 * test['difference']:+.2f}",
+                "p (Holm)": f"{test['p_holm']:.2g}",
+                "test": test["kind"],
+            }
+            for test in scores.tests.to_dict("records")
+        ]
+        parts += [
+            "## Paired tests over the same questions",
+            tabulate(tests, headers="keys", tablefmt="pipe", disable_numparse=True),
+        ]
+    if len(scores.unmatched):
+        lines = scores.unmatched.assign(output=[shown(text) for text in scores.unmatched["output"]])
+        parts += ["## Not matched", tabulate(lines, headers="keys", tablefmt="pipe", showindex=False)]
+    return "\n\n".join(parts)
+
+
+def _shown(line: Mapping[Any, Any]) -> dict[str, str]:
+    def percent(share: float | None) -> str:
+        return DASH if share is None or pd.isna(share) else f"{100 * share:.2f}"
+
+    return {
+        "Outputs": line["outputs"],
+        "n": f"{line['n']:,}" if line["n"] == line["of"] else f"{line['n']:,} of {line['of']:,}",
+        "Accuracy (%)": percent(line["accuracy"]),
+        "95 % interval": f"{percent(line['low'])} to {percent(line['high'])}",
+        "Strict (%)": percent(line["strict"]),
+        "No answer (%)": percent(line["no_answer"]),
+        "Lines not matched": str(line["unmatched"]),
+    }
+
+
+def write(scores: Scores, folder: Path) -> list[Path]:
+    """Write scores as Markdown and CSV, with the verdict on every question."""
+    texts = {
+        "table.md": render(scores) + "\n",
+        "scores.csv": scores.lines.to_csv(index=False),
+        "paired_tests.csv": scores.tests.to_csv(index=False),
+        "verdicts.csv": scores.verdicts.replace({True: 1, False: 0}).to_csv(index=False, float_format="%g"),
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
