@@ -32,6 +32,7 @@ verb, study, *rest = sys.argv[1:]
 results = Path("results", Path(study).stem)
 names = {
     "data": [f"data/{rest[-1]}/done.json"] if rest else [],
+    "analyse": [f"runs/{rest[0]}/analysis/analysis.json"] if rest else [],
     "collect": ["collect.json", "frame.csv"],
     "track": ["track.json"],
     "table": [f"table_{''.join(rest[-1:])}.{kind}" for kind in ("md", "tex", "csv", "json")],
@@ -122,6 +123,20 @@ def edit(finished: Path) -> Iterator[Callable[[str, str], None]]:
     yield append
     for path, content in before.items():
         path.unlink() if content is None else path.write_bytes(content)
+
+
+def test_timings_share_one_quiet_period_at_the_end(tmp_path: Path) -> None:
+    """A timing needs all cores, which would be idle before it while other jobs end. Analyses, which no table waits for,
+    come before it too; trainings come before all answers, which fill the cores that the last trainings leave."""
+    folder = copy_suite(tmp_path)
+    stand_in(folder, STAND_IN)
+    analyses = [f"results/smoke/runs/{run}/analysis/analysis.json" for run in SMOKE if "marcos" in run]
+    output = snakemake(folder, "--config", "study=smoke", "--", TARGET, *analyses)
+    started = re.findall(r"^(?:local)?rule (\w+):$", output, re.M)
+    stages = [{"data"}, {"train"}, {"evaluate", "analyse"}, {"time"}, {"collect"}]
+    at = [[place for place, rule in enumerate(started) if rule in stage] for stage in stages]
+    assert [len(places) for places in at] == [2, len(SMOKE), len(SMOKE) + len(analyses), len(SMOKE), 1]
+    assert sorted(sum(at, [])) == sum(at, [])
 
 
 def test_lint_is_clean() -> None:

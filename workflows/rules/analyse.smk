@@ -16,5 +16,6 @@ rule analyse:
         mem_mb=memory_alone,
         runtime=120,
         gpu=gpu,
+    priority: ANSWERS
     shell:
         "python -m benchmarks.cli analyse {params.study:q} {wildcards.run} 2>&1 | tee {log}"

@@ -13,6 +13,6 @@ rule data:
     resources:
         mem_mb=8000,
         runtime=120,
-    priority: 1000
+    priority: DATA
     shell:
         'python -m benchmarks.cli data {params.study:q} --block {wildcards.block} 2>&1 | tee {log}'

@@ -16,6 +16,6 @@ rule evaluate:
         mem_mb=memory_alone,
         runtime=240,
         gpu=gpu,
-    priority: 1
+    priority: ANSWERS
     shell:
         'python -m benchmarks.cli evaluate {params.study:q} {wildcards.run} 2>&1 | tee {log}'

@@ -1,5 +1,11 @@
 # What the jobs of a run ask for: GPUs, cores, memory and nodes, and which job comes first.
 
+# Of the jobs that are ready, those of the highest priority are started. Data come first, as all else waits for them,
+# and then trainings; evaluations and analyses fill the cores that trainings leave. A timing needs the whole machine:
+# if one could start earlier, cores would be idle until all that runs has ended. So timings follow one another in one
+# quiet period, before all that is made of the records of a whole study (0)
+TIMING, ANSWERS, TRAINING, DATA = 1, 2, 3, 1000  # a training has TRAINING or more, by its row
+
 
 def gpu(wildcards):
     """Return the GPUs of a job: one, or none. If jobs are sent elsewhere, this machine need not have any."""
@@ -50,4 +56,4 @@ def later_rows_first(wildcards):
     baselines are at its top."""
     runs = study(wildcards.study).runs
     awaited = any(run.starts_from == wildcards.run for run in runs.values())
-    return 1 + list(runs).index(wildcards.run) + awaited * len(runs)
+    return TRAINING + list(runs).index(wildcards.run) + awaited * len(runs)

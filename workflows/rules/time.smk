@@ -20,5 +20,6 @@ rule time:
         **ACROSS_NODES,
         cpus_per_task=across_nodes(lambda run: run.timing_threads),
         slurm_extra=lambda wildcards: None if workflow.local_exec else "--exclusive", # whole nodes
+    priority: TIMING
     shell:
         'python -m benchmarks.cli time {params.study:q} {wildcards.run} 2>&1 | tee {log}'
