@@ -8,6 +8,9 @@ TARGET := $(if $(STUDY),--config study=$(STUDY) -- results/table.md,results/tabl
 # The first table of a page, without its notes and entities, columns still in line
 PLAIN = '/^\* /q; s/^\| (&nbsp;){3}([^|]*)\|/|    \2               |/; s/\| ([^|]*)<sup>=<\/sup>/|            \1=/g; p'
 
+# Finds the modules that import a part of the standard library, or psutil, some of whose calls only Linux has
+SYSTEM = '^ *(import|from) (ctypes|fcntl|mmap|os|psutil|resource|select|signal|socket|termios)( |\.|$$)'
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -41,7 +44,7 @@ table: $(STAMP) ## run a study, or what is left of it, and render its first tabl
 	@echo 'Its notes and details: $(lastword $(TARGET))'
 
 test: lint ## lint, then run the tests
-	$(BIN)/pyright --pythonplatform Darwin benchmarks methods # finds calls that only Linux has
+	$(BIN)/pyright --pythonplatform Darwin $$(grep -lrE --include='*.py' $(SYSTEM) benchmarks methods)
 	$(BIN)/pytest $(PYTEST)
 
 quicktest: $(STAMP) ## run the tests that need no workflow, no ranks and hardly any training

@@ -34,33 +34,36 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, w
 ROOT = Path(__file__).resolve().parent.parent
 # Files that take longest start first, so that all workers end together
 LONG = (
+    "test_verification",
+    "test_paper_studies",
     "test_readme",
     "test_rank_faults",
+    "test_workflow",
     "test_ranks",
     "test_ended",
     "test_damaged",
-    "test_paper_studies",
-    "test_workflow",
     "test_plan_costs",
-    "test_plan_flops",
     "test_training",
+    "test_plan_flops",
+    "test_compiled",
     "test_conformance",
-    "test_tracking",
     "test_measuring",
+    "test_timing",
+    "test_live_tracking",
+    "test_adapters",
+    "test_tracking",
 )
 
 
 # These and the above run workflows, several processes, or trainings: `make quicktest` leaves them out
 SLOW = (
     *LONG,
-    "test_adapters",
     "test_analysis_task",
     "test_any_input",
     "test_archive",
     "test_claims",
     "test_claims_workflow",
     "test_comparison",
-    "test_compiled",
     "test_data_store",
     "test_data_synthetic",
     "test_dropout",
@@ -72,7 +75,6 @@ SLOW = (
     "test_further_tables",
     "test_heartbeat",
     "test_launch",
-    "test_live_tracking",
     "test_models",
     "test_out_of_memory",
     "test_plan_memory",
@@ -86,10 +88,8 @@ SLOW = (
     "test_tables",
     "test_task_dependencies",
     "test_text_answers",
-    "test_timing",
     "test_tracking_places",
     "test_validation_accuracy",
-    "test_verification",
 )
 
 

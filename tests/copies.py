@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from conftest import ROOT
+
+# Imports the packages that commands import, which takes seconds, and then runs each module that its input names in a
+# fork of itself. The suite's own modules are imported by each fork, from the copy that it runs in
+FORKS = """
+import json, os, runpy, sys
+import datasets, mlflow, pandas, scipy.stats, snakemake.cli, torch
+import transformers.models.auto.modeling_auto, transformers.models.qwen2.modeling_qwen2
+
+for line in sys.stdin:
+    module, arguments, place, environment, output = json.loads(line)
+    if not (child := os.fork()):
+        file = os.open(output, os.O_WRONLY)
+        for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, file), (2, file)):
+            os.dup2(target, number)
+        os.chdir(place)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.path.insert(0, place)
+        sys.argv[1:] = arguments
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 def copy_suite(folder: Path) -> Path:
@@ -38,7 +64,31 @@ def command(*arguments: str) -> list[str]:
 
 def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
     """Run Snakemake and return its output. It must fail if ``fails``, else succeed."""
-    return printed(folder, command(*arguments), fails)
+    return forked(folder, "snakemake", "--cores", "2", *arguments, fails=fails)
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        cwd=tempfile.gettempdir(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+def forked(folder: Path, module: str, *arguments: str, fails: bool = False) -> str:
+    """Return the output of ``python -m module``, in a process that has imported the large packages already."""
+    server = _server()
+    assert server.stdin and server.stdout
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8") as output:
+        asked = [module, arguments, str(folder), environment(folder), output.name]
+        server.stdin.write(json.dumps(asked) + "\n")
+        server.stdin.flush()
+        code, text = server.stdout.readline(), output.read()
+    assert code and (code != "0\n") == fails, f"{module} {' '.join(arguments)}\n{text}"
+    return text
 
 
 def printed(folder: Path, command: list[str], fails: bool = False) -> str:

@@ -77,10 +77,14 @@ def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
 
 
 @pytest.mark.parametrize(
-    ("backbone", "modules"),
-    [("qwen2-tiny", ()), ("qwen2-tiny", ("q_proj", "up_proj")), ("gpt2", ()), ("gpt2", ("c_attn", "c_fc"))],
+    ("precision", "backbone", "modules"),
+    [
+        ("float32", "qwen2-tiny", ()),
+        ("bfloat16", "qwen2-tiny", ("q_proj", "up_proj")),
+        ("bfloat16", "gpt2", ()),
+        ("float32", "gpt2", ("c_attn", "c_fc")),
+    ],
 )
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_what_is_kept_needs_no_numbers_and_few_layers(precision: str, backbone: str, modules: tuple[str, ...]) -> None:
     for plain in small_study(PLANNED, backbone={"name": backbone}).runs.values():
         spec = by_adapters(plain, *modules) if modules else plain
