@@ -1,1 +1,1 @@
-"""The paper's numbers, and its claims about them."""
+"""The paper's numbers."""

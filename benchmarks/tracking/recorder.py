@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -180,12 +181,20 @@ def _read(lines: SimpleQueue[Line | None]) -> None:
     os._exit(1)
 
 
+def _give_way() -> None:
+    """Let trainings go first. Where the kernel shares cores between sessions first (autogroups), niceness counts within
+    a session only, and that of the session, which is this process's own, is set too."""
+    os.nice(NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="utf-8")
+
+
 def _now() -> int:
     return int(1000 * time.time())
 
 
 def main() -> None:
-    os.nice(NICENESS)
+    _give_way()
     logging.disable(logging.ERROR)  # of MLflow and its libraries; the one warning that counts is printed here
     lines: SimpleQueue[Line | None] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
