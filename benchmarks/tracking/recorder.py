@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Line = dict[str, Any]
-NICENESS = 19  # training goes first where cores are few
 OFTEN, SELDOM = 5.0, 60.0  # seconds: the longest wait between two batches, and between two tries to reach a server
 
 
@@ -182,11 +180,12 @@ def _read(lines: SimpleQueue[Line | None]) -> None:
 
 
 def _give_way() -> None:
-    """Let trainings go first. Where the kernel shares cores between sessions first (autogroups), niceness counts within
-    a session only, and that of the session, which is this process's own, is set too."""
-    os.nice(NICENESS)
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="utf-8")
+    """Let trainings go first where cores are few: with Linux's scheduling class for idle time, which leaves a busy core
+    less than half as much as the highest niceness does."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(19)
 
 
 def _now() -> int:

@@ -83,7 +83,8 @@ class _Feed:
 
     def _write(self) -> None:
         try:
-            # In a session of its own, so that Ctrl-C does not end it before it has written that the training ended
+            # In a process group of its own, so that Ctrl-C does not end it before it has written that the training ended.
+            # In the training's session, since the kernel shares cores between sessions before it looks at priorities
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "benchmarks.tracking.recorder"],
                 stdin=subprocess.PIPE,
@@ -91,7 +92,7 @@ class _Feed:
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
                 encoding="utf-8",
                 pipesize=ROOM,
-                start_new_session=True,
+                process_group=0,
             )
             assert self.process.stdin is not None
             line: dict[str, Any] | None = {**self.about, "commit": commit()}
