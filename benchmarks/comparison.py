@@ -214,9 +214,7 @@ def render(comparison: Comparison, limit: int = 10) -> str:
     parts = [f"a: {comparison.a}\nb: {comparison.b}\ndecoding: {comparison.decoding}"]
     if comparison.kernels:
         a, b = comparison.kernels
-        parts.append(
-            f"Different kernels computed them, which round differently, as much as another seed\na: {a}\nb: {b}"
-        )
+        parts.append(f"Computed with different kernels: rounding differs, as between seeds\na: {a}\nb: {b}")
     several = not comparison.trainings.empty
     heading = "Metrics (means over trainings)" if several else "Metrics"
     parts += [heading, _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]

@@ -83,8 +83,8 @@ class Study(Strict):
     )
     kernels: Kernels = added_field(
         "native",
-        description="what a CPU computes with; native: the fastest that it has; portable: slower kernels, with the same "
-        "results on every CPU that has AVX2",
+        description="what a CPU computes with; native: the fastest that it has; portable: slower kernels, with the "
+        "same results on every CPU that has AVX2",
     )
     timing_threads: int = Field(default=2, ge=1, description="CPU threads per timing process")
     _file: str | None = PrivateAttr(None)
