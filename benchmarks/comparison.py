@@ -17,6 +17,7 @@ from tabulate import tabulate
 
 from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.files import BrokenRecord
+from benchmarks.records.provenance import kernels_of
 from benchmarks.records.results import StudyRecords, read_study, require_records, to_frame
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
 from benchmarks.studies.paths import Paths
@@ -41,6 +42,7 @@ class Side:
     label: str
     metrics: list[dict[str, float]]
     answers: dict[str, pd.DataFrame]
+    kernels: tuple[str, ...] = ()  # of CPUs that trained and answered; none if a GPU did, or if read from MLflow
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Comparison:
     * ``tests``: a paired test for each test set.
     * ``questions``: those that one answers right more often than the other, with both texts (of the first training and
       decoding seed).
+    * ``kernels``: those of ``a`` and ``b``, if they differ.
     """
 
     a: str
@@ -61,6 +64,7 @@ class Comparison:
     trainings: pd.DataFrame
     tests: pd.DataFrame
     questions: pd.DataFrame
+    kernels: tuple[str, ...] = ()
 
 
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
@@ -85,7 +89,14 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
         trainings=_each_training(pairs),
         tests=_paired_tests(pairs),
         questions=pd.concat([_differing(name, *pair) for name, pair in pairs.items()], ignore_index=True),
+        kernels=_different_kernels(*sides),
     )
+
+
+def _different_kernels(a: Side, b: Side) -> tuple[str, ...]:
+    """Return the kernels of both sides if both are known and not all the same, else nothing."""
+    every = {*a.kernels, *b.kernels}
+    return ("; ".join(a.kernels), "; ".join(b.kernels)) if a.kernels and b.kernels and len(every) > 1 else ()
 
 
 def read_side(name: str, results: Path, decoding: str) -> Side:
@@ -116,13 +127,14 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
         frame = to_frame(records)
         metrics = [_metrics(frame, run) for run in runs]
         answers = pd.concat([_answers(records, run, decoding, results) for run in runs], ignore_index=True)
+        kernels = dict.fromkeys(text for run in runs for text in kernels_of(records.runs[run.id]))
     by_test = {str(test): frame for test, frame in answers.groupby("test", sort=False)}
     if parts == 2:
         label = f"{study.name}:{place} ({Paths(results, study.sources[place]).run})"
     else:
         seeds = ", ".join(f"s{run.seed}" for run in runs)
         label = f"{study.name}:{place} ({len(runs)} training{'s' * (len(runs) > 1)}: {seeds})"
-    return Side(label, metrics, by_test)
+    return Side(label, metrics, by_test, tuple(kernels))
 
 
 def _only_study_with(run: str, results: Path) -> str:
@@ -200,6 +212,9 @@ def _not_shared(test: str | None, shared: Sequence[str]) -> str:
 def render(comparison: Comparison, limit: int = 10) -> str:
     """Render a comparison as plain text, with the number of differing questions per test set and ``limit`` of them."""
     parts = [f"a: {comparison.a}\nb: {comparison.b}\ndecoding: {comparison.decoding}"]
+    if comparison.kernels:
+        a, b = comparison.kernels
+        parts.append(f"Computed with different kernels: rounding differs, as between seeds\na: {a}\nb: {b}")
     several = not comparison.trainings.empty
     heading = "Metrics (means over trainings)" if several else "Metrics"
     parts += [heading, _table(_with_units(comparison.metrics), ("", ".6g", ".6g", "+.6g"))]

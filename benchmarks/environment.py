@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.processes import kernels
 from methods.registry import code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,13 +47,14 @@ def environment(method: str | None = None) -> dict[str, Any]:
 
 
 def ended(environment: dict[str, Any]) -> dict[str, Any]:
-    """Add the hardware and threads of this process.
+    """Add the hardware, kernels and threads of this process.
     Call this when work ends, since a process must not occupy a GPU before its work does."""
     return environment | {
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "device_count": torch.cuda.device_count(),
         "cpu": _cpu(),
+        "kernels": kernels.in_use(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "finished": now(),

@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, open_corpus, open_test, vocabulary
 from benchmarks.files import BrokenRecord, MissingKey, read_json, write_json
+from benchmarks.processes import kernels
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.validation_errors import checked
@@ -27,7 +28,9 @@ SPEC, TOKENIZER, CONFIG = "spec.json", "tokenizer", "backbone"  # in a `model` f
 
 def build_method(spec: RunSpec, data: Path) -> Method:
     """Return the run's method with freshly initialised weights, in training mode.
-    ``data``: the folder with its prepared data. Raise InputError if they are longer than its backbone can read."""
+    ``data``: the folder with its prepared data. Raise InputError if they are longer than its backbone can read, or this
+    process computes with other kernels."""
+    kernels.require(spec.kernels)
     _require_context(spec, data)
     setup = _setup(spec, data, spec.training.dropout)
     return build(spec.method, spec.options, setup, spec.seed).train()  # pretrained parts load in eval mode
@@ -62,7 +65,8 @@ def published_model(spec: RunSpec, data: Path) -> nn.Module:
 def trained_method(spec: RunSpec, results: Path, stage: int | None = None, decoding: str = "default") -> Method:
     """Return the run's method in evaluation mode, with the weights that its training, or one stage of it, ended with,
     and the options that it has under a decoding. Raise :class:`BrokenRecord` if these weights are not the recorded
-    ones, or were trained with other settings."""
+    ones, or were trained with other settings, and InputError if this process computes with other kernels."""
+    kernels.require(spec.kernels)
     paths = Paths(results, spec)
     path = paths.weights if stage is None else paths.stage_weights(stage)
     weights = read_weights(path)

@@ -74,6 +74,7 @@ SLOW = (
     "test_figures",
     "test_further_tables",
     "test_heartbeat",
+    "test_kernels",
     "test_launch",
     "test_models",
     "test_out_of_memory",

@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from benchmarks.cli import catalogue, checks, inspection, sharing, stages, terminal
 from benchmarks.files import describe_os_error, printable
-from benchmarks.processes import collect_garbage_less_often
+from benchmarks.processes import collect_garbage_less_often, kernels
 from benchmarks.processes.heartbeat import RankFailure
 from benchmarks.processes.locks import watch_parent
 from methods.errors import InputError
@@ -42,9 +42,10 @@ class Commands(TyperGroup):
     """Reports bad input and files that the system refuses as one message with exit code 2, without a traceback, and
     failed ranks with the exit code of their failure. A bug keeps its traceback."""
 
-    def main(self, *arguments: Any, **options: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
         terminal.prepare()  # before any help or usage is printed
-        return super().main(*arguments, **options)
+        self._own_process = args is None  # not called by another program
+        return super().main(args, *arguments, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -61,12 +62,23 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except kernels.OtherKernels as error:
+            if not self._own_process or kernels.PORTABLE.items() <= os.environ.items():
+                raise _failure(error) from error
+            start_anew(kernels.pinned(os.environ))
         except (InputError, RankFailure) as error:
             raise _failure(error) from error
         except OSError as error:
             if (message := describe_os_error(error)) is None:
                 raise
             raise _failure(InputError(message)) from error
+
+
+def start_anew(environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by one with the same command line in another environment."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment})
 
 
 def _failure(error: InputError | RankFailure) -> typer.Exit:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.processes import kernels
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import StudyError, load_study, require_run
 from methods.errors import InputError
@@ -32,6 +33,7 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
             f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
             f"`{loaded.home(spec).called} {spec.id}`"
         )
+    kernels.require(spec.kernels)  # before anything slow is imported: the command may have to start anew
     from benchmarks.data.store import require_prepared
 
     require_prepared(loaded, loaded.block(spec.block), results)

@@ -36,6 +36,7 @@ from benchmarks.processes.heartbeat import (
     stop,
     tell_to_go,
 )
+from benchmarks.processes.kernels import PORTABLE
 from benchmarks.processes.preemption import EXIT_CODE, block_sigterm, defer_signals
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -49,7 +50,7 @@ MODULE = "benchmarks.rank"
 # Variables that ranks get through a file, because a runner over a hostfile passes on hardly any. No tokens: others may
 # be able to read the file
 CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
-CARRIED += ("PYTORCH_", "TORCH", "TRITON_")  # memory allocator, compiler
+CARRIED += ("PYTORCH_", "TORCH", "TRITON_", *PORTABLE)  # memory allocator, compiler, kernels
 Task = Literal["train", "time"]
 
 

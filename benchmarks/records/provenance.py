@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from benchmarks.processes.kernels import described
 from benchmarks.records.results import StudyRecords
-from benchmarks.records.schema import TrainRecord
+from benchmarks.records.schema import RunRecords, TrainRecord
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import BackboneSpec, EngineSpec, LoraSpec, TokenizerSpec
 from benchmarks.studies.study import Study
@@ -27,6 +28,12 @@ def environments(records: StudyRecords) -> list[dict[str, Any]]:
     return environments + earlier
 
 
+def kernels_of(run: RunRecords) -> dict[str, None]:
+    """Return the kernels and CPUs that a run was trained and answered with, as the keys of a dict; none on a GPU."""
+    tasks = [record for record in (run.train, run.evaluate) if record]
+    return dict.fromkeys(text for record in tasks if (text := described(record.environment)))
+
+
 def provenance(records: StudyRecords) -> dict[str, str]:
     """Return the labels and texts of a table's footer."""
     study, found = records.study, environments(records)
@@ -41,6 +48,7 @@ def provenance(records: StudyRecords) -> dict[str, str]:
     lines |= {
         "Model": "; ".join(_models(study)),
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
+        **_kernels(records),
         "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(commit_of, found))) or "unknown",
         **_other_code(records),
@@ -155,6 +163,13 @@ def hardware(environment: dict[str, Any]) -> str:
     count = environment.get("device_count", 1)
     device = environment.get("device", "unknown device")
     return f"{f'{count} x ' if count > 1 else ''}{device}, {environment.get('cpu', 'unknown CPU')}"
+
+
+def _kernels(records: StudyRecords) -> dict[str, str]:
+    """Name the kernels that CPUs computed with. Older records do not say."""
+    made = [one for one in environments(records) if "kernels" in one]
+    texts = _distinct(text for text in map(described, made) if text)
+    return {"Kernels": "; ".join(texts)} if texts else {}
 
 
 def _versions(environment: dict[str, Any]) -> str:

@@ -14,12 +14,14 @@ from benchmarks.studies.specs import (
     DataSpec,
     EngineSpec,
     EvaluationSpec,
+    Kernels,
     Strict,
     TimingSpec,
     TokenizerSpec,
     TrainingSpec,
 )
 from benchmarks.studies.validation_errors import checked
+from methods.base import added_field
 from methods.errors import InputError
 from methods.registry import available, get_method
 
@@ -79,6 +81,7 @@ class RunSpec(Strict):
     timing: TimingSpec | None
     engine: EngineSpec
     threads: int
+    kernels: Kernels = added_field("native")
     timing_threads: int
     analysis: AnalysisSpec = AnalysisSpec()
     starts_from: str | None
@@ -100,6 +103,11 @@ class RunSpec(Strict):
             raise InputError(
                 f"{self.block}/{self.row}: `lora` leaves the backbone's weights as they are, and here they are drawn: "
                 "name a checkpoint in `backbone: {pretrained: ...}`, or leave `lora` out"
+            )
+        if self.kernels == "portable" and self.engine.compile:
+            raise InputError(
+                f"{self.block}/{self.row}: `compile` writes code for this machine's CPU: leave it out, or `kernels: "
+                "portable`"
             )
         method = get_method(self.method)
         for name, decoding in self.evaluation.decodings.items():

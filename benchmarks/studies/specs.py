@@ -15,6 +15,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LONGEST_NAME = 100  # letters: files are named after it, most with something before and behind it, and have 255 at most
 Identifier = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 Form = Literal["equation", "text", "lines"]
+Kernels = Literal["native", "portable"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -30,6 +30,7 @@ from benchmarks.studies.specs import (
     EvaluationSpec,
     Figure,
     Identifier,
+    Kernels,
     Names,
     Row,
     Strict,
@@ -39,6 +40,7 @@ from benchmarks.studies.specs import (
     TrainingSpec,
 )
 from benchmarks.studies.validation_errors import StudyError, checked, study_content
+from methods.base import added_field
 from methods.errors import InputError, suggestion
 from methods.registry import get_method
 
@@ -78,6 +80,11 @@ class Study(Strict):
     )
     threads: int = Field(
         default=1, ge=1, description="CPU threads per training or evaluation process; results may depend on it"
+    )
+    kernels: Kernels = added_field(
+        "native",
+        description="what a CPU computes with; native: the fastest that it has; portable: slower kernels, with the "
+        "same results on every CPU that has AVX2",
     )
     timing_threads: int = Field(default=2, ge=1, description="CPU threads per timing process")
     _file: str | None = PrivateAttr(None)
@@ -185,6 +192,7 @@ class Study(Strict):
             timing=self.timing,
             engine=engine,
             threads=self.threads,
+            kernels=self.kernels,
             timing_threads=self.timing_threads,
             analysis=self.analysis,
             starts_from=start and start.id,

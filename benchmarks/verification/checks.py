@@ -20,6 +20,7 @@ import pandas as pd
 from benchmarks.archive import unpacked
 from benchmarks.data.sets import DATASETS
 from benchmarks.files import BrokenRecord, MissingKey, read_json
+from benchmarks.records.provenance import kernels_of
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
 from benchmarks.studies.paths import COLLECTED, Paths
@@ -43,10 +44,11 @@ class Finding:
     * ``drift``: all numbers are the same, but today's code or study presents them differently or has more of them.
     * ``differs``: something is missing, broken or has other numbers.
     * ``not made``: a run or table has no results here, which is neither right nor wrong.
+    * ``note``: nothing is wrong, and readers should know.
     """
 
     place: str
-    kind: Literal["ok", "drift", "differs", "not made"]
+    kind: Literal["ok", "drift", "differs", "not made", "note"]
     text: str = ""
 
 
@@ -168,6 +170,7 @@ def _made(study: Study, results: Path) -> Iterator[Finding]:
         return
     yield Finding(COLLECTED, *_collection(records))
     yield from _data_versions(records)
+    yield from _kernels(records)
     yield _csv(records.folder / "frame.csv", to_frame(records).to_csv(index=False))
     for table in Table:  # all of them: that of claims may exist although the study does not name it
         if (records.folder / f"table_{table}.json").is_file():
@@ -198,6 +201,17 @@ def _data_versions(records: StudyRecords) -> Iterator[Finding]:
             if today and held.get("version", today.version) != today.version:
                 text = f"made from version {held['version']} of {name}, which is at version {today.version} now: "
                 yield Finding(f"data of {block}", "drift", f"{text}results of a new run may differ. {today.notes}")
+
+
+def _kernels(records: StudyRecords) -> Iterator[Finding]:
+    """Note if CPUs computed the runs with different kernels: rounding then moves rows as another seed does."""
+    runs: dict[str, list[str]] = {}
+    for id, run in records.runs.items():
+        for text in kernels_of(run):
+            runs.setdefault(text, []).append(id)
+    if len(runs) > 1:
+        text = "; ".join(f"{kernels}: {', '.join(ids)}" for kernels, ids in runs.items())
+        yield Finding("kernels", "note", f"runs were computed with different ones, which round differently ({text})")
 
 
 def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:

@@ -1,0 +1,65 @@
+"""Which kernels a CPU computes with: the fastest that it has, or those that are the same on every CPU with AVX2.
+
+PyTorch, MKL and oneDNN choose kernels by the make of a CPU and its instructions. They add numbers in different orders,
+so trainings of the same settings end in different weights on different CPUs. Variables of the environment hold all
+three to one choice; they are read when the first of their kernels runs, which importing a package may do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.studies.specs import Kernels
+from methods.errors import InputError
+
+log = logging.getLogger(__name__)
+# MKL's AVX2 kernels are faster than its compatible ones, but MKL has them on Intel's CPUs alone
+PORTABLE = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
+class OtherKernels(InputError):
+    """This process cannot compute with the kernels that a study asks for; one that begins with :func:`pinned` can."""
+
+
+def pinned(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that computes with portable kernels."""
+    return {**environment, **PORTABLE}
+
+
+def require(kernels: Kernels) -> None:
+    """Raise :class:`OtherKernels` unless this process computes with these kernels. A CPU without AVX2 has no portable
+    ones: there, warn that results are not those of other machines. GPUs are not held to anything."""
+    if kernels == "native":
+        return
+    if any(os.environ.get(name) != value for name, value in PORTABLE.items()):
+        variables = " ".join(f"{name}={value}" for name, value in PORTABLE.items())
+        raise OtherKernels(f"the study asks for `kernels: portable`, so set {variables} before Python starts")
+    if (found := in_use()["aten"]) == "AVX2":
+        return
+    if found.startswith("AVX512"):
+        raise OtherKernels("the study asks for `kernels: portable`, and this process has computed with others before")
+    log.warning("this CPU has no AVX2, so `kernels: portable` is of no use here: results are this CPU's own")
+
+
+def in_use() -> dict[str, Any]:
+    """Return what PyTorch, MKL and oneDNN are held to in this process, for records; None: to nothing."""
+    import torch
+
+    held = {"mkl": "MKL_CBWR", "onednn": "ONEDNN_MAX_CPU_ISA"}
+    return {
+        "aten": torch.backends.cpu.get_cpu_capability(),
+        **{library: os.environ.get(name) for library, name in held.items()},
+    }
+
+
+def described(environment: Mapping[str, Any]) -> str | None:
+    """Return the kernels and the CPU that a record's environment names: where they are the same, so are results. Return
+    None if a GPU computed. Older records name the CPU alone."""
+    if environment.get("device") != "cpu":
+        return None
+    used = environment.get("kernels") or {"aten": "unknown"}
+    held = [f", {name} {used[key]}" for key, name in (("mkl", "MKL"), ("onednn", "oneDNN")) if used.get(key)]
+    return f"{used['aten']} kernels{''.join(held)} on {environment.get('cpu', 'an unknown CPU')}"
