@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Line = dict[str, Any]
+NICENESS = 19  # training goes first where cores are few
 OFTEN, SELDOM = 5.0, 60.0  # seconds: the longest wait between two batches, and between two tries to reach a server
 
 
@@ -179,21 +180,12 @@ def _read(lines: SimpleQueue[Line | None]) -> None:
     os._exit(1)
 
 
-def _give_way() -> None:
-    """Let trainings go first where cores are few: with Linux's scheduling class for idle time, which leaves a busy core
-    less than half as much as the highest niceness does."""
-    if sys.platform == "linux":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    else:
-        os.nice(19)
-
-
 def _now() -> int:
     return int(1000 * time.time())
 
 
 def main() -> None:
-    _give_way()
+    os.nice(NICENESS)
     logging.disable(logging.ERROR)  # of MLflow and its libraries; the one warning that counts is printed here
     lines: SimpleQueue[Line | None] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()

@@ -83,7 +83,7 @@ class _Feed:
 
     def _write(self) -> None:
         try:
-            # In a process group of its own, so that Ctrl-C does not end it before it has written that the training ended.
+            # In a process group of its own, so that Ctrl-C does not end it before it has written how training ended.
             # In the training's session, since the kernel shares cores between sessions before it looks at priorities
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "benchmarks.tracking.recorder"],
