@@ -118,6 +118,33 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     assert rows_by_card(DataSpec(train="gsm8k_aug", limit=1000)) == 1000
 
 
+def test_settings_and_parts_are_those_asked_for(tmp_path: Path) -> None:
+    """The record of a row that learns has what its method observes, and answers with all steps are timed."""
+    path = tmp_path / "small.yaml"
+    path.write_text(small_study(ROWS[2:]).model_dump_json(exclude_unset=True), encoding="utf-8")
+    call = ["measure", str(path), "--name", "here", "--results", str(tmp_path), "--learn", "marcos", "--steps", "3"]
+    call += ["--set", "options.posterior=noisy", "--set", "options.sparsity.weight=1e-6", "--set", "timing.questions=5"]
+    call += ["--set", "evaluation.tests=[embedded_in_domain]", "--part", "learning", "--part", "tests"]
+    run = CliRunner().invoke(app, [*call, "--part", "profile"])
+    assert run.exit_code == 0, run.output
+    folder = tmp_path / "measured/here/runs/small/equation"
+    record = read_json(folder / "marcos.json")
+    assert record["train"] is None and record["settings"]["options.posterior"] == "noisy"
+    assert len(record["learning"]["losses"]) == len(record["learning"]["observed"]["active_share"]) == 3
+    assert record["learning"]["observed"]["lambda"][0] < 1e-5
+    (test,) = record["tests"].values()
+    assert test["n"] == test["all_steps"]["n"] == 5
+    assert "addmm" in (folder / "marcos.profile.txt").read_text(encoding="utf-8")
+    assert "All steps (ms/question)" in run.output and "options.posterior = noisy" in run.output
+    for setting, message in {
+        "name=small": "no setting is named 'name'",
+        "options.K=3": "K",
+        "engine": "NAME=VALUE",
+    }.items():
+        run = CliRunner().invoke(app, [*call[:4], "--results", str(tmp_path), "--set", setting])
+        assert run.exit_code == 2 and message in run.output
+
+
 def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(small_study(ROWS).model_dump_json(exclude_unset=True), encoding="utf-8")

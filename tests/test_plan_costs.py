@@ -157,6 +157,26 @@ def test_hours_are_the_host_s_where_the_gpu_is_faster(
     assert [note in render(study, [made], gpu, 0.5, folder) for gpu in (fast, slow)] == [True, False]
 
 
+def test_both_ways_to_fill_a_machine_are_compared(prepared: tuple[Study, Path]) -> None:
+    """Side by side, a run waits for the one that it starts from; on all GPUs, each waits for the one before. Where the
+    GPU is slow, all GPUs take an eighth of the hours; where hosts launch layers, they take as many."""
+    _, folder = prepared
+    study = small_study(PLANNED[:1] + [one for one in PLANNED if one["id"] in ("coconut", "codi")])
+    plans = plan(study, folder)
+    slow, fast = (GPU("made up", 100e9, peak, peak) for peak in (1e6, 1e15))
+    hours = {made.run.row: made.hours(slow, 0.5) for made in plans}
+    longest = max(hours["cot_sft"] + hours["coconut"], hours["codi"])
+    assert report.makespan(plans, 8, slow, 0.5) == pytest.approx(longest)
+    assert report.makespan(plans, 1, slow, 0.5) == pytest.approx(sum(hours.values()))
+    text = render(study, plans, slow, 0.5, folder)
+    (line,) = [line for line in text.splitlines() if line.startswith("All runs on 8 x made up")]
+    assert f"as the study has them, {longest:,.2f} hours on the clock and {sum(hours.values()):,.2f} GPU-hours" in line
+    assert f"(MARCOS_BENCH_GPUS=8), {sum(hours.values()) / 8:,.2f} hours on the clock" in line
+    launched = sum(made.hours(fast, 0.5) for made in plans)
+    text = render(study, plans, fast, 0.5, folder)
+    assert f"(MARCOS_BENCH_GPUS=8), {launched:,.2f} hours on the clock and {8 * launched:,.2f} GPU-hours" in text
+
+
 def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
     """This is checked at 0.5B on an H200, whether the time is the GPU's or the host's.
 
