@@ -86,7 +86,7 @@ def score(
     """
     if (test is None) == (scorer is None):
         raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
-    questions = _test_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
+    questions = published_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
     labels = _labels(names)
     rows = [_scored(label, name, questions, results, decoding) for name, label in labels.items()]
     correct = {row.label: correctness(row.verdicts) for row in rows}
@@ -108,7 +108,8 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
     return {name: name if stems.count(stem) > 1 else stem for name, stem in zip(names, stems, strict=True)}
 
 
-def _test_questions(test: str) -> Questions:
+def published_questions(test: str) -> Questions:
+    """Return the questions of a published test set, whatever study asks them."""
     card = get_dataset(test).card
     return Questions(test, load_records(test, card.forms[0], "test"), scorer_of(test))
 
