@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 from tabulate import tabulate
@@ -22,6 +22,7 @@ from benchmarks.files import json_rows, read_text, shown, write_text
 from benchmarks.records.statistics import compare_rows, correctness, interval
 from benchmarks.scoring import SCORERS, Asked, Scorer
 from benchmarks.scoring.scorers import scorer_of
+from benchmarks.studies.specs import Form
 from benchmarks.tables.markup import DASH
 from methods.errors import InputError, suggestion
 
@@ -111,7 +112,7 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
 def published_questions(test: str) -> Questions:
     """Return the questions of a published test set, whatever study asks them."""
     card = get_dataset(test).card
-    return Questions(test, load_records(test, card.forms[0], "test"), scorer_of(test))
+    return Questions(test, load_records(test, cast(Form, card.forms[0]), "test"), scorer_of(test))
 
 
 def _own_questions(path: Path, scorer: str) -> Questions:

@@ -344,5 +344,5 @@ def render(result: Result) -> str:
 def write(result: Result, path: Path) -> None:
     """Write the answers (of the first decoding) as JSON lines that `marcos-bench score` reads."""
     first = result.verdicts.drop_duplicates("id")
-    rows = first[["id", "output"]].to_dict("records")
+    rows = ({"id": id, "output": text} for id, text in zip(first["id"], first["output"], strict=True))
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
