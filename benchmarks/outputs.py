@@ -276,7 +276,7 @@ def write(scores: Scores, folder: Path) -> list[Path]:
     texts = {
         "table.md": render(scores) + "\n",
         "scores.csv": scores.lines.to_csv(index=False),
-        "paired_tests.csv": scores.tests.to_csv(index=False),
+        **({"paired_tests.csv": scores.tests.to_csv(index=False)} if len(scores.tests) else {}),
         "verdicts.csv": scores.verdicts.replace({True: 1, False: 0}).to_csv(index=False, float_format="%g"),
     }
     for name, text in texts.items():
