@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 from tabulate import tabulate
@@ -22,6 +22,7 @@ from benchmarks.files import json_rows, read_text, shown, write_text
 from benchmarks.records.statistics import compare_rows, correctness, interval
 from benchmarks.scoring import SCORERS, Asked, Scorer
 from benchmarks.scoring.scorers import scorer_of
+from benchmarks.studies.specs import Form
 from benchmarks.tables.markup import DASH
 from methods.errors import InputError, suggestion
 
@@ -86,7 +87,7 @@ def score(
     """
     if (test is None) == (scorer is None):
         raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
-    questions = _test_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
+    questions = published_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
     labels = _labels(names)
     rows = [_scored(label, name, questions, results, decoding) for name, label in labels.items()]
     correct = {row.label: correctness(row.verdicts) for row in rows}
@@ -108,9 +109,10 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
     return {name: name if stems.count(stem) > 1 else stem for name, stem in zip(names, stems, strict=True)}
 
 
-def _test_questions(test: str) -> Questions:
+def published_questions(test: str) -> Questions:
+    """Return the questions of a published test set, whatever study asks them."""
     card = get_dataset(test).card
-    return Questions(test, load_records(test, card.forms[0], "test"), scorer_of(test))
+    return Questions(test, load_records(test, cast(Form, card.forms[0]), "test"), scorer_of(test))
 
 
 def _own_questions(path: Path, scorer: str) -> Questions:
@@ -274,7 +276,7 @@ def write(scores: Scores, folder: Path) -> list[Path]:
     texts = {
         "table.md": render(scores) + "\n",
         "scores.csv": scores.lines.to_csv(index=False),
-        "paired_tests.csv": scores.tests.to_csv(index=False),
+        **({"paired_tests.csv": scores.tests.to_csv(index=False)} if len(scores.tests) else {}),
         "verdicts.csv": scores.verdicts.replace({True: 1, False: 0}).to_csv(index=False, float_format="%g"),
     }
     for name, text in texts.items():

@@ -60,6 +60,7 @@ SLOW = (
     *LONG,
     "test_analysis_task",
     "test_any_input",
+    "test_architectures",
     "test_archive",
     "test_claims",
     "test_claims_workflow",

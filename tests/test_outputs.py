@@ -42,7 +42,7 @@ def records() -> list[Any]:
 
 
 def test_lines_are_matched_by_id_index_or_question(tmp_path: Path, records: list[Any]) -> None:
-    rows = [{"output": f"#### {record.answer}"} for record in records]
+    rows: list[dict[str, Any]] = [{"output": f"#### {record.answer}"} for record in records]
     rows[0] |= {"id": records[0].id}
     rows[1] |= {"index": 1, "question": records[1].question.upper()}
     rows[2] |= {"question": f"  {records[2].question}"}
@@ -82,7 +82,7 @@ def test_pairs_are_tested_over_shared_questions(tmp_path: Path, records: list[An
     assert test["p_value"] == pytest.approx(2 * 0.5**6)
     write(found, tmp_path / "written")
     verdicts = pd.read_csv(tmp_path / "written/verdicts.csv").set_index("id")
-    assert verdicts.loc[records[0].id, "right"] == 1 and verdicts["wrong"].count() == 6
+    assert verdicts["right"].sum() == 8 and verdicts["wrong"].count() == 6
 
 
 def test_a_file_may_bring_its_own_questions(tmp_path: Path) -> None:

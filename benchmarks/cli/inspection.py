@@ -144,6 +144,34 @@ def score(
 
 
 @app.command()
+def published(
+    name: Annotated[str, typer.Argument(help="A published model, e.g. codi_gpt2; an unknown name lists all.")],
+    test: Annotated[str, typer.Option(help="Test set to answer, e.g. gsm8k.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder with its weights, and its backbone in `base`; default: download from the hub."),
+    ] = None,
+    latents: Annotated[
+        int | None, typer.Option(min=1, help="Latents before the answer, which no file has; default: the authors'.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Also write the answers to this file, for `score`.")] = None,
+) -> None:
+    """Answer a test set with weights that authors published.
+
+    Nothing is trained. Prompts and decoding are the authors'; questions, scorer and clock are those of this suite. What
+    the authors report is printed beside it.
+    """
+    from benchmarks import published
+    from benchmarks.processes import devices
+
+    devices.pin(1)
+    result = published.evaluate(name, test, folder, latents)
+    if output is not None:
+        published.write(result, output)
+    typer.echo(published.render(result))
+
+
+@app.command()
 def explain(
     context: typer.Context,
     study: Annotated[
