@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from methods.errors import InputError, suggestion
 from methods.head import Head
 from methods.packing import Places
+from methods.last_layer import narrow
 from methods.pretrained import (
     check_logits_match,
     checkpoint_errors,
@@ -165,6 +166,7 @@ class Backbone:
             require_no_missing_weights(found["missing_keys"], self.checkpoint)
         else:  # a copy: adding rows for markers changes a model's config
             model = factory.from_config(deepcopy(self.config), **settings)
+        narrow(model.base_model)
         model.base_model.register_forward_pre_hook(_refuse_flat_masks, with_kwargs=True)
         model.takes_adapters = pretrained  # what is drawn even in a study of checkpoints is always trained whole
         return model

@@ -236,7 +236,8 @@ class Coconut(Method):
                 own = swap_latents(prefix.hidden[:, None], decoding)
                 thoughts.append(torch.where(thinking[:, start - first, None, None], own, inputs[:, :1]))
                 inputs = torch.cat([thoughts[-1], inputs[:, 1:]], dim=1)
-            prefix, output = read(prefix, inputs, None if real is None else real[:, start:stop])
+            last = text.shape[1] if stop == vectors.shape[1] else 1
+            prefix, output = read(prefix, inputs, None if real is None else real[:, start:stop], last=last)
             hidden = output.last_hidden_state
         return Reading(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
 

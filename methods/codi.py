@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collate import build_inputs_and_labels, label_indices, masks_of_padding, pad
+from methods.collate import build_inputs_and_labels, label_indices, labelled_tail, masks_of_padding, pad
 from methods.cot_sft import lines, prompt
 from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents
 from methods.generation import Decoding, Generation, Length
+from methods.last_layer import read_last
 
 ANSWER_PHRASE = "The answer is: "  # precedes every answer; the state at its last token is distilled
 MARKERS = 2  # begin and end of thought: embedding rows after the vocabulary
@@ -81,7 +82,7 @@ class CODI(Method):
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """Collate ``asked`` (B, n), padded on the left, which the student reads before it thinks; ``said``, which it
         writes afterwards; ``taught``, which the teacher reads; and ``distilled`` (B,), the position in ``taught`` whose
-        next token begins the answer."""
+        next token begins the answer, counted from the end. ``taught_labels`` begin with the first that a row has."""
         eos = self.vocabulary.eos
         asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
         answers = [[*self.phrase, *e.answer, eos] for e in examples]
@@ -91,7 +92,8 @@ class CODI(Method):
         taught, taught_labels, taught_tokens = build_inputs_and_labels(
             prompts, [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)], eos
         )
-        last = [len(p) + len(chain) + len(self.phrase) - 1 for p, chain in zip(prompts, chains, strict=True)]
+        taught_labels, width = labelled_tail(taught_labels), taught.shape[1]
+        last = [len(p) + len(chain) + len(self.phrase) - 1 - width for p, chain in zip(prompts, chains, strict=True)]
         said_labelled, taught_labelled = label_indices(said_labels), label_indices(taught_labels)
         return Batch(
             {
@@ -130,7 +132,13 @@ class CODI(Method):
         loss, with gradients, and the states that the student has to match, without gradients.
         """
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
-        teacher = trunk(input_ids=batch["taught"], output_hidden_states=True, use_cache=False)
+        teacher = read_last(
+            trunk,
+            batch["taught_labels"].shape[1],
+            input_ids=batch["taught"],
+            output_hidden_states=True,
+            use_cache=False,
+        )
         prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch.get("asked_real")), Decoding())
         _, student = read(prefix, embed(batch["said"]), hidden_states=True)
         rows = torch.arange(len(batch["distilled"]), device=self.device)

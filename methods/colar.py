@@ -18,10 +18,11 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collate import IGNORE, label_indices, pad
+from methods.collate import IGNORE, label_indices, labelled_tail, pad
 from methods.cot_sft import lines, prompt, target
 from methods.decoding import Prefix, batch_prompts, choose, decode, extend, forced, prefill, swap_latents
 from methods.generation import Decoding, Generation, Length
+from methods.last_layer import read_last
 from methods.random_keys import generator, key, normal, question_keys, uniform
 
 SEPARATOR_LIKE = "###"  # the published separator, one token in large vocabularies; here it is an added token
@@ -125,8 +126,9 @@ class CoLaR(Method):
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """Collate ``ids`` (B, L); each token's ``place`` (B, L) in the compressed sequence (B, W) and its ``share``
-        (B, L) of the vector there; ``labels`` (B, W - 1); and ``thinks`` (2, N), the rows and columns where the next
-        vector of the chain is predicted."""
+        (B, L) of the vector there; ``counts`` (B, W), the tokens in each place; ``labels`` (B, n), the tokens to be
+        predicted at the last n of the first W - 1 places, since no row has any before; and ``thinks`` (2, N), the rows
+        and places where the next vector of the chain is predicted."""
         factor = self._draw_factor(context)
         before = [self._prompt(example.question, factor) for example in examples]
         chains = [lines(example.steps, self.vocabulary) for example in examples]
@@ -139,12 +141,13 @@ class CoLaR(Method):
         _, step = context.moment
         keys = torch.tensor([key(context.seed, step, example.id) for example in examples])
         said = (counts > 0) & between(start - 1, start.new_tensor(counts.shape[1]), counts.shape[1])
-        labels = draw_labels(ids, place, counts, keys).masked_fill(~said, IGNORE)[:, 1:]
+        labels = labelled_tail(draw_labels(ids, place, counts, keys).masked_fill(~said, IGNORE)[:, 1:])
         return Batch(
             {
                 "ids": ids,
                 "place": place,
                 "share": self._share(counts.gather(1, place), merged, factor) * real,
+                "counts": counts,
                 "labels": labels,
                 "labelled": label_indices(labels),
                 "thinks": thinks.nonzero().T.contiguous(),
@@ -174,10 +177,11 @@ class CoLaR(Method):
 
     def forward(self, batch: Batch, context: Context) -> Output:
         vectors = self._compress(batch)
-        hidden = self.lm.base_model(inputs_embeds=vectors[:, :-1], use_cache=False).last_hidden_state
+        read, count = vectors[:, :-1], batch["labels"].shape[1]
+        hidden = read_last(self.lm.base_model, count, inputs_embeds=read, use_cache=False).last_hidden_state
         rows, columns = batch["thinks"]
         wanted = vectors[rows, columns + 1].detach() / self.embedding_deviation
-        mean, log_deviation = self.latent_head(hidden[rows, columns])
+        mean, log_deviation = self.latent_head(hidden[rows, columns - read.shape[1]])
         labels = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
         latent = self._latent_loss(mean, log_deviation, wanted, batch)
         statistics = {}
@@ -190,7 +194,7 @@ class CoLaR(Method):
         """Return vectors (B, W, d), each the weighted sum of the embeddings of the tokens in its place."""
         embedded = self.lm.get_input_embeddings()(batch["ids"])
         shares = embedded * batch["share"][..., None].to(embedded)
-        width = batch["labels"].shape[1] + 1
+        width = batch["counts"].shape[1]
         rows = torch.arange(len(embedded), device=self.device)[:, None] * width
         compressed = embedded.new_zeros(len(embedded) * width, embedded.shape[2])
         # Whole rows are added: to add single numbers deterministically, a GPU would have to sort all of them

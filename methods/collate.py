@@ -40,6 +40,11 @@ def label_indices(labels: Tensor) -> Tensor:
     return (labels != IGNORE).nonzero().T.contiguous()
 
 
+def labelled_tail(labels: Tensor) -> Tensor:
+    """Return the labels (B, n) from the first column on in which some row has one: states before it are not needed."""
+    return labels[:, int((labels != IGNORE).any(0).long().argmax()) :]
+
+
 def masks_of_padding(**masks: Tensor) -> dict[str, Tensor]:
     """Return those masks of real positions that mask anything out. Call it in :meth:`Method.collate`: if a batch has no
     mask, it has no padding, and attention takes a faster path."""

@@ -79,7 +79,7 @@ def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dyna
 
 def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cache: CachePolicy = "dynamic") -> Prefix:
     """Read left-padded vectors (B, L, d) in one pass. ``real`` (B, L) masks out padding; None: there is none."""
-    return read(blank(trunk, embeddings, cache), embeddings, real)[0]
+    return read(blank(trunk, embeddings, cache), embeddings, real, last=1)[0]
 
 
 def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
@@ -88,15 +88,20 @@ def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
 
 
 def read(
-    prefix: Prefix, embeddings: Tensor, real: Tensor | None = None, hidden_states: bool = False
+    prefix: Prefix,
+    embeddings: Tensor,
+    real: Tensor | None = None,
+    hidden_states: bool = False,
+    last: int | None = None,
 ) -> tuple[Prefix, Any]:
     """Read n more vectors per row, (B, n, d), in one pass, and return the trunk's output too, with the
-    ``hidden_states`` of all layers if asked for. ``real`` (B, n) masks out padding; None: there is none. The cache is
-    changed in place: do not use ``prefix`` again."""
+    ``hidden_states`` of all layers if asked for. ``real`` (B, n) masks out padding; None: there is none. If only the
+    ``last`` final states are needed, the others may be missing. The cache is changed in place: do not use ``prefix``
+    again."""
     own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
     seen = torch.cat([prefix.real, own], dim=1)
     unpadded = prefix.unpadded and real is None
-    output = prefix.cache.read(embeddings, seen, unpadded, hidden_states)
+    output = prefix.cache.read(embeddings, seen, unpadded, hidden_states, last)
     return Prefix(prefix.cache, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), unpadded), output
 
 

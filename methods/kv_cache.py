@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from methods.last_layer import read_last
 from methods.masks import causal_mask, positions_of
 
 
@@ -21,10 +22,12 @@ class KVCache(ABC):
         self.trunk = trunk
 
     @abstractmethod
-    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
+    def read(
+        self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False, last: int | None = None
+    ) -> Any:
         """Read vectors (B, n, d) at the last n of L positions, and return the trunk's output there, with the
         ``hidden_states`` of all layers if asked for. ``real`` (B, L) marks the positions that are attended to;
-        ``unpadded`` tells that these are all of them."""
+        ``unpadded`` tells that these are all of them. At least the ``last`` final states are returned (None: n)."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
@@ -46,9 +49,13 @@ class DynamicKVCache(KVCache):
         super().__init__(trunk)
         self.cache = DynamicCache(config=trunk.config)
 
-    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
+    def read(
+        self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False, last: int | None = None
+    ) -> Any:
         count = vectors.shape[1]
-        return self.trunk(
+        return read_last(
+            self.trunk,
+            last or count,
             inputs_embeds=vectors,
             attention_mask=_mask(real, unpadded) if count == real.shape[1] else causal_mask(real, count),
             position_ids=positions_of(real)[:, -count:],
@@ -68,7 +75,9 @@ class NoCache(KVCache):
         super().__init__(trunk)
         self.vectors: Tensor | None = None
 
-    def read(self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False) -> Any:
+    def read(
+        self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False, last: int | None = None
+    ) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         self.vectors = vectors if self.vectors is None else torch.cat([self.vectors, vectors], dim=1)

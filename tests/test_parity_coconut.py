@@ -14,6 +14,7 @@ from methods.base import Batch, Context, Setup, Stage, Vocabulary
 from methods.coconut import Coconut, CoconutOptions
 from methods.collate import IGNORE, label_indices, pad
 from methods.generation import Decoding
+from methods.last_layer import widen
 
 CASES = cases("coconut")
 pytestmark = pytest.mark.skipif(not CASES, reason="MARCOS_BENCH_GOLDEN names no folder with coconut_*.safetensors")
@@ -80,6 +81,7 @@ def test_loss_and_gradients(golden: Golden) -> None:
 def test_thoughts_and_logits(golden: Golden) -> None:
     batch, read = golden.batch(), []
     trunk = golden.model.lm.base_model
+    widen(trunk)  # the case has logits everywhere
     hook = trunk.register_forward_hook(
         lambda _, args, kwargs, output: read.append((kwargs["inputs_embeds"], output.last_hidden_state)),
         with_kwargs=True,

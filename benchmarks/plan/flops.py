@@ -45,6 +45,7 @@ from methods.backbone import Backbone, fields_of, load_backbone
 from methods.base import Context, Example, Method, Setup, Stage, Vocabulary
 from methods.errors import InputError
 from methods.head import Head
+from methods.last_layer import widen
 from methods.registry import build
 
 log = logging.getLogger(__name__)
@@ -375,7 +376,9 @@ def _plain_method(run: RunSpec, dimensions: Dimensions, count_tokens: TokenCount
     sizes = {field: fields[field] for field in fields_of(name) & fields.keys()}
     backbone = load_backbone(name, 0, overrides={**run.backbone.overrides, **sizes})
     setup = Setup(backbone, stand_in(dimensions.vocabulary, count_tokens))
-    return build(run.method, run.options, setup, seed=0)
+    method = build(run.method, run.options, setup, seed=0)
+    widen(method)  # its one layer stands for all of a stack: what is saved in the last one is not planned with
+    return method
 
 
 def full_size_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounter) -> Method:

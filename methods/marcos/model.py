@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.base import Method, Setup
+from methods.last_layer import read_last
 from methods.marcos import variants
 from methods.marcos.losses import SparsityController
 from methods.marcos.options import MarCosOptions
@@ -112,13 +113,15 @@ class MarCosModel(Method):
         """
         count = states.shape[1]
         state_positions = torch.arange(count, device=real.device) + real.sum(1, keepdim=True)
-        output = self.thinking(
+        output = read_last(
+            self.thinking,
+            count,
             inputs_embeds=torch.cat([h_in, states], dim=1),
             attention_mask=mask(torch.cat([real, real.new_ones(len(real), count)], dim=1)),
             position_ids=torch.cat([positions_of(real), state_positions], dim=1),
             use_cache=False,
-        ).last_hidden_state
-        return output[:, h_in.shape[1] :]
+        )
+        return output.last_hidden_state
 
     def chain(self, h_in: Tensor, real: Tensor, r: Tensor | None) -> Iterator[Tensor]:
         """Yield Neu_0, Neu_1, ..., Neu_K, each (B, T + S, d), given R_1, ..., R_K (K, B, tau d) or None. Each step is
@@ -143,8 +146,10 @@ class MarCosModel(Method):
         Not in the paper: attention is causal, among the shallow neurons too, as in the published code.
         """
         embedded = self.speaking.get_input_embeddings()(targets)
-        output = self.speaking.base_model(inputs_embeds=torch.cat([shallow, embedded], dim=1), use_cache=False)
-        return output.last_hidden_state[:, shallow.shape[1] :]
+        inputs = torch.cat([shallow, embedded], dim=1)
+        return read_last(
+            self.speaking.base_model, targets.shape[1], inputs_embeds=inputs, use_cache=False
+        ).last_hidden_state
 
     def encode_r(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """(6) mu_hat_k, sigma_hat_k = f(y_k): return both for all K steps from one call of f, each (K, B, tau d).

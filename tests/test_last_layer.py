@@ -1,0 +1,64 @@
+"""The last layer gives the same where it is read, whether it is computed there alone or everywhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conforming import collated, contexts, make
+from methods.last_layer import NarrowLayer, narrow, read_last, widen
+from methods.masks import bidirectional_mask, causal_mask, positions_of
+from methods.registry import available
+from tiny import setup
+
+
+@pytest.mark.parametrize("name", available())
+def test_losses_and_gradients_are_those_of_whole_layers(name: str) -> None:
+    method = make(name).double()
+    assert any(isinstance(module, NarrowLayer) for module in method.modules())
+    found = []
+    for change in (None, widen):
+        if change:
+            change(method)
+        sums = []
+        for context in contexts(method):
+            if context.stage.cached:
+                continue
+            method.zero_grad()
+            losses = method(collated(method, context), context).losses
+            torch.stack(list(losses.values())).sum().backward()
+            gradients = [parameter.grad for parameter in method.parameters() if parameter.grad is not None]
+            sums += [*losses.values(), *gradients]
+        found.append(sums)
+    assert not any(isinstance(module, NarrowLayer) for module in method.modules())
+    for narrowed, whole in zip(*found, strict=True):
+        torch.testing.assert_close(narrowed, whole, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 7])
+@pytest.mark.parametrize("kind", ["none", "causal", "bidirectional"])
+def test_states_at_the_last_positions(kind: str, count: int) -> None:
+    trunk = setup().backbone.trunk().double()
+    real = torch.ones(2, 7, dtype=torch.bool)
+    if kind != "none":
+        real[0, :2] = False
+    masks = {"none": lambda _: None, "causal": causal_mask, "bidirectional": bidirectional_mask}
+    inputs = {
+        "inputs_embeds": torch.randn(2, 7, trunk.config.hidden_size, dtype=torch.float64),
+        "attention_mask": masks[kind](real),
+        "position_ids": positions_of(real),
+    }
+    states = read_last(trunk, count, use_cache=False, **inputs).last_hidden_state
+    widen(trunk)
+    whole = trunk(use_cache=False, **inputs).last_hidden_state
+    assert states.shape == (2, count, trunk.config.hidden_size)
+    torch.testing.assert_close(states, whole[:, -count:])
+
+
+def test_other_architectures_compute_the_whole_layer() -> None:
+    trunk = setup("gpt2").backbone.trunk()
+    narrow(trunk)
+    ids = torch.arange(6).view(2, 3)
+    torch.testing.assert_close(
+        read_last(trunk, 2, input_ids=ids).last_hidden_state, trunk(input_ids=ids).last_hidden_state[:, -2:]
+    )
