@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from methods.errors import InputError, suggestion
 from methods.head import Head
-from methods.packing import Places
 from methods.last_layer import narrow
+from methods.packing import Places
 from methods.pretrained import (
     check_logits_match,
     checkpoint_errors,
