@@ -72,9 +72,12 @@ def test_layout(golden: Golden) -> None:
     for ours, published in (("said", "decoder_input_ids"), ("taught", "teacher_input_ids")):
         expected, _ = pad([row[:-1] for row in golden.unpadded(published)], golden.eos)
         assert torch.equal(batch[ours], expected)
-    assert torch.equal(batch["taught_labels"], golden.tensors["in.teacher_labels"][:, 1:])
+    labels = golden.tensors["in.teacher_labels"][:, 1:]
+    first = labels.shape[1] - batch["taught_labels"].shape[1]
+    assert torch.equal(batch["taught_labels"], labels[:, first:])
+    assert (labels[:, :first] == IGNORE).all()
     assert torch.equal(batch["said_labels"], golden.tensors["in.decoder_labels"][:, 1:])
-    assert torch.equal(batch["distilled"], golden.tensors["in.teacher_distill_index"])
+    assert torch.equal(batch["distilled"] + labels.shape[1], golden.tensors["in.teacher_distill_index"])
 
 
 def test_losses_and_gradients(golden: Golden) -> None:

@@ -55,7 +55,8 @@ def test_paper_study_has_rows_of_the_paper_and_says_where_it_departs(name: str) 
     assert columns == set(table.tests) | (set() if of_tasks else {"svamp"})
     for block in study.blocks:
         printed = table.blocks["all" if of_tasks else block.id]
-        assert {row.id for row in study.rows if not row.control} <= printed.rows.keys()
+        unprinted = {row.id for row in study.rows if not row.control} - printed.rows.keys()
+        assert unprinted == ({"codi"} if name == "paper_3b" else set())  # commented out in the paper's source
     assert {run.training.batch_size for run in study.runs.values()} == {256}
 
 
