@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collate import build_inputs_and_labels, label_indices, labelled_tail, masks_of_padding, pad
+from methods.collate import build_inputs_and_labels, label_indices, masks_of_padding, pad
 from methods.cot_sft import lines, prompt
 from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents
 from methods.generation import Decoding, Generation, Length
@@ -82,7 +82,7 @@ class CODI(Method):
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """Collate ``asked`` (B, n), padded on the left, which the student reads before it thinks; ``said``, which it
         writes afterwards; ``taught``, which the teacher reads; and ``distilled`` (B,), the position in ``taught`` whose
-        next token begins the answer, counted from the end. ``taught_labels`` begin with the first that a row has."""
+        next token begins the answer."""
         eos = self.vocabulary.eos
         asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
         answers = [[*self.phrase, *e.answer, eos] for e in examples]
@@ -92,9 +92,9 @@ class CODI(Method):
         taught, taught_labels, taught_tokens = build_inputs_and_labels(
             prompts, [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)], eos
         )
-        taught_labels, width = labelled_tail(taught_labels), taught.shape[1]
-        last = [len(p) + len(chain) + len(self.phrase) - 1 - width for p, chain in zip(prompts, chains, strict=True)]
+        last = [len(p) + len(chain) + len(self.phrase) - 1 for p, chain in zip(prompts, chains, strict=True)]
         said_labelled, taught_labelled = label_indices(said_labels), label_indices(taught_labels)
+        taught_labelled[1] -= taught.shape[1]  # counted from the end, as states are missing before the first label
         return Batch(
             {
                 "asked": asked,
@@ -113,6 +113,7 @@ class CODI(Method):
                 "distillation": float(len(examples)),
             },
             tokens=int(asked_real.sum()) + self.options.num_latents * len(examples) + said_tokens + taught_tokens,
+            last=-int(taught_labelled[1].min()),
         )
 
     def _prompt(self, question: Sequence[int]) -> list[int]:
@@ -132,26 +133,22 @@ class CODI(Method):
         loss, with gradients, and the states that the student has to match, without gradients.
         """
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
-        teacher = read_last(
-            trunk,
-            batch["taught_labels"].shape[1],
-            input_ids=batch["taught"],
-            output_hidden_states=True,
-            use_cache=False,
-        )
+        taught, count = batch["taught"], batch.last
+        assert count is not None
+        teacher = read_last(trunk, count, input_ids=taught, output_hidden_states=True, use_cache=False)
         prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch.get("asked_real")), Decoding())
         _, student = read(prefix, embed(batch["said"]), hidden_states=True)
-        rows = torch.arange(len(batch["distilled"]), device=self.device)
-        wanted = torch.stack([states[rows, batch["distilled"]] for states in teacher.hidden_states]).detach()
+        rows, at = torch.arange(len(taught), device=self.device), batch["distilled"] - taught.shape[1]
+        wanted = torch.stack([states[rows, at] for states in teacher.hidden_states]).detach()
         reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])
         distance = layer_distance(reached, wanted, self.options.divide_by_std, context.over_ranks)
-        taught, said = (
+        taught_loss, said_loss = (
             label_loss(head, output.last_hidden_state, batch[f"{what}_labels"], batch[f"{what}_labelled"])
             for what, output in (("taught", teacher), ("said", student))
         )
         losses = {
-            "student": said,
-            "teacher": taught,
+            "student": said_loss,
+            "teacher": taught_loss,
             "distillation": self.options.distill_weight * distance,
         }
         return Output(losses), torch.cat([latents, self.project(prefix.hidden)[:, None]], dim=1)
