@@ -42,7 +42,8 @@ def test_methods_are_measured_on_every_axis_and_what_does_not_fit_is_named(
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
     record, data = read_json(folder / "growth.json"), pd.read_csv(folder / "growth.csv")
-    assert record["left_out"] == ["CODI: step, batch 4"] and "CODI: step, batch 4" in (folder / "growth.md").read_text(encoding="utf-8")
+    assert record["left_out"] == ["CODI: step, batch 4"]
+    assert "CODI: step, batch 4" in (folder / "growth.md").read_text(encoding="utf-8")
     costs = ["step_seconds", "step_bytes", "answer_seconds", "answer_bytes"]
     for name, method in METHODS.items():
         own = data.loc[data["method"] == name]
