@@ -182,8 +182,8 @@ def _attention() -> str:
     def attend(module: nn.Module, *states: Any, places: Places | None = None, **kwargs: Any) -> tuple[Tensor, None]:
         if places is None:
             return sdpa_attention_forward(module, *states, **kwargs)
-        *states, mask = states
-        attended, _ = sdpa_attention_forward(module, *map(places.separate, states), mask, **kwargs)
+        query, key, value = map(places.separate, states[:3])
+        attended, _ = sdpa_attention_forward(module, query, key, value, *states[3:], **kwargs)
         return places.join(attended), None
 
     AttentionInterface.register("sdpa_own_masks", attend)

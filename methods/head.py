@@ -62,7 +62,7 @@ class _SplitLoss(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         total = hidden.new_zeros((), dtype=torch.float32)
         to_hidden, to_weight, to_bias = (
-            torch.zeros_like(tensor) if grad and needed else None
+            torch.zeros_like(tensor) if grad and needed and tensor is not None else None
             for tensor, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
         )
         # Autocast would keep the copy that it makes of the weight here, where no gradients are recorded, and would use

@@ -7,7 +7,7 @@ alone: after the question, at the last token, or at MarCos's neurons. The other 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ def read_last(trunk: Any, count: int, **inputs: Any) -> Any:
 def narrow(trunk: Any) -> None:
     """Let :func:`read_last` save work in the last layer of a trunk, if its architecture is one of ``NARROWED``."""
     layer = _last(trunk)
-    if type(layer).__name__ in NARROWED:
+    if layer is not None and type(layer).__name__ in NARROWED:
         layer.__class__ = _narrowed(type(layer))
 
 
@@ -80,16 +80,8 @@ class NarrowLayer(nn.Module):
             columns = torch.arange(key.shape[2], device=key.device)
             attention_mask = (columns <= columns[-last:, None])[None, None]
         dropout = attention.attention_dropout if self.training else 0.0
-        attended, _ = sdpa_attention_forward(
-            attention,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=attention.scaling,
-            is_causal=False,
-        )
+        told: dict[str, Any] = {"dropout": dropout, "scaling": attention.scaling, "is_causal": False}
+        attended, _ = cast(Any, sdpa_attention_forward)(attention, query, key, value, attention_mask, **told)
         asking = asking + attention.o_proj(attended.flatten(2))
         return asking + layer.mlp(layer.post_attention_layernorm(asking))
 

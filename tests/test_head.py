@@ -59,7 +59,7 @@ def test_every_method_learns_the_same_by_parts(name: str, monkeypatch: pytest.Mo
             monkeypatch.setattr(head, "AT_ONCE", most)
             losses = method(method.collate(examples(), context), context).losses
             method.zero_grad()
-            (sum(losses.values()) / len(examples())).backward()
+            (torch.stack([*losses.values()]).sum() / len(examples())).backward()
             found.append((losses, {name: p.grad for name, p in method.named_parameters() if p.grad is not None}))
         (whole, gradients), (parts, others) = found
         assert parts.keys() == whole.keys() and others.keys() == gradients.keys()
@@ -138,7 +138,11 @@ def test_adapters_that_add_to_logits_get_them_whole(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(head, "AT_ONCE", 100)
     layer, (hidden, labels, labelled, _) = _head(500), _case(500)
     layer.adapter = nn.Identity()
-    layer.register_forward_hook(lambda layer, inputs, output: 2 * output)
+
+    def doubled(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        return 2 * output
+
+    layer.register_forward_hook(doubled)
     expected = F.cross_entropy(2 * F.linear(hidden, layer.weight).flatten(0, 1), labels.flatten(), reduction="sum")
     torch.testing.assert_close(label_loss(layer, hidden, labels, labelled), expected)
 

@@ -196,6 +196,7 @@ def peak_bytes(device: torch.device, work: Callable[[], Any], held: Sequence[tor
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
     assert profiler.profiler and profiler.profiler.kineto_results
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    # Names that PyTorch adds to no stub
+    events: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     grown = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
     return sum(tensor.nbytes for tensor in held) + max(grown, default=0)
