@@ -31,6 +31,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 PROPER = "\u2212\ufe63\uff0d"  # minus signs that are never a dash
@@ -112,6 +113,7 @@ def numbers(text: str) -> Iterator[Number]:
             yield _number(match, before)
 
 
+@lru_cache(1 << 16)  # answers repeat: over draws, decodings and methods
 def read(text: str) -> Number | None:
     """Return the number that a whole text is, or None if it is anything else. A point or a currency may end it."""
     match = ALONE.fullmatch(text.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from functools import lru_cache
 
 from benchmarks.number_grammar import Number as Written
 from benchmarks.number_grammar import Value, numbers, read, value_of
@@ -45,7 +46,11 @@ def extract(text: str) -> str | None:
 
 
 def _first(text: str) -> Written | None:
-    tail, marked = behind_marker(text)
+    return _first_of(*behind_marker(text))
+
+
+@lru_cache(1 << 16)  # answers repeat, although the chains before them do not
+def _first_of(tail: str, marked: bool) -> Written | None:
     found = numbers(tail)
     return next(found, None) if marked else next(iter(deque(found, maxlen=1)), None)
 
