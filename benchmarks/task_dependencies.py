@@ -26,7 +26,19 @@ TABLES = _modules("tables", "records", "paper", "studies", "scoring", "files")
 TABLES += _modules("plan.hardware", "timing.machine")
 STEPS = _modules("training.batches", "training.loop", "budgets", "studies.micro_batches", "engine", "data.corpus")
 
-DATA = ("cards", "corpus", "embedded", "loading", "overlap", "records", "sources", "store", "synthetic", "tokenizers")
+DATA = (
+    "cards",
+    "corpus",
+    "embedded",
+    "loading",
+    "overlap",
+    "records",
+    "ring",
+    "sources",
+    "store",
+    "synthetic",
+    "tokenizers",
+)
 
 CODE: dict[str, tuple[str, ...]] = {
     # Not the data sets: each has a digest of its own, of the module in `benchmarks.data.sets.MODULES`

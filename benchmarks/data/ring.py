@@ -1,0 +1,150 @@
+"""Chains in a ring of five: a seeded generator of short stories whose steps depend on each other.
+
+Somebody moves about in a ring of five fields, 0 to 4, by cards that say plus, minus or times a number. So arithmetic is
+modulo five, as every story says ("in a ring of 5"): the step ``<<3+4=2>>`` is right. Each operation needs the result of
+the one before, there are few facts to learn (five fields times nine cards), and sentences of a kind have equally many
+words, but for reworded ones. So a question is hard by the length of its chain.
+
+A *chain* here is a start and its operations with their operands. There are five corpora:
+
+* ``train``: one to four operations;
+* ``validation``: three or four operations, in equal parts, by which settings are chosen;
+* ``in_domain``: the same again, with other chains;
+* ``reworded``: about half of the sentences are worded differently, in words that training uses, and some stories say
+  where somebody else is, which does not matter;
+* ``unseen``: at least two neighbouring operations are in an order that training never shows (:data:`HELD_OUT`).
+
+A chain's hash decides which corpus it may be in (:func:`corpus_of`), and how it is told: each chain is one question per
+wording. So no chain of a test is ever one of training, and rows that :func:`benchmarks.data.loading.split_validation`
+takes out of training are other chains, too. Tests have a chain once; training draws chains anew for each row, so short
+ones come again and again: there are 45 of one operation that training may show, and 10,455 of four.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count, islice, pairwise
+
+from benchmarks.data.embedded import NAMES
+from benchmarks.data.records import Raw
+from benchmarks.data.sources import Draw
+
+VERSION = "1"
+SEED = "marcos-bench embedded 2"  # of all draws: those of the trials in docs/studies.md, under an earlier name
+SIZES = {"train": 60_000, "validation": 300, "in_domain": 400, "reworded": 400, "unseen": 400}
+
+RING = 5  # fields, numbered from 0: results are taken modulo this
+OPERATIONS = {"+": "plus", "-": "minus", "*": "times"}
+OPERANDS = {"+": (1, 2, 3), "-": (1, 2, 3), "*": (2, 3, 4)}
+CARDS = [(sign, operand) for sign, operands in OPERANDS.items() for operand in operands]
+HELD_OUT = {("*", "-"), ("-", "+")}  # neighbours that only the corpus ``unseen`` shows
+LENGTHS = (1, 2, 2, 3, 3, 3, 4, 4, 4)  # numbers of operations in training, drawn uniformly from this list
+TESTED = (3, 4)  # in tests, in equal parts
+PARTS = ("validation", "in_domain", "reworded")  # have a tenth of the chains of tested lengths each, training the rest
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A start and the operations on it, each a sign and an operand."""
+
+    start: int
+    moves: tuple[tuple[str, int], ...]
+
+    @property
+    def unseen(self) -> bool:
+        """Whether two neighbours are in an order that training never shows."""
+        return any((first, second) in HELD_OUT for (first, _), (second, _) in pairwise(self.moves))
+
+    def __str__(self) -> str:
+        return str(self.start) + "".join(f"{sign}{operand}" for sign, operand in self.moves)
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Sentence templates. {n}: first field, {op}: operation, {k}: operand, {who}: the player, {he}/{He}: a pronoun."""
+
+    start: Sequence[str]
+    move: Sequence[str]
+    ask: Sequence[str]
+    aside: Sequence[str] = ()  # sentences that do not matter, about {other} on field {k}
+    aside_share: float = 0.0
+
+
+TRAINING = Wording(
+    start=(f"{{who}} is on {{n}} in a ring of {RING}.", f"{{who}} is at {{n}} in a ring of {RING}."),
+    move=("{He} draws {op} {k}.", "{He} plays {op} {k}.", "{He} gets {op} {k}."),
+    ask=("Where is {who} now?", "Where is {he} then?", "Then where is {he}?", "Now where is {who}?"),
+)
+REWORDED = Wording(  # each sentence is worded as in training about half of the time
+    start=(
+        *TRAINING.start,
+        f"{{who}} is now on {{n}} in a ring of {RING}.",
+        f"{{who}} is in a ring of {RING} at {{n}}.",
+    ),
+    move=(*TRAINING.move, "{who} draws {op} {k}.", "Then {he} plays {op} {k}.", "Now {who} gets {op} {k}."),
+    ask=(*TRAINING.ask, "{who} is where now?", "Where then is {who}?", "Now {he} is where?", "Then {who} is where?"),
+    aside=("{other} is on {k}.", "{other} is at {k} now."),
+    aside_share=0.15,
+)
+KNOWN = frozenset((*TRAINING.start, *TRAINING.move, *TRAINING.ask))
+
+
+def apply(field: int, sign: str, operand: int) -> int:
+    """Return the field that an operation leads to."""
+    return {"+": field + operand, "-": field - operand, "*": field * operand}[sign] % RING
+
+
+def corpus_of(chain: Chain) -> str:
+    """Return the corpus that a chain belongs to."""
+    if chain.unseen:
+        return "unseen"
+    part = int(hashlib.sha256(f"marcos-bench chain {chain}".encode()).hexdigest(), 16) % 10
+    return PARTS[part] if part < len(PARTS) and len(chain.moves) in TESTED else "train"
+
+
+def tell(chain: Chain, wording: Wording) -> Raw:
+    """Return the problem of a chain. The chain alone decides on names and words; in any wording but that of training,
+    at least one sentence has a template that training does not use."""
+    for attempt in count():
+        draw = Draw(f"{SEED} {chain} {attempt}")
+        templates = [draw.of(wording.start), *[draw.of(wording.move) for _ in chain.moves], draw.of(wording.ask)]
+        if wording is TRAINING or not KNOWN.issuperset(templates):
+            break
+    who, other = draw.of(list(NAMES)), draw.of(list(NAMES))
+    words = {"who": who, "He": NAMES[who], "he": NAMES[who].lower()}
+    text, solution, field = [templates[0].format(n=chain.start, **words)], [], chain.start
+    if wording.aside and other != who and draw.uniform() < wording.aside_share:
+        text.append(draw.of(wording.aside).format(other=other, k=draw.below(RING)))
+    for template, (sign, operand) in zip(templates[1:-1], chain.moves, strict=True):
+        reached = apply(field, sign, operand)
+        name = OPERATIONS[sign]
+        text.append(template.format(op=name, k=operand, **words))
+        solution.append(f"From {field} {name} {operand} leads to <<{field}{sign}{operand}={reached}>>{reached}.")
+        field = reached
+    text.append(templates[-1].format(**words))
+    return Raw("", " ".join(text), "\n".join(solution), str(field))
+
+
+def chains(corpus: str) -> Iterator[Chain]:
+    """Yield chains of a corpus without end. Those of tests are distinct, with each tested length in turn."""
+    draw, seen = Draw(f"{SEED} {corpus}"), set[Chain]()
+    for number in count():
+        length = draw.of(LENGTHS) if corpus == "train" else TESTED[number % len(TESTED)]
+        while True:
+            chain = Chain(draw.below(RING), tuple(draw.of(CARDS) for _ in range(length)))
+            if corpus_of(chain) == corpus and chain not in seen:
+                break
+        if corpus != "train":
+            seen.add(chain)
+        yield chain
+
+
+@cache
+def generate(corpus: str) -> tuple[Raw, ...]:
+    """Return a corpus, numbered from 0."""
+    wording = REWORDED if corpus == "reworded" else TRAINING
+    rows = (tell(chain, wording) for chain in islice(chains(corpus), SIZES[corpus]))
+    return tuple(replace(row, key=str(i)) for i, row in enumerate(rows))
