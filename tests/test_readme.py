@@ -20,10 +20,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from benchmarks.cli import app
 from benchmarks.processes.locks import PARENT_VARIABLE, RunLock
-from benchmarks.studies.study import load_study, shipped
+from benchmarks.studies.study import parse_study, shipped
 from conftest import ROOT, needs_linux
 from copies import command, copy_suite, environment, forked, snakemake
 from methods.registry import available
@@ -161,7 +162,9 @@ def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
     assert "is being run by" not in output
     assert all(path.read_bytes() == content for path, content in done.items()), "finished runs were run again"
     assert {json.loads(path.read_text(encoding="utf-8"))["run"] for path in runs.rglob("train.json")} == set(
-        load_study(str(checkout / "workflows/config/smoke.yaml")).runs
+        parse_study(
+            yaml.safe_load((checkout / "workflows/config/smoke.yaml").read_text(encoding="utf-8")), "smoke"
+        ).runs
     )
     table = (checkout / TARGET).read_text(encoding="utf-8")
     assert "MarCos" in table
