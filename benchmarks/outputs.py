@@ -96,7 +96,7 @@ def score(
         questions=questions,
         lines=pd.DataFrame([_line(row, correct[row.label], len(questions.records)) for row in rows]),
         tests=compare_rows(correct),
-        unmatched=pd.concat(unmatched, ignore_index=True)[["outputs", *UNMATCHED]],
+        unmatched=pd.concat(unmatched, ignore_index=True).reindex(columns=["outputs", *UNMATCHED]),
         verdicts=_by_question(rows, questions),
     )
 
