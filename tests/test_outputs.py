@@ -77,12 +77,12 @@ def test_pairs_are_tested_over_shared_questions(tmp_path: Path, records: list[An
     right = [{"index": i, "output": f"#### {record.answer}"} for i, record in enumerate(records)]
     wrong = [row | {"output": "#### -0.5"} for row in right[2:]]
     found = scored(lines(tmp_path / "right.jsonl", right), lines(tmp_path / "wrong.jsonl", wrong))
-    test = found.tests.iloc[0]
+    (test,) = found.tests.to_dict("records")
     assert (test["a"], test["b"], test["n"], test["difference"]) == ("right", "wrong", 6, 1.0)
     assert test["p_value"] == pytest.approx(2 * 0.5**6)
     write(found, tmp_path / "written")
     verdicts = pd.read_csv(tmp_path / "written/verdicts.csv").set_index("id")
-    assert [verdicts["right"].sum(), verdicts["wrong"].count()] == [8, 6]
+    assert verdicts[["right", "wrong"]].sum().tolist() == [8, 0] and verdicts.count().tolist() == [8, 6]
 
 
 def test_a_file_may_bring_its_own_questions(tmp_path: Path) -> None:
