@@ -100,11 +100,11 @@ def measure(
             rows_of_epoch = rows_by_card(run.data)
             block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
         prepare(study, block, results)
+        run = changed(run, settings) if settings else run
         timing = timing_of(run)
         timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
         alone = on_one_gpu(run.engine, engine or {})
         spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
-        spec = changed(spec, settings or {})
         with one_rank(spec.engine) as ranks:
             learned = steps if run.row in learn else 0
             place = folder / "runs" / study.name / run.block / f"{run.row}.json"
