@@ -165,7 +165,7 @@ def test_a_row_whose_loss_is_asked_for_is_measured(
     rows: list[str], learn: list[str], measured: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "prepare", lambda *_: None)
-    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *rest: [{"row": spec.row, "train": rest[-1]}])
+    monkeypatch.setattr(measuring, "_measure_run", lambda spec, *rest: [{"row": spec.row, "train": rest[-2]}])
     records = measure(small_study(ROWS), tmp_path, tmp_path / "here", 12, 3, rows, learn)
     assert {record["row"]: record["train"] for record in records} == measured
 
