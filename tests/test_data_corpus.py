@@ -31,3 +31,9 @@ def test_little_is_padding():
 def test_fewer_rows_than_a_batch():
     (batch,) = epoch_batches(np.array([3, 1, 2]), 8, seed=0, epoch=0)
     assert sorted(batch) == [0, 1, 2]
+
+
+def test_batches_of_random_rows():
+    batches = epoch_batches(LENGTHS, 16, seed=0, epoch=0, group_by_length=False)
+    assert sorted(np.concatenate(batches)) == list(range(4_010))
+    assert np.median([LENGTHS[batch].std() for batch in batches]) > 0.9 * LENGTHS.std()

@@ -294,6 +294,11 @@ class TrainingSpec(Strict):
         default=None, gt=0, description="training budget in tokens of the data (give this or `epochs`)"
     )
     batch_size: int = Field(default=256, ge=1, description="examples per optimizer step, summed over ranks")
+    group_by_length: bool = added_field(
+        True,
+        description="batch rows of similar length, which pads least; false: random batches. Where length tells the "
+        "number of steps, a batch of one length is a gradient for one number of steps alone",
+    )
     learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate of AdamW")
     schedule: Literal["constant", "cosine"] = Field(
         default="constant", description="learning rate schedule of each phase, after `warmup_steps`"

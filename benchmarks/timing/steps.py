@@ -142,9 +142,9 @@ class StepTimer:
 
     def _batches(self, steps: int) -> list[np.ndarray]:
         """Return the batches of as many epochs as it takes for that many steps, sorted by mean length."""
-        lengths, size = self.corpus.lengths, self.spec.training.batch_size
+        lengths, size, grouped = self.corpus.lengths, self.spec.training.batch_size, self.spec.training.group_by_length
         epochs = range(math.ceil(steps / math.ceil(len(lengths) / size)))
-        batches = [batch for epoch in epochs for batch in epoch_batches(lengths, size, self.spec.seed, epoch)]
+        batches = [batch for epoch in epochs for batch in epoch_batches(lengths, size, self.spec.seed, epoch, grouped)]
         return sorted(batches, key=lambda indices: float(lengths[indices].mean()))
 
     def _cached(self, data: StageLoader, chosen: list[np.ndarray]) -> tuple[StageLoader, dict[str, float]]:

@@ -154,5 +154,7 @@ def batches_of(
     for step in steps:
         epoch, position = divmod(step, steps_per_epoch)
         if position == 0 or not batches:
-            batches = epoch_batches(data.corpus.lengths, training.batch_size, data.seed, epoch)
+            batches = epoch_batches(
+                data.corpus.lengths, training.batch_size, data.seed, epoch, training.group_by_length
+            )
         yield batches[position], data.context(epoch, step)
