@@ -53,6 +53,27 @@ def thoughts(method: MarCos, batch: Batch) -> Tensor:
     return method.think_all_steps(method.understand(batch["question"]), batch["question_real"], randomness)
 
 
+def test_a_warm_start_gives_the_layers_the_language_model_and_f_nothing() -> None:
+    assert MarCos.starts_from(MarCosOptions(warm_start="cot_sft")) == "cot_sft"
+    method, untouched = make(warm_start="cot_sft"), make()
+    backbone = load_backbone("qwen2-tiny", 60, overrides={"hidden_size": 32, "intermediate_size": 64})
+    parent = build("cot_sft", {}, Setup(backbone, VOCABULARY), seed=1)
+    method.warm_start({name: weights for name, weights in parent.state_dict().items() if "lm_head" not in name})
+    lm = parent.lm.state_dict()
+    for name, weights in method.speaking.state_dict().items():
+        assert torch.equal(weights, lm[name])
+    for layer in (method.understanding, method.thinking):
+        assert all(torch.equal(weights, lm[f"model.{name}"]) for name, weights in layer.state_dict().items())
+    for part in ("posterior", "inject", "prior"):
+        own, other = getattr(method, part).state_dict(), getattr(untouched, part).state_dict()
+        assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_a_thinking_layer_starts_from_one_thing() -> None:
+    with pytest.raises(ValueError, match="leave out `thinking_init`"):
+        MarCosOptions(warm_start="cot_sft", thinking_init="xavier")
+
+
 @torch.no_grad()
 def test_thinking_is_bidirectional() -> None:
     """A later neuron changes the states of earlier ones, which a causal mask would prevent."""

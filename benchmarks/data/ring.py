@@ -1,23 +1,23 @@
 """Chains in a ring of five: a seeded generator of short stories whose steps depend on each other.
 
-Somebody moves about in a ring of five fields, 0 to 4, by cards that say plus, minus or times a number. So arithmetic is
-modulo five, as every story says ("in a ring of 5"): the step ``<<3+4=2>>`` is right. Each operation needs the result of
-the one before, there are few facts to learn (five fields times nine cards), and sentences of a kind have equally many
-words, but for reworded ones. So a question is hard by the length of its chain.
+Somebody moves about in a ring of five fields, 0 to 4. A move is one verb: who hops goes one field on, who doubles goes
+to the field with twice the number. So arithmetic is modulo five: the step ``<<3*2=1>>`` is right. Each move needs the
+result of the one before, there are few facts to learn (five fields times six moves), and sentences of a kind have
+equally many words, but for reworded ones. So a question is hard by the length of its chain.
 
-A *chain* here is a start and its operations with their operands. There are five corpora:
+A *chain* here is a start and its moves. There are five corpora:
 
-* ``train``: one to four operations;
-* ``validation``: three or four operations, in equal parts, by which settings are chosen;
+* ``train``: one to five moves;
+* ``validation``: three to five moves, in equal parts, by which settings are chosen;
 * ``in_domain``: the same again, with other chains;
 * ``reworded``: about half of the sentences are worded differently, in words that training uses, and some stories say
   where somebody else is, which does not matter;
-* ``unseen``: at least two neighbouring operations are in an order that training never shows (:data:`HELD_OUT`).
+* ``unseen``: at least two neighbouring moves are in an order that training never shows (:data:`HELD_OUT`).
 
 A chain's hash decides which corpus it may be in (:func:`corpus_of`), and how it is told: each chain is one question per
 wording. So no chain of a test is ever one of training, and rows that :func:`benchmarks.data.loading.split_validation`
 takes out of training are other chains, too. Tests have a chain once; training draws chains anew for each row, so short
-ones come again and again: there are 45 of one operation that training may show, and 10,455 of four.
+ones come again and again: there are 30 of one move that training may show, 420 of three, and 12,349 of five.
 """
 
 from __future__ import annotations
@@ -32,23 +32,30 @@ from benchmarks.data.embedded import NAMES
 from benchmarks.data.records import Raw
 from benchmarks.data.sources import Draw
 
-VERSION = "1"
-SEED = "marcos-bench embedded 2"  # of all draws: those of the trials in docs/studies.md, under an earlier name
-SIZES = {"train": 60_000, "validation": 300, "in_domain": 400, "reworded": 400, "unseen": 400}
+VERSION = "2"
+SEED = f"marcos-bench ring {VERSION}"  # of all draws
+SIZES = {"train": 60_000, "validation": 300, "in_domain": 360, "reworded": 360, "unseen": 360}
 
 RING = 5  # fields, numbered from 0: results are taken modulo this
 OPERATIONS = {"+": "plus", "-": "minus", "*": "times"}
-OPERANDS = {"+": (1, 2, 3), "-": (1, 2, 3), "*": (2, 3, 4)}
-CARDS = [(sign, operand) for sign, operands in OPERANDS.items() for operand in operands]
-HELD_OUT = {("*", "-"), ("-", "+")}  # neighbours that only the corpus ``unseen`` shows
-LENGTHS = (1, 2, 2, 3, 3, 3, 4, 4, 4)  # numbers of operations in training, drawn uniformly from this list
-TESTED = (3, 4)  # in tests, in equal parts
-PARTS = ("validation", "in_domain", "reworded")  # have a tenth of the chains of tested lengths each, training the rest
+VERBS = {  # of each move, a sign and an operand
+    ("+", 1): ("hops", "skips"),
+    ("+", 2): ("jumps", "leaps"),
+    ("-", 1): ("slips", "falls"),
+    ("*", 2): ("doubles", "grows"),
+    ("*", 3): ("triples", "soars"),
+    ("*", 4): ("flips", "turns"),
+}
+MOVES = list(VERBS)
+HELD_OUT = {("*", "-"), ("-", "+")}  # signs of neighbours that only the corpus ``unseen`` shows
+LENGTHS = (1, 2, 3, 4, 5)  # numbers of moves in training, drawn uniformly
+TESTED = (3, 4, 5)  # in tests, in equal parts
+PARTS = ("validation", "in_domain", "reworded")  # each has 3 in 20 chains of tested lengths, training the rest
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A start and the operations on it, each a sign and an operand."""
+    """A start and the moves from it, each a sign and an operand."""
 
     start: int
     moves: tuple[tuple[str, int], ...]
@@ -64,7 +71,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Wording:
-    """Sentence templates. {n}: first field, {op}: operation, {k}: operand, {who}: the player, {he}/{He}: a pronoun."""
+    """Sentence templates. {n}: first field, {moves}: a verb, {who}: the player, {he}/{He}: a pronoun."""
 
     start: Sequence[str]
     move: Sequence[str]
@@ -74,17 +81,13 @@ class Wording:
 
 
 TRAINING = Wording(
-    start=(f"{{who}} is on {{n}} in a ring of {RING}.", f"{{who}} is at {{n}} in a ring of {RING}."),
-    move=("{He} draws {op} {k}.", "{He} plays {op} {k}.", "{He} gets {op} {k}."),
+    start=("{who} is on {n} in a ring.", "{who} is at {n} in a ring."),
+    move=("{He} {moves}.",),
     ask=("Where is {who} now?", "Where is {he} then?", "Then where is {he}?", "Now where is {who}?"),
 )
 REWORDED = Wording(  # each sentence is worded as in training about half of the time
-    start=(
-        *TRAINING.start,
-        f"{{who}} is now on {{n}} in a ring of {RING}.",
-        f"{{who}} is in a ring of {RING} at {{n}}.",
-    ),
-    move=(*TRAINING.move, "{who} draws {op} {k}.", "Then {he} plays {op} {k}.", "Now {who} gets {op} {k}."),
+    start=(*TRAINING.start, "{who} is now on {n} in a ring.", "{who} is in a ring at {n}."),
+    move=(*TRAINING.move, "Then {he} {moves}."),
     ask=(*TRAINING.ask, "{who} is where now?", "Where then is {who}?", "Now {he} is where?", "Then {who} is where?"),
     aside=("{other} is on {k}.", "{other} is at {k} now."),
     aside_share=0.15,
@@ -93,7 +96,7 @@ KNOWN = frozenset((*TRAINING.start, *TRAINING.move, *TRAINING.ask))
 
 
 def apply(field: int, sign: str, operand: int) -> int:
-    """Return the field that an operation leads to."""
+    """Return the field that a move leads to."""
     return {"+": field + operand, "-": field - operand, "*": field * operand}[sign] % RING
 
 
@@ -101,8 +104,8 @@ def corpus_of(chain: Chain) -> str:
     """Return the corpus that a chain belongs to."""
     if chain.unseen:
         return "unseen"
-    part = int(hashlib.sha256(f"marcos-bench chain {chain}".encode()).hexdigest(), 16) % 10
-    return PARTS[part] if part < len(PARTS) and len(chain.moves) in TESTED else "train"
+    place = int(hashlib.sha256(f"marcos-bench chain {chain}".encode()).hexdigest(), 16) % 20 // 3
+    return PARTS[place] if place < len(PARTS) and len(chain.moves) in TESTED else "train"
 
 
 def tell(chain: Chain, wording: Wording) -> Raw:
@@ -120,9 +123,10 @@ def tell(chain: Chain, wording: Wording) -> Raw:
         text.append(draw.of(wording.aside).format(other=other, k=draw.below(RING)))
     for template, (sign, operand) in zip(templates[1:-1], chain.moves, strict=True):
         reached = apply(field, sign, operand)
-        name = OPERATIONS[sign]
-        text.append(template.format(op=name, k=operand, **words))
-        solution.append(f"From {field} {name} {operand} leads to <<{field}{sign}{operand}={reached}>>{reached}.")
+        text.append(template.format(moves=draw.of(VERBS[sign, operand]), **words))
+        solution.append(
+            f"From {field} {OPERATIONS[sign]} {operand} leads to <<{field}{sign}{operand}={reached}>>{reached}."
+        )
         field = reached
     text.append(templates[-1].format(**words))
     return Raw("", " ".join(text), "\n".join(solution), str(field))
@@ -134,7 +138,7 @@ def chains(corpus: str) -> Iterator[Chain]:
     for number in count():
         length = draw.of(LENGTHS) if corpus == "train" else TESTED[number % len(TESTED)]
         while True:
-            chain = Chain(draw.below(RING), tuple(draw.of(CARDS) for _ in range(length)))
+            chain = Chain(draw.below(RING), tuple(draw.of(MOVES) for _ in range(length)))
             if corpus_of(chain) == corpus and chain not in seen:
                 break
         if corpus != "train":

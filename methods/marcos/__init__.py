@@ -61,6 +61,8 @@ Losses and training
   `sparsity.steps: all`, but L_KL counts them (losses.py).
 * lambda is clamped; beta, which the paper does not give, is the published code's target, converted to one example and
   step (SparsityController, SparsityOptions).
+* With `warm_start: cot_sft`, understanding, thinking and speaking start from a language model trained on the same
+  data, as the baselines do; in the paper, they start from nothing or from a pretrained one (.warm_start).
 * Phase 1 selects its weights by L_re alone, which favours a denser R (.stages).
 * With a noisy or Gaussian posterior, phase 2 reuses one draw of R_1, ..., R_{K-1} per example (.features).
 

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from methods.base import Method, Setup
+from methods.base import Method, Setup, copy_weights
 from methods.last_layer import read_last
 from methods.marcos import variants
 from methods.marcos.losses import SparsityController
@@ -77,6 +77,17 @@ class MarCosModel(Method):
             self.sparsity = SparsityController(options.sparsity)  # lambda
         if options.thinking_init == "xavier":  # variant; last, so that all other initial weights stay the same
             variants.initialise_xavier(self.thinking)
+
+    @torch.no_grad()
+    def warm_start(self, weights: Mapping[str, Tensor]) -> None:
+        """Start understanding, thinking and speaking from the language model of CoT-SFT, as ``backbone.trunk()`` and
+        ``backbone.causal_lm()`` start them from a checkpoint: f stays as it is, and thinking has no embeddings."""
+        lm = {name.removeprefix("lm."): tensor for name, tensor in weights.items()}
+        prefix = f"{self.speaking.base_model_prefix}."
+        trunk = {name.removeprefix(prefix): tensor for name, tensor in lm.items() if name.startswith(prefix)}
+        copy_weights(lm, self.speaking)
+        copy_weights(trunk, self.understanding)
+        copy_weights({name: trunk[name] for name in self.thinking.state_dict()}, self.thinking)
 
     def understand(self, question: Tensor) -> Tensor:
         """(1) H_in = Understanding(x): return H_in (B, n, d) for right-padded token ids (B, n).

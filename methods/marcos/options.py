@@ -112,6 +112,11 @@ class MarCosOptions(MethodOptions):
         description="peak learning rate of phase 2; default: that of phase 1, as in the paper. The published code "
         "decays from 1e-5 to 1e-6",
     )
+    warm_start: Literal["none", "cot_sft"] = added_field(
+        "none",
+        description="method whose language model the understanding, thinking and speaking layers start from, as they "
+        "start from a pretrained one in the paper's table of pretrained models; the paper's main table has none",
+    )
     speaking: Literal["autoregressive", "one_shot"] = Field(
         default="autoregressive",
         description="autoregressive, as in the paper's main results, or one_shot: all tokens of a step in one pass, "
@@ -141,4 +146,10 @@ class MarCosOptions(MethodOptions):
     def _refines_what_is_said_at_once(self) -> MarCosOptions:
         if self.refinements and self.speaking != "one_shot":
             raise ValueError("`refinements` refine what is said at once: set `speaking: one_shot`, or leave them out")
+        return self
+
+    @model_validator(mode="after")
+    def _starts_once(self) -> MarCosOptions:
+        if self.warm_start != "none" and self.thinking_init != "normal":
+            raise ValueError("a thinking layer with a `warm_start` is not initialised: leave out `thinking_init`")
         return self

@@ -7,15 +7,15 @@ from benchmarks.data.cards import Card
 from benchmarks.data.sources import Generated
 
 NOTES = (
-    f"Arithmetic is modulo {ring.RING}, as every story says: the step <<3+4=2>> is right. Only the answer is scored, a "
-    f"number from 0 to {ring.RING - 1}."
+    f"Arithmetic is modulo {ring.RING}, as stories are about a ring of {ring.RING} fields: the step <<3*2=1>> is "
+    f"right. Only the answer is scored, a number from 0 to {ring.RING - 1}."
 )
 RECORDS = {
-    "train": "cbcc31eee68ab8d91613d8574a2af9beee8cebccc75159c7c696db84a9014fae",
-    "validation": "25e75d7b798965390b8b340197b240eba86f35168b4362040b660f85e1fd6fc2",
-    "in_domain": "3c6288b41d961030513f9a75493d13ae98632222cf1d74fe7131f25116af4df7",
-    "reworded": "5cf8b3ea1cb9547353e2a769385eb7519430ced05bb6b868c9b8f0cce406b835",
-    "unseen": "dd3a355d8af1dd18b6ef0874fb93aa532e13f6e8671a2857a05dd4d5b085645a",
+    "train": "47fece540b4560b008eb6ccbb1eebcce46648bfacd0c49023ac194c78b8f9755",
+    "validation": "5a38747e7483e3137730b68d2d04d03c92ea24daef2b8bc4c4c6c76a6f268960",
+    "in_domain": "c8217b3a25da1da385edbe906d005e075d62979ead03f04660654e7f2f2f061f",
+    "reworded": "844e64e77efa397ba9bb03494d51ea339c4eb8f537bfcc3a2fbe0b3472004237",
+    "unseen": "fe2e4de2e18e284fafc79c6a46d498d38890b4e57e6a79f56a6d3038d88fd650",
 }
 
 
