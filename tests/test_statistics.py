@@ -176,3 +176,33 @@ def test_intervals_over_trainings_are_wider_than_over_questions() -> None:
     low, high = statistics.interval(rows[0])
     inner_low, inner_high = statistics.interval(first(rows[0]))
     assert high - low > inner_high - inner_low
+
+
+# -- intervals of differences
+
+
+def test_the_interval_of_a_difference_over_trainings_is_that_of_its_test() -> None:
+    draw = np.random.default_rng(5)
+    for _ in range(20):
+        a, b = trained(draw, 3), trained(draw, 4)
+        low, high = statistics.difference_interval(a, b)
+        found = statistics.paired_test(a, b)
+        assert low < found.difference < high and (low + high) / 2 == pytest.approx(found.difference)
+        assert (low <= 0 <= high) == (found.p_value >= statistics.ALPHA)
+    assert np.isnan(statistics.difference_interval(a, b.iloc[:, :2])).all(), "no test, no interval"
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 40), (0.95, 100)])
+def test_the_interval_of_a_difference_of_one_training_each_covers_it(share: float, count: int) -> None:
+    draw = np.random.default_rng(6)
+    held = []
+    for _ in range(1_000):
+        a, b = (pd.DataFrame(draw.random((count, 1)) < share - less, dtype=float) for less in (0, 0.1))
+        low, high = statistics.difference_interval(a, b)
+        held.append(low <= 0.1 <= high)
+    assert 0.92 < np.mean(held) < 0.98
+
+
+def test_rows_that_answer_alike_may_differ_on_other_questions() -> None:
+    low, high = statistics.difference_interval(right(60), right(60))
+    assert low == -high and 0.01 < high < 0.03

@@ -205,6 +205,13 @@ def _decodings(**decodings: dict[str, Any]) -> dict[str, Any]:
     return {"evaluation": {**MINIMAL["evaluation"], "decodings": decodings}}
 
 
+def _compared(**comparisons: Any) -> dict[str, Any]:
+    """Return two blocks with a row each, a row in both, and planned comparisons."""
+    rows = [{"id": id, "method": "cot_sft", "options": {"steps": id == "a"}} for id in ("a", "b")]
+    rows = [row | {"blocks": [block["id"]]} for row, block in zip(rows, TWO_BLOCKS, strict=True)]
+    return {"blocks": TWO_BLOCKS, "rows": [*MINIMAL["rows"], *rows], "comparisons": comparisons}
+
+
 def test_schema_is_up_to_date() -> None:
     generated = runpy.run_path(str(ROOT / "workflows/schemas/generate.py"))
     committed = json.loads(generated["TARGET"].read_text(encoding="utf-8"))
@@ -251,6 +258,14 @@ def test_schema_is_up_to_date() -> None:
         ({"backbone": {"pretrained": "some/model", "overrides": {"hidden_size": 8}}}, "leave out `overrides`"),
         ({"backbone": {"revision": "1234567"}}, "`revision` is a checkpoint's"),
         ({"tokenizer": {"trained": 400, "revision": "1234567"}}, "`revision` is a published tokenizer's"),
+        (_compared(pairs=[["cot", "co"]]), "name a row 'co', which the study has not; did you mean `cot`"),
+        (_compared(pairs=[["cot", "cot"]]), "comparisons: row 'cot' is compared with itself"),
+        (_compared(pairs=[["cot"]]), "comparisons.pairs, entry 1: entry 2 is missing"),
+        (_compared(against={"cot": ["a"]}, ranking=["cot", "a"]), "rows 'cot' and 'a' are compared twice"),
+        (_compared(ranking=["cot", "a", "cot"]), "row 'cot' is twice in `ranking`"),
+        (_compared(ranking=["cot"]), "no two rows are compared: name them"),
+        (_compared(ranking=["a", "b"]), "name 'a' and 'b', of which no block has both"),
+        ({"tables": ["comparisons"]}, "is of planned ones: name pairs of rows in `comparisons`"),
     ],
 )
 def test_invalid_study_is_refused_with_the_reason(change: dict[str, object], message: str) -> None:

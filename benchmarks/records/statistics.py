@@ -100,11 +100,7 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     each, it is a t test of the mean difference, whose variance covers the questions and the trainings of both rows.
     With other numbers of trainings, the difference is not tested. Raise :class:`InputError` if no question is shared.
     """
-    shared = a.index.intersection(b.index)
-    if not len(shared):
-        raise InputError("the two rows share no question: compare runs that were evaluated on the same test set")
-    a, b = a.loc[shared], b.loc[shared]
-    difference = (a.mean(axis=1) - b.mean(axis=1)).to_numpy()
+    a, b, difference = _paired(a, b)
     if not testable(a.shape[1], b.shape[1]):
         return PairedTest(len(a), float(difference.mean()), np.nan, "untested")
     if a.shape[1] > 1:
@@ -119,9 +115,44 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     return PairedTest(len(a), float(difference.mean()), p_value, "permutation")
 
 
+def difference_interval(a: pd.DataFrame, b: pd.DataFrame) -> tuple[float, float]:
+    """Return the confidence interval of the difference that :func:`paired_test` tests, or NaN if it tests none.
+
+    With several trainings, it is that of the t test. With one each, it is Wald's interval after adding four
+    pseudo-questions of weight 1/2, on which the rows are right or wrong in all combinations (Agresti and Min,
+    Statistics in Medicine, 2005).
+    """
+    a, b, difference = _paired(a, b)
+    if not testable(a.shape[1], b.shape[1]):
+        return np.nan, np.nan
+    if a.shape[1] > 1:
+        found, centre = _uncertainty(difference, a, b), float(difference.mean())
+        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, found.freedom)) * found.deviation
+    else:
+        count = len(difference) + 2
+        centre = float(difference.sum()) / count
+        variance = (float(difference @ difference) + 1) / count - centre**2
+        reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * float(np.sqrt(variance / count))
+    return max(centre - reach, -1.0), min(centre + reach, 1.0)
+
+
+def _paired(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
+    """Return both rows on the questions that they share, and the difference of their mean correctness on each."""
+    shared = a.index.intersection(b.index)
+    if not len(shared):
+        raise InputError("the two rows share no question: compare runs that were evaluated on the same test set")
+    a, b = a.loc[shared], b.loc[shared]
+    return a, b, (a.mean(axis=1) - b.mean(axis=1)).to_numpy()
+
+
+def _uncertainty(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> Uncertainty:
+    """Return the uncertainty of the mean difference of two rows with several trainings each."""
+    return Uncertainty.of(_questions(difference), _trainings(a), _trainings(b))
+
+
 def _between_trainings(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> float:
     """Return the p-value of the t test of two rows with several trainings each."""
-    found = Uncertainty.of(_questions(difference), _trainings(a), _trainings(b))
+    found = _uncertainty(difference, a, b)
     if not found.variance:
         return float(difference.mean() == 0)
     return float(2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))

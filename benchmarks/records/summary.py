@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from statistics import fmean
 from typing import Any, NamedTuple, cast
 
@@ -68,6 +69,13 @@ RESULT = {"n": "Int64", "difference": "Float64", "p_value": "Float64", "p_holm":
 TESTED = dict.fromkeys(KEYS, "string") | RESULT
 # A row against a control row of its block; differences are the row minus the control
 AGAINST = dict.fromkeys(["block", "row", "control", "test"], "string") | RESULT
+# A row against another of its block, in a study that plans comparisons; differences are a minus b
+COMPARED = dict.fromkeys(["block", "test", "a", "b"], "string") | {"planned": "boolean", "low": "Float64"}
+COMPARED |= {"high": "Float64"} | RESULT
+
+
+# Corrected p-values of pairs of rows by block, test set and pair; empty unless a study plans comparisons
+Corrected = Mapping[tuple[str, str, frozenset[str]], float]
 
 
 @dataclass(frozen=True)
@@ -78,12 +86,16 @@ class Summary:
     * ``pairs``: the paired tests that the marks are based on.
     * ``swaps``: paired tests of each row with its own latents against the same row with latents that are not its own.
     * ``against_controls``: paired tests of each row against each control row of its block, on every test set.
+    * ``comparisons``: if the study plans any, paired tests of all pairs of rows, with the interval of the difference.
+      The planned ones come first, and are corrected for each other alone; all others for all pairs of their block and
+      test set. Pairs have the same corrected p-values in ``pairs`` and ``against_controls``.
     """
 
     lines: pd.DataFrame
     pairs: pd.DataFrame
     swaps: pd.DataFrame
     against_controls: pd.DataFrame
+    comparisons: pd.DataFrame
 
     @cached_property
     def tested(self) -> pd.DataFrame:
@@ -108,14 +120,17 @@ def summarise(records: StudyRecords, decodings: Sequence[str]) -> Summary:
     for (block, row, decoding), group in _groups(frame, KEYS[:3]):
         correct |= _correctness(records, block, row, decoding, group["test"].unique())
     lines = [_aggregate(group, correct.get(Key(*key))) for key, group in _groups(frame, KEYS)]
-    marks, pairs = _rank({key: found for key, found in correct.items() if key.row not in controls})
+    compared = _comparisons(study, correct, controls)
+    corrected = {(line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in compared}
+    marks, pairs = _rank({key: found for key, found in correct.items() if key.row not in controls}, corrected)
     for line in lines:
         line |= {"control": line["row"] in controls, "mark": marks.get(_key(line), "")}
     columns = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
     swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
     tests = _against_own({key: found for key, found in correct.items() if key.decoding in swapped}, correct)
-    against = _against_controls(correct, controls)
-    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests, against)
+    against = _against_controls(correct, controls, corrected)
+    found = pd.DataFrame(compared, columns=list(COMPARED)).astype(COMPARED)
+    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests, against, found)
 
 
 def _key(line: Mapping[str, Any]) -> Key:
@@ -177,12 +192,38 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
     return {"spread": only["accuracy_std"], "spread_over": over}
 
 
-def _rank(correct: Mapping[Key, pd.DataFrame]) -> tuple[dict[Key, str], pd.DataFrame]:
-    """Return the rows' marks and all paired tests. A family of tests is the rows of a block on one test set."""
+def _comparisons(study: Study, correct: Mapping[Key, pd.DataFrame], controls: set[str]) -> list[dict[str, Any]]:
+    """Test all pairs of rows of each block and test set, the planned ones first, if the study plans any.
+
+    A pair that nobody planned is corrected for all pairs, the planned ones included: planning others does not make it
+    cheaper to look up.
+    """
+    if study.comparisons is None:
+        return []
+    lines = []
+    for block, test, rows in _families(correct):
+        planned = [pair for pair in study.planned(study.block(block)) if rows.keys() >= {*pair}]
+        controls_last = sorted(rows, key=lambda row: row in controls)
+        others = [pair for pair in combinations(controls_last, 2) if pair not in planned and pair[::-1] not in planned]
+        tests = statistics.family([(rows[a], rows[b]) for a, b in (*planned, *others)])
+        own = statistics.holm([found["p_value"] for found in tests[: len(planned)]])
+        for number, ((a, b), found) in enumerate(zip((*planned, *others), tests, strict=True)):
+            line = {"block": block, "test": test, "a": a, "b": b, "planned": number < len(planned)} | found
+            line |= zip(("low", "high"), statistics.difference_interval(rows[a], rows[b]), strict=True)
+            lines.append(line | ({"p_holm": own[number]} if number < len(planned) else {}))
+    return lines
+
+
+def _rank(correct: Mapping[Key, pd.DataFrame], corrected: Corrected) -> tuple[dict[Key, str], pd.DataFrame]:
+    """Return the rows' marks and all paired tests. A family of tests is the rows of a block on one test set, unless the
+    study plans comparisons, which have ``corrected`` p-values."""
     marks: dict[Key, str] = {}
     tables = [pd.DataFrame(columns=["block", "test"])]
     for block, test, rows in _families(correct):
         pairs = statistics.compare_rows(rows)
+        if corrected:
+            named = zip(pairs["a"], pairs["b"], strict=True)
+            pairs["p_holm"] = [corrected[block, test, frozenset(pair)] for pair in named]
         found = statistics.marks(rows, pairs)
         marks |= {Key(block, row, "default", test): mark for row, mark in found.items()}
         tables.append(pairs.assign(block=block, test=test))
@@ -210,17 +251,18 @@ def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.D
     return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
 
 
-def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str]) -> pd.DataFrame:
+def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], corrected: Corrected) -> pd.DataFrame:
     """Test each row's default decoding against the control rows of its block.
 
-    P-values are corrected within each block and test set.
+    P-values are corrected within each block and test set, unless the study plans comparisons (``corrected``).
     """
     lines = []
     for block, test, rows in _families(correct):
         pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
         tests = statistics.family([(rows[row], rows[control]) for row, control in pairs])
         for (row, control), found in zip(pairs, tests, strict=True):
-            lines.append({"block": block, "row": row, "control": control, "test": test} | found)
+            line = {"block": block, "row": row, "control": control, "test": test} | found
+            lines.append(line | {"p_holm": corrected.get((block, test, frozenset((row, control))), found["p_holm"])})
     return pd.DataFrame(lines, columns=list(AGAINST)).astype(AGAINST)
 
 

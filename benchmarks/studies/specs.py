@@ -4,6 +4,7 @@ analysis, and the names of tables and figures."""
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -394,10 +395,51 @@ class AnalysisSpec(Strict):
     samples: int = Field(default=20, ge=1, description="sampled answers per question, for calibration")
 
 
+class Comparisons(Strict):
+    """The pairs of rows that a study sets out to compare, named before its test questions are answered.
+
+    Their tests are corrected for these pairs alone; every other pair counts as looked up afterwards. So neighbours in
+    rank can be planned by a ranking that is known before (``ranking``), and never by that of the study's own test
+    questions, which would choose the pairs by what is then tested.
+    """
+
+    against: dict[Identifier, tuple[Identifier, ...]] = Field(
+        default={}, description="by row, such as a control: the rows that are each compared with it"
+    )
+    ranking: tuple[Identifier, ...] = Field(
+        default=(),
+        description="rows as validation questions or an earlier study rank them (never this study's test questions), "
+        "each of which is compared with the next",
+    )
+    pairs: tuple[tuple[Identifier, Identifier], ...] = Field(default=(), description="other pairs of rows")
+
+    @property
+    def planned(self) -> tuple[tuple[str, str], ...]:
+        """All pairs. A difference is that of the first row minus the second."""
+        against = ((row, other) for other, rows in self.against.items() for row in rows)
+        return (*against, *pairwise(self.ranking), *self.pairs)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Comparisons:
+        if twice := sorted({row for row in self.ranking if self.ranking.count(row) > 1}):
+            raise ValueError(f"row {twice[0]!r} is twice in `ranking`: a row has one rank")
+        seen: set[frozenset[str]] = set()
+        for a, b in self.planned:
+            if a == b:
+                raise ValueError(f"row {a!r} is compared with itself: name two rows")
+            if {a, b} in seen:
+                raise ValueError(f"rows {a!r} and {b!r} are compared twice: leave the pair out in one place")
+            seen.add(frozenset((a, b)))
+        if not seen:
+            raise ValueError("no two rows are compared: name them in `against`, `ranking` or `pairs`")
+        return self
+
+
 class Table(StrEnum):
     """A table by its name, written to ``table_NAME.{md,tex,csv,json}``."""
 
     main = "main"  # accuracy and costs
+    comparisons = "comparisons"  # the comparisons that a study plans, and all others
     decoding = "decoding"  # accuracy by decoding
     controls = "controls"  # do the latents carry anything?
     stages = "stages"  # accuracy lost and won at each stage of a curriculum

@@ -26,6 +26,7 @@ from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
     Block,
+    Comparisons,
     EngineSpec,
     EvaluationSpec,
     Figure,
@@ -70,6 +71,9 @@ class Study(Strict):
     tokenizer: TokenizerSpec
     blocks: tuple[Block, ...] = Field(min_length=1)
     rows: tuple[Row, ...] = Field(min_length=1)
+    comparisons: Comparisons | None = added_field(
+        None, description="pairs of rows to compare, named in advance; default: all pairs are compared alike"
+    )
     training: TrainingSpec
     evaluation: EvaluationSpec
     analysis: AnalysisSpec = AnalysisSpec()
@@ -134,6 +138,11 @@ class Study(Strict):
     def rows_of(self, block: Block) -> tuple[Row, ...]:
         """Return the rows that a block has in the tables, in the study's order."""
         return tuple(row for row in self.rows if row.blocks is None or block.id in row.blocks)
+
+    def planned(self, block: Block) -> tuple[tuple[str, str], ...]:
+        """Return the planned comparisons of which a block has both rows."""
+        here = {row.id for row in self.rows_of(block)}
+        return tuple(pair for pair in (self.comparisons.planned if self.comparisons else ()) if here.issuperset(pair))
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
@@ -334,6 +343,24 @@ def require_known_names(study: Study) -> None:
             raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
         if unknown := block.options.keys() - methods:
             raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
+    require_comparable(study)
+
+
+def require_comparable(study: Study) -> None:
+    """Raise ValueError if a planned comparison names an unknown row, or two that no block has both of."""
+    if study.comparisons is None:
+        if Table.comparisons in study.tables:
+            raise ValueError("the table `comparisons` is of planned ones: name pairs of rows in `comparisons`")
+        return
+    known = [row.id for row in study.rows]
+    somewhere = {pair for block in study.blocks for pair in study.planned(block)}
+    for pair in study.comparisons.planned:
+        for row in pair:
+            if row not in known:
+                near = suggestion(row, known) or f"; known: {', '.join(known)}"
+                raise ValueError(f"`comparisons` name a row {row!r}, which the study has not{near}")
+        if pair not in somewhere:
+            raise ValueError(f"`comparisons` name {pair[0]!r} and {pair[1]!r}, of which no block has both")
 
 
 def require_free_name(name: str) -> None:

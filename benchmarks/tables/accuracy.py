@@ -110,7 +110,10 @@ class AccuracyTable(TableBuilder):
         (det.): nothing is drawn. Δ: the row minus the first of its section, in percentage points. p: paired test of
         that difference over the same questions, Holm's correction for the rows of the section."""
         yield self.about_questions()
-        yield f"""{RANKS} These tests are corrected for all pairs of rows and p for the pairs with the first row alone,
+        family = "These tests are corrected for all pairs of rows and p"
+        if self.study.comparisons:
+            family = f"{self.separated} And p is corrected"
+        yield f"""{RANKS} {family} for the pairs with the first row alone,
         so a row may have a p below {statistics.ALPHA} and {TIE} too. {self.speaks}"""
         papers = [paper_table(name) for name in self.references]
         places, about = "; ".join(paper.place for paper in papers), papers[0].about_tests

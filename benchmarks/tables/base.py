@@ -12,7 +12,7 @@ import pandas as pd
 
 from benchmarks.paper.numbers import PaperTable, paper_table
 from benchmarks.records.results import StudyRecords
-from benchmarks.records.statistics import FEWEST_TRAININGS
+from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.scorers import scorer_of
@@ -72,6 +72,15 @@ class TableBuilder(ABC):
             return ""
         return f"""Two rows have no test, and no mark by one, unless both have at least {FEWEST_TRAININGS} trainings or
             one each: fewer say too little of how far a row's trainings differ."""
+
+    @property
+    def separated(self) -> str:
+        """A legend text: by which tests rows are separated."""
+        if self.study.comparisons is None:
+            return f"Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows."
+        return f"""Separated: p < {ALPHA} after Holm's correction. Comparisons that the study plans are corrected for
+            each other alone, within a block and test set; all other pairs were looked up afterwards, and are corrected
+            for all pairs of rows."""
 
     @property
     def interval(self) -> str:

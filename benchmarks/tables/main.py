@@ -15,7 +15,6 @@ import pandas as pd
 from benchmarks.paper.numbers import PaperRow, PaperTable, Printed, paper_table
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
-from benchmarks.records.statistics import ALPHA
 from benchmarks.records.summary import gpu_seconds_as_trained
 from benchmarks.studies.specs import Block, DecodingSpec, Row, Table
 from benchmarks.tables import COUNTERPARTS
@@ -209,13 +208,14 @@ class MainTable(TableBuilder):
         yield self._times()
         yield from self._machines()
         yield from self._disturbed()
-        yield f"{RANKS} Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows. {self.speaks}"
+        yield f"{RANKS} {self.separated} {self.speaks}"
         yield f"""Not in training: accuracy on the questions that are not in the training data. {self.strict()} Lines
         with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
         decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
         if len(self.summary.against_controls):
-            yield """Against the control (last table): Δ is the row minus the control of its block, in percentage
-            points; p: paired test over the same questions, Holm's correction for all rows of the block and test set."""
+            family = "for all rows of the block and test set" if self.study.comparisons is None else "as above"
+            yield f"""Against the control (last table): Δ is the row minus the control of its block, in percentage
+            points; p: paired test over the same questions, Holm's correction {family}."""
         if self.paper:
             about = f" Their test sets: {self.paper.about_tests}" if self.paper.about_tests else ""
             yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}. {self.paper.spreads}{about}"

@@ -16,6 +16,7 @@ from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
 from benchmarks.tables.base import TableBuilder
 from benchmarks.tables.claims import ClaimsTable
+from benchmarks.tables.comparisons import ComparisonsTable
 from benchmarks.tables.decoding import ControlsTable, DecodingTable
 from benchmarks.tables.main import MainTable, ScaleTable
 from benchmarks.tables.markup import latex, markdown
@@ -24,6 +25,7 @@ from benchmarks.tables.synthetic import LongRangeTable, SyntheticTable
 
 TABLE_BUILDERS: dict[Table, type[TableBuilder]] = {
     Table.main: MainTable,
+    Table.comparisons: ComparisonsTable,
     Table.decoding: DecodingTable,
     Table.controls: ControlsTable,
     Table.stages: StagesTable,
