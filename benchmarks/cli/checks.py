@@ -34,16 +34,32 @@ Gpu = Annotated[str, typer.Option(callback=_as_listed, help=f"The GPU to plan fo
 
 @app.command()
 def plan(
+    context: typer.Context,
     study: StudyArgument,
     results: Results = RESULTS,
     gpu: Gpu = "H200",
     utilisation: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the GPU's peak FLOP/s.")] = 0.4,
+    power: Annotated[
+        bool,
+        typer.Option(
+            "--power",
+            help="Say instead how many training seeds and questions separate a difference of so many points, by the "
+            "answers that the study has in RESULTS.",
+        ),
+    ] = False,
 ) -> None:
     """Estimate FLOPs, memory, hours and disk space of a study.
 
-    Nothing runs. Exit code 1 if memory or disk space is insufficient.
+    Nothing runs. Exit code 1 if memory or disk space is insufficient. With `--power`, estimates from recorded answers
+    how many seeds and questions a comparison takes.
     """
     loaded = load_study(study)
+    if power:
+        refuse(context, ("gpu", "utilisation"), "does not go with --power, which is about recorded answers")
+        from benchmarks.plan import power as seeds_and_questions
+
+        typer.echo(seeds_and_questions.render(loaded, results))
+        return
     import torch
 
     from benchmarks.plan import costs, report
