@@ -38,7 +38,6 @@ from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, Uncertainty, correctness
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
-from benchmarks.tables.markup import DASH
 from methods.errors import InputError
 
 WANTED = 0.8  # probability of separating two rows that differ
@@ -145,17 +144,18 @@ def _trained_often(records: StudyRecords, block: Block, test: str) -> dict[str, 
     found = {}
     for row in records.study.rows_of(block):
         answers = records.answers(block.id, row.id, "default", ("test", "id", "same_as", "correct"))
-        if answers is not None and answers["training_seed"].nunique() > 1:
+        if answers is not None:
             found[row.id] = correctness(answers.loc[answers["test"] == test])
-    return found
+    return {row: correct for row, correct in found.items() if correct.shape[1] > 1}
 
 
 def _table(variances: Variances, rows: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> str:
     alpha, asked, lines = ALPHA / len(pairs), max(map(len, rows.values())), []
     for points in POINTS:
-        needed = [questions_needed(variances, points / 100, seeds, alpha) for seeds in SEEDS]
-        needed.append(seeds_needed(variances, points / 100, asked, alpha))
-        lines.append([f"{points} points", *(DASH if count is None else f"{count:,}" for count in needed)])
+        needed = (questions_needed(variances, points / 100, seeds, alpha) for seeds in SEEDS)
+        questions = [f"{count:,}" if count else f">{QUESTIONS[-1]:,}" for count in needed]
+        seeds = seeds_needed(variances, points / 100, asked, alpha)
+        lines.append([f"{points} points", *questions, str(seeds or f">{MOST_SEEDS}")])
     header = ["Difference", *(f"{seeds} seed{'s' * (seeds > 1)}" for seeds in SEEDS), f"Seeds, {asked:,} questions"]
     align = ["left", *["right"] * (len(SEEDS) + 1)]
     table = tabulate(lines, header, tablefmt="github", disable_numparse=True, colalign=align)
@@ -177,9 +177,8 @@ def _notes(study: Study) -> Iterator[str]:
     yield (
         "Questions that it takes, with so many trainings of each row, to separate two rows of such a difference with a "
         f"probability of {WANTED:.0%}, at p < {ALPHA} after Holm's correction for {family}, if theirs is the smallest "
-        f"p. Last column: trainings of each row that it takes on the study's own questions. {DASH}: more than "
-        f"{QUESTIONS[-1]:,} questions, most often because trainings differ too much for any number, or more than "
-        f"{MOST_SEEDS} trainings."
+        f"p. >{QUESTIONS[-1]:,}: most often, trainings differ too much for any number of questions. Last column: "
+        "trainings of each row that it takes on the study's own questions."
     )
     yield (
         "1 seed: of these two trained models alone, since one training of each row says nothing about others. Where "
