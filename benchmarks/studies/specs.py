@@ -114,7 +114,9 @@ class DecodingSpec(Strict):
     )
     only: tuple[str, ...] | None = Field(default=None, description="methods to decode this way; default: all")
     options: dict[str, Any] = added_field(
-        {}, description="method options to override, of those that can change without retraining"
+        {},
+        description="method options to override, of those that can change without retraining; `base.num_latents`: one "
+        "of a nested option",
     )
 
 
