@@ -13,7 +13,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from methods.backbone import label_loss
-from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage, copy_weights
+from methods.base import (
+    Batch,
+    Budget,
+    Context,
+    Example,
+    Method,
+    MethodOptions,
+    Output,
+    Setup,
+    Stage,
+    added_field,
+    copy_weights,
+)
 from methods.collate import IGNORE, label_indices, masks_of_padding, pad
 from methods.cot_sft import prompt, target
 from methods.decoding import Prefix, batch_prompts, blank, decode, read, swap_latents
@@ -31,6 +43,12 @@ class CoconutOptions(MethodOptions):
     drops all remaining steps. The published run on GSM8K has three stages of 3 epochs and a final one of 13."""
 
     thoughts_per_step: int = Field(default=2, ge=1, description="latent thoughts per step replaced")
+    thoughts: int | None = added_field(
+        None,
+        ge=0,
+        description="number of thoughts (control pause: of pauses) before an answer, whatever it was in training; "
+        "null: as in training. Controls that have neither answer as ever",
+    )
     max_stage: int = Field(
         default=3, ge=1, description="stages before the final one: stage s replaces the first s steps"
     )
@@ -88,6 +106,7 @@ class Coconut(Method):
     has_latents = True
     thoughts_option = "thoughts_per_step"
     caches_in_training = True
+    answering_options = ("thoughts",)
     options: CoconutOptions
 
     def __init__(self, options: CoconutOptions, setup: Setup) -> None:
@@ -171,7 +190,7 @@ class Coconut(Method):
         where the last m columns of ``prompt`` hold thoughts."""
         prompts, texts = [], []
         for example, stage in zip(examples, self.example_stages(examples, context), strict=True):
-            opened, closed = self._enclose(example.question, stage)
+            opened, closed = self._enclose(example.question, self.thoughts_in(stage))
             prompts.append(opened)
             left = replace(example, steps=self.steps_left(example, stage))
             texts.append([closed, *target(left, self.vocabulary)])
@@ -197,12 +216,15 @@ class Coconut(Method):
         held = (prompts == self.latent) & (self.options.control != "pause")
         return held[:, prompts.shape[1] - int(held.sum(1).max()) :]
 
-    def _enclose(self, question: Sequence[int], stage: int) -> tuple[list[int], int]:
+    def thoughts_in(self, stage: int) -> int:
+        """Return the number of thoughts that an example of a stage is trained with."""
+        return self.options.thoughts_per_step * min(stage, self.options.max_stage)
+
+    def _enclose(self, question: Sequence[int], thoughts: int) -> tuple[list[int], int]:
         """Return the question, with markers in the places of thoughts, and the token that the text starts from."""
         asked = prompt(question, self.vocabulary)
         if self.options.control in ("no_cot", "no_thoughts", "explicit"):
             return asked[:-1], asked[-1]
-        thoughts = self.options.thoughts_per_step * min(stage, self.options.max_stage)
         return [*asked, self.begin, *[self.latent] * thoughts], self.end
 
     def forward(self, batch: Batch, context: Context) -> Output:
@@ -265,7 +287,8 @@ class Coconut(Method):
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         stage = self.final_stage if decoding.stage is None else int(decoding.stage.settings["stage"])
-        enclosed = [self._enclose(question, stage) for question in questions]
+        thoughts = self.thoughts_in(stage) if self.options.thoughts is None else self.options.thoughts
+        enclosed = [self._enclose(question, thoughts) for question in questions]
         prompts = [opened for opened, _ in enclosed]
         ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         closed = torch.tensor([[token] for _, token in enclosed], device=self.device)

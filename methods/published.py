@@ -47,8 +47,7 @@ class _CODI(CODI):
 class _Coconut(Coconut):
     """``question newline <begin> thoughts <end>``; question and newline are tokenised together."""
 
-    def _enclose(self, question: Sequence[int], stage: int) -> tuple[list[int], int]:
-        thoughts = self.options.thoughts_per_step * min(stage, self.options.max_stage)
+    def _enclose(self, question: Sequence[int], thoughts: int) -> tuple[list[int], int]:
         return [*question, self.begin, *[self.latent] * thoughts], self.end
 
 

@@ -161,6 +161,7 @@ class SimCoTCoconut(SimCoT):
     title = "SIM-CoT (Coconut)"
     Options: ClassVar = SimCoTCoconutOptions
     thoughts_option = f"base.{Coconut.thoughts_option}"
+    answering_options = tuple(f"base.{name}" for name in Coconut.answering_options)
     Base = Coconut
     base: Coconut
 
@@ -196,6 +197,7 @@ class SimCoTCODI(SimCoT):
     title = "SIM-CoT (CODI)"
     Options: ClassVar = SimCoTCODIOptions
     thoughts_option = f"base.{CODI.thoughts_option}"
+    answering_options = tuple(f"base.{name}" for name in CODI.answering_options)
     batch_terms = (*CODI.batch_terms, "explanation")
     Base = CODI
     base: CODI

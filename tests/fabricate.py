@@ -37,6 +37,7 @@ TITLES = {"alpha": "Alpha & Co 100%", "beta": "Beta_set", "corpus": "Corpus"}
 ACCURACY = {"cot": (0.3, 0.5), "marcos": (0.8, 0.5), "marcos_wo_r": (0.45, 0.5), "oracle": (1.0, 1.0)}
 
 EARLIER = (0.2, 0.6)  # accuracy after each earlier stage of a curriculum, as a share of the row's final accuracy
+LATENTS = 3.0  # per question, unless the one option of a decoding says another number
 CARRIED = 0.5  # share of a row's accuracy that is left when its latents are not its own
 
 
@@ -92,6 +93,7 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         shares = tuple(share * (1 if decoding.thoughts == "own" else CARRIED) for share in accuracy)
         shares = tuple(share * (*EARLIER, 1.0)[number] for share in shares)
         frame = predictions(spec, shares, decoding.seeds if drawn else 1)
+        frame["latent_steps"] = float(*decoding.options.values()) if decoding.options else LATENTS
         path = run / "predictions" / f"{name}.parquet"
         digests[name] = write_parquet(path, frame)
         tests = {str(test): scores(part) for test, part in frame.groupby("test")}
@@ -151,7 +153,7 @@ def scores(frame: pd.DataFrame) -> dict[str, Any]:
         "deduplicated": [float(np.mean(part["correct"])) for _, part in clean.groupby("seed")],
         "forward_passes_per_question": 0.25,
         "tokens_per_question": 4.0,
-        "latent_steps": 3,
+        "latent_steps": LATENTS,
     }
 
 

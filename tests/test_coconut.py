@@ -146,11 +146,16 @@ def test_loss_and_gradients_equal_the_naive_ones(stage: int, drawn: float, contr
         close(gradient, theirs[name])
 
 
-@pytest.mark.parametrize(("number", "thoughts"), [(None, 6), (1, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("number", "asked_for", "thoughts"), [(None, None, 6), (1, None, 2), (2, None, 4), (None, 0, 0), (None, 3, 3)]
+)
 @torch.no_grad()
-def test_answers_equal_those_of_one_question_at_a_time_without_cache(number: int | None, thoughts: int) -> None:
-    """This holds for the weights of any stage, with as many thoughts as that stage was trained with."""
-    method, limit = coconut(hidden_size=48), 8
+def test_answers_equal_those_of_one_question_at_a_time_without_cache(
+    number: int | None, asked_for: int | None, thoughts: int
+) -> None:
+    """This holds for the weights of any stage, with as many thoughts as that stage was trained with, or as many as are
+    asked for."""
+    method, limit = coconut({"thoughts": asked_for}, hidden_size=48), 8
     asked, stage = questions(), None if number is None else context(stage=number).stage
     answers = method.generate(asked, Decoding(max_new_tokens=limit, stage=stage)).answer
     for question, answer in zip(asked, answers, strict=True):
@@ -168,6 +173,10 @@ def test_what_is_said_in_the_end_is_as_long_as_what_was_learned() -> None:
     _, example, *_ = examples()
     lengths = {control: coconut({"control": control}).length(example).tokens for control in CONTROLS}
     assert lengths == {**dict.fromkeys(CONTROLS, len("#### 1$")), "explicit": len("<<12-9=3>>\n<<3-2=1>>\n#### 1$")}
+
+
+def test_thoughts_in_training_are_not_those_asked_for() -> None:
+    assert written(coconut({"thoughts": 1}), 2, 0) == written(coconut(), 2, 0)
 
 
 # -- costs and controls

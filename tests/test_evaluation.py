@@ -189,6 +189,15 @@ def test_one_trained_model_answers_with_several_options(
     assert record["decodings"]["one"]["decoding"]["options"] == {"num_latents": 1}
 
 
+def test_a_decoding_changes_one_part_of_a_nested_option() -> None:
+    row = {"id": "sim", "method": "sim_cot_codi", "options": {"base": {"num_latents": 3, "prj_dim": 8}}}
+    decodings = {"default": {}, "one": {"options": {"base.num_latents": 1}}}
+    study = small_study([row], evaluation={"tests": ["embedded_in_domain"], "decodings": decodings})
+    (run,) = study.runs.values()
+    trained, told = (run.answering(name).options["base"] for name in decodings)
+    assert told == trained | {"num_latents": 1} and trained["num_latents"] == 3 and told["prj_dim"] == 8
+
+
 @pytest.mark.parametrize(
     ("decodings", "said"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ from benchmarks.studies.specs import Figure
 from fabricate import fabricate, fabricate_analysis, study
 from methods.registry import available
 
-OTHERS = (Figure.copied, Figure.curves, Figure.sweeps)  # each needs a study of its own
+OTHERS = (Figure.copied, Figure.curves, Figure.latents_curve, Figure.sweeps)  # each needs a study of its own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
 
 
@@ -132,6 +133,45 @@ def test_accuracy_by_steps_covers_all_questions(files: dict[Figure, dict[str, Pa
     oracle = frame[frame["row"] == "oracle"]
     assert len(oracle) == 4 and set(oracle["accuracy"]) == {1}
     assert all(frame["low"] <= frame["accuracy"]) and all(frame["accuracy"] <= frame["high"])
+
+
+def test_the_overview_has_the_numbers_of_the_figures_that_it_sums_up(files: dict[Figure, dict[str, Path]]) -> None:
+    drawn, steps, costs = (pd.read_csv(files[name]["csv"]) for name in (Figure.overview, Figure.steps, Figure.pareto))
+    assert {*drawn["test"]} == {"alpha"} and {*drawn["block"]} == {"text", "equation"}
+    keys = ["block", "row", "accuracy", "low", "high"]
+    for panel, whole in (
+        ("steps", steps),
+        ("time", costs.loc[costs["cost"] == "test_seconds_median"]),
+    ):
+        expected = whole.loc[whole["test"] == "alpha", keys].sort_values(keys)
+        found = drawn.loc[drawn["panel"] == panel, keys].sort_values(keys)
+        assert len(found) and found.to_numpy().tolist() == expected.to_numpy().tolist()
+
+
+def test_accuracy_by_number_of_latents(tmp_path: Path) -> None:
+    rows = [
+        {"id": "codi", "method": "codi", "options": {"num_latents": 3}},
+        {"id": "direct", "method": "cot_sft", "title": "Answer only", "options": {"steps": False}, "control": True},
+        {"id": "cot", "method": "cot_sft"},
+    ]
+    decodings: dict[str, dict[str, Any]] = {"default": {}, "sampled": {"tokens": "sample", "seeds": 1}}
+    decodings |= {name: {"options": {"num_latents": n}, "only": ["codi"]} for n, name in ((1, "one"), (8, "eight"))}
+    decodings["drawn"] = decodings["one"] | {"tokens": "sample", "seeds": 1}
+    made = study(rows=rows, evaluation={"tests": ["alpha", "beta"], "decodings": decodings}, seeds=[0, 1])
+    fabricate(made, tmp_path, {"codi": (0.9, 0.5), "direct": (0.3, 0.3)})
+    results.collect(made, tmp_path)
+    paths = {path.suffix[1:]: path for path in render(made, tmp_path, Figure.latents_curve)}
+    frame, caption = pd.read_csv(paths["csv"]), paths["md"].read_text(encoding="utf-8")
+    curve = frame.loc[(frame["block"] == "text") & (frame["test"] == "alpha") & (frame["row"] == "codi")]
+    assert [*zip(curve["decoding"], curve["latents"], strict=True)] == [("one", 1), ("default", 3), ("eight", 8)]
+    assert curve["accuracy"].between(0.8, 1).all() and curve["varied"].all()
+    assert {*frame.loc[frame["row"] == "direct", "decoding"]} == {"default"} and "cot" not in {*frame["row"]}
+    assert "one number of latents, or none: CoT-SFT" in caption
+
+
+def test_a_study_with_one_number_of_latents_has_no_curve(folder: Path) -> None:
+    with pytest.raises(NothingToDraw, match="no row of fake answers with several numbers of latents: add decodings"):
+        render(study(), folder, Figure.latents_curve)
 
 
 def test_an_ablation_is_named_after_its_row(folder: Path) -> None:

@@ -311,6 +311,19 @@ def test_without_randomness_nothing_of_it_is_left() -> None:
 
 
 @torch.no_grad()
+def test_a_trained_model_thinks_as_often_as_it_is_told_to() -> None:
+    """The first steps are the same whatever K is, and the answer is what step K says."""
+    asked = [example.question for example in EXAMPLES]
+    said = make(steps=3).generate(asked, Decoding(max_new_tokens=4, answer_only=False)).steps
+    assert said is not None
+    for steps in (1, 2):
+        generation = make(steps=steps).generate(asked, Decoding(max_new_tokens=4))
+        assert generation.cost.latent_steps == steps
+        width = min(generation.answer.shape[1], said.shape[2])
+        assert torch.equal(generation.answer[:, :width], said[:, steps - 1, :width])
+
+
+@torch.no_grad()
 def test_steps_said_together_are_those_said_alone() -> None:
     method = make()
     questions = [example.question for example in EXAMPLES]

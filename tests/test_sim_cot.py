@@ -10,12 +10,14 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.studies.overrides import replaced
 from golden import close
 from methods.base import Batch, Budget, Example
 from methods.coconut import CoconutOptions
 from methods.codi import CODIOptions
 from methods.collate import IGNORE
 from methods.generation import Decoding
+from methods.registry import get_method
 from methods.sim_cot import SimCoT, SimCoTCoconut, SimCoTCoconutOptions, SimCoTCODI, SimCoTCODIOptions, merge
 from tiny import EOS, context, examples, make, passes, questions, text
 
@@ -154,6 +156,14 @@ def test_a_stage_answers_as_the_bases() -> None:
     with torch.no_grad():
         costs = [method.generate(questions(), Decoding(max_new_tokens=2, stage=stage)).cost for stage in asked]
     assert [cost.latent_steps for cost in costs] == [2, 4, 6, 6, 6]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_a_trained_model_thinks_as_often_as_it_is_told_to(name: str) -> None:
+    (option,) = get_method(name).answering_options
+    told = make(name, replaced({}, option, 1))
+    assert told.generate(questions(), Decoding(max_new_tokens=1)).cost.latent_steps == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,17 +1,19 @@
-"""The figures of accuracy: against costs, by the number of written steps, during training, and against one option at a
-time."""
+"""The figures of accuracy: against costs, by the number of written steps, both at a glance, during training, and
+against one option, or the number of latents, at a time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import sqrt
 from typing import Any
 
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.figures.base import GREY, FigureBuilder, NothingToDraw, colour, grid, legend_below, log_axis, marker
 from benchmarks.records import statistics
@@ -55,7 +57,7 @@ class ParetoFigure(FigureBuilder):
         panels = grid(canvas, len(COSTS), len(tests), (2.5, 2.3), sharey="col")
         for across, (cost, label) in zip(panels, COSTS.items(), strict=True):
             for axes, test in zip(across, tests, strict=True):
-                self._panel(axes, data.loc[(data["cost"] == cost) & (data["test"] == test)])
+                self.panel(axes, data.loc[(data["cost"] == cost) & (data["test"] == test)])
                 log_axis(axes, label)
             across[0].set_ylabel("Accuracy (%)")
         for axes, test in zip(panels[0], tests, strict=True):
@@ -65,7 +67,8 @@ class ParetoFigure(FigureBuilder):
             panels[0][0].plot([], [], "o", color=GREY, fillstyle=fill, label=block.title)
         legend_below(canvas, [axes for across in panels for axes in across])
 
-    def _panel(self, axes: Axes, data: pd.DataFrame) -> None:
+    def panel(self, axes: Axes, data: pd.DataFrame, fills: Sequence[str] = FILLS) -> None:
+        """Draw lines of one cost and test set. ``fills``: how markers are filled, for each block."""
         rows = {row.id: row for row in self.study.rows}
         blocks = [block.id for block in self.study.blocks]
         front = data.loc[data["front"]].sort_values("value")
@@ -77,7 +80,7 @@ class ParetoFigure(FigureBuilder):
                 line["value"],
                 100 * line["accuracy"],
                 yerr=bars,
-                fillstyle=FILLS[block % len(FILLS)],
+                fillstyle=fills[block % len(fills)],
                 linestyle="none",
                 elinewidth=0.7,
                 label=self.row_name(row),
@@ -146,12 +149,7 @@ class StepsFigure(FigureBuilder):
         panels = grid(canvas, len(blocks), len(tests), (2.4, 2.1), sharex="col", sharey="row")
         for across, block in zip(panels, blocks, strict=True):
             for axes, test in zip(across, tests, strict=True):
-                shown = data.loc[(data["block"] == block.id) & (data["test"] == test)]
-                for row in self.study.rows_of(block):
-                    line = shown.loc[shown["row"] == row.id].sort_values("steps")
-                    axes.plot(line["steps"], 100 * line["accuracy"], label=self.row_name(row), **self.look(row))
-                    bounds = (100 * line["low"], 100 * line["high"])
-                    axes.fill_between(line["steps"], *bounds, color=self.look(row)["color"], alpha=0.1, linewidth=0)
+                self.panel(axes, data.loc[(data["block"] == block.id) & (data["test"] == test)])
                 axes.set_xticks(sorted(set(data.loc[data["test"] == test, "steps"])))
                 if block is blocks[0]:
                     axes.set_title(self.test_title(test))
@@ -161,6 +159,13 @@ class StepsFigure(FigureBuilder):
             across[0].set_ylim(bottom=0)
         legend_below(canvas, [axes for across in panels for axes in across])
 
+    def panel(self, axes: Axes, data: pd.DataFrame) -> None:
+        """Draw the lines of one block and test set."""
+        for row in self.study.rows:
+            line = data.loc[data["row"] == row.id].sort_values("steps")
+            if len(line):
+                banded(axes, line["steps"], line, label=self.row_name(row), **self.look(row))
+
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Accuracy (default decoding, mean over decoding and training seeds) by the number of steps of the
         question's written solution. Bands: 95 % interval over questions{self.and_trainings}. Every mark stands for at
@@ -168,6 +173,148 @@ class StepsFigure(FigureBuilder):
         unknown = [self.test_title(test) for test in self.study.evaluation.tests if test not in set(data["test"])]
         if unknown:
             yield f"Not drawn, because the data do not give the number of steps: {', '.join(unknown)}."
+
+
+def banded(axes: Axes, x: pd.Series, line: pd.DataFrame, **look: Any) -> None:
+    """Draw accuracies at x, with the band between ``low`` and ``high``."""
+    axes.plot(x, 100 * line["accuracy"], **look)
+    axes.fill_between(x, 100 * line["low"], 100 * line["high"], color=look["color"], alpha=0.1, linewidth=0)
+
+
+class OverviewFigure(FigureBuilder):
+    """Two panels for each block, on the first of its test sets whose solutions have a known number of steps: accuracy
+    by that number, and against the time of an answer."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy by steps, and against time"
+
+    @cached_property
+    def _by_steps(self) -> StepsFigure:
+        return StepsFigure(self.records)
+
+    @cached_property
+    def _by_cost(self) -> ParetoFigure:
+        return ParetoFigure(self.records)
+
+    def data(self) -> pd.DataFrame:
+        """Return the lines of :class:`StepsFigure`, and those of :class:`ParetoFigure` that give a time (``value``, in
+        milliseconds), on the test sets that are drawn."""
+        steps, costs = self._by_steps.data(), self._by_cost.data()
+        shown: dict[str, str | None] = {}
+        for block in self.study.blocks:
+            known = steps.loc[steps["block"] == block.id, "test"]
+            shown[block.id] = next((test for test in self.study.tests_of(block) if test in set(known)), None)
+        times = costs.loc[costs["cost"] == "test_seconds_median"].drop(columns=["cost", "front", "control"])
+        lines = pd.concat([steps.assign(panel="steps"), times.assign(panel="time")], ignore_index=True)
+        return lines.loc[lines["test"] == lines["block"].map(shown)].reset_index(drop=True)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        blocks = [block for block in self.study.blocks if block.id in set(data["block"])]
+        with rc_context({"axes.labelsize": 9, "axes.titlesize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8}):
+            panels = grid(canvas, len(blocks), 2, (3.5, 2.6), sharey="row", sharex="col")
+            for (left, right), block in zip(panels, blocks, strict=True):
+                own = data.loc[data["block"] == block.id]
+                steps, times = (own.loc[own["panel"] == panel] for panel in ("steps", "time"))
+                self._by_steps.panel(left, steps)
+                self._by_cost.panel(right, times.assign(front=False), fills=("full",))
+                left.set_title(f"{block.title}: {self.test_title(steps['test'].iloc[0])}", loc="left")
+                left.set_ylabel("Accuracy (%)")
+                left.set_ylim(0, 102)
+            left, right = panels[-1]
+            left.set_xticks(sorted(set(data["steps"].dropna().astype(int))))
+            left.set_xlabel("Steps of the question's written solution")
+            log_axis(right, "Time of an answer (ms)")
+        with rc_context({"legend.fontsize": 8.5}):
+            legend_below(canvas, [axes for across in panels for axes in across])
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        batch = self.study.timing.batch_size if self.study.timing else "unknown size"
+        yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) on the first test set that
+        gives the number of steps. Left: by that number, in marks of at least {FEWEST} questions. Right: on all
+        questions, against the time to answer one in batches of {batch}. Bands and bars: 95 % interval over
+        questions{self.and_trainings}. Crosses: controls. The figures `steps` and `pareto` have the other test sets."""
+
+
+class LatentsCurveFigure(FigureBuilder):
+    """One column of panels per test set, one row per block."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: accuracy by number of latents"
+
+    def data(self) -> pd.DataFrame:
+        """Return one line per test set, block, row and decoding that differs from ``default`` at most in options and
+        seeds. Accuracies are shares of 1; ``latents`` is the mean number per question. Rows whose number never changes
+        have their default decoding alone, and only if they are controls."""
+        frame = self.by_row(self._lines, f"no run of {self.study.name} is evaluated")
+        varied = frame.groupby(["test", "block", "row"])["latents"].transform("nunique") > 1
+        if not varied.any():
+            raise NothingToDraw(
+                f"no row of {self.study.name} answers with several numbers of latents: add decodings such as "
+                "`{options: {num_latents: 2}, only: [codi]}` to its `evaluation`"
+            )
+        level = frame["row"].isin([row.id for row in self.study.rows if row.control]) & (frame["decoding"] == "default")
+        kept = frame.loc[(varied | level) & frame["block"].isin(frame.loc[varied, "block"])]
+        return kept.assign(varied=varied).sort_values("latents", kind="stable").reset_index(drop=True)
+
+    def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
+        for decoding in self._decodings(block, row):
+            found = self.records.answers(block.id, row.id, decoding, (*COLUMNS, "latent_steps"))
+            for test, group in () if found is None else found.groupby("test", sort=False):
+                correct = statistics.correctness(group)
+                low, high = statistics.interval(correct)
+                place = {"test": test, "block": block.id, "row": row.id, "decoding": decoding}
+                counts = {"latents": float(group["latent_steps"].mean()), "n": len(correct)}
+                yield place | counts | {"accuracy": statistics.accuracy(correct), "low": low, "high": high}
+
+    def _decodings(self, block: Block, row: Row) -> Iterator[str]:
+        """Yield the default decoding of a row, and those that answer by other options and are equal otherwise."""
+        for run in self.study.trainings(block.id, row.id)[:1]:  # all have the same
+            apart = {"options", "seeds", "only"}
+            default = run.evaluation.decodings["default"].model_dump(exclude=apart)
+            for name, spec in run.evaluation.decodings.items():
+                if spec.model_dump(exclude=apart) == default and (spec.options or name == "default"):
+                    yield name
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]
+        blocks = [block for block in self.study.blocks if block.id in set(data["block"])]
+        panels = grid(canvas, len(blocks), len(tests), (2.6, 2.3), sharex=True, sharey="row")
+        for across, block in zip(panels, blocks, strict=True):
+            for axes, test in zip(across, tests, strict=True):
+                self._panel(axes, data.loc[(data["block"] == block.id) & (data["test"] == test)])
+                if block is blocks[0]:
+                    axes.set_title(self.test_title(test))
+                if block is blocks[-1]:
+                    axes.set_xlabel("Latents per question")
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(blocks) > 1 else "Accuracy (%)")
+            across[0].set_ylim(bottom=0)
+        panels[0][0].plot([], [], "o", color=GREY, label="as trained")
+        legend_below(canvas, [axes for across in panels for axes in across])
+
+    def _panel(self, axes: Axes, data: pd.DataFrame) -> None:
+        for row in self.study.rows:
+            line, look = data.loc[data["row"] == row.id], self.look(row)
+            if len(line) and not line["varied"].any():
+                level = 100 * line["accuracy"].iloc[0]
+                axes.axhline(level, color=look["color"], linewidth=0.8, linestyle="--", label=self.row_name(row))
+            elif len(line):
+                banded(axes, line["latents"], line, label=self.row_name(row), **look, markerfacecolor="white")
+                trained = line.loc[line["decoding"] == "default"]
+                axes.plot(trained["latents"], 100 * trained["accuracy"], linestyle="none", zorder=3, **look)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Accuracy (default decoding but for the options that set how much a trained model thinks, mean over
+        decoding seeds{self.and_trainings}) against the latents that the answer to a question took on average. Filled:
+        as many as in training; hollow: fewer or more, with the same weights. Bands: 95 % interval over
+        questions{self.and_trainings}. Dashed: controls whose latents are always as many. A line that stays level says
+        that a row's answers do not need its latents, or not that many."""
+        drawn = set(data.loc[data["varied"], "row"])
+        absent = [self.row_name(row) for row in self.study.rows if row.id not in drawn and not row.control]
+        if absent:
+            yield f"Not drawn, as they are only decoded with one number of latents, or none: {', '.join(absent)}."
 
 
 class CurvesFigure(FigureBuilder):

@@ -8,7 +8,14 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.accuracy import CurvesFigure, ParetoFigure, StepsFigure, SweepsFigure
+from benchmarks.figures.accuracy import (
+    CurvesFigure,
+    LatentsCurveFigure,
+    OverviewFigure,
+    ParetoFigure,
+    StepsFigure,
+    SweepsFigure,
+)
 from benchmarks.figures.base import FigureBuilder, styled
 from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.latents import (
@@ -26,8 +33,10 @@ from benchmarks.studies.study import Study
 from benchmarks.tables.markup import markdown_footer
 
 FIGURE_BUILDERS: dict[Figure, type[FigureBuilder]] = {
+    Figure.overview: OverviewFigure,
     Figure.pareto: ParetoFigure,
     Figure.steps: StepsFigure,
+    Figure.latents_curve: LatentsCurveFigure,
     Figure.dimensions: DimensionsFigure,
     Figure.intervention: InterventionFigure,
     Figure.cases: CasesFigure,

@@ -4,10 +4,12 @@ on."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Literal
 
 from benchmarks.files import json_digest
 from benchmarks.studies.micro_batches import rows_per_pass
+from benchmarks.studies.overrides import replaced
 from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -89,7 +91,10 @@ class RunSpec(Strict):
 
     def answering(self, decoding: str) -> RunSpec:
         """Return the run as it answers under a decoding: with the options that this changes."""
-        return self.model_copy(update={"options": self.options | self.evaluation.decodings[decoding].options})
+        changed = self.evaluation.decodings[decoding].options.items()
+        return self.model_copy(
+            update={"options": reduce(lambda options, change: replaced(options, *change), changed, self.options)}
+        )
 
     def validated(self) -> RunSpec:
         """Return the run itself, or raise an error that names a decoding whose options a trained model cannot take, or

@@ -115,7 +115,9 @@ class DecodingSpec(Strict):
     )
     only: tuple[str, ...] | None = Field(default=None, description="methods to decode this way; default: all")
     options: dict[str, Any] = added_field(
-        {}, description="method options to override, of those that can change without retraining"
+        {},
+        description="method options to override, of those that can change without retraining; `base.num_latents`: one "
+        "of a nested option",
     )
 
 
@@ -455,8 +457,10 @@ class Table(StrEnum):
 class Figure(StrEnum):
     """A figure by its name, written to ``figures/NAME.{png,pdf,csv,md}``."""
 
+    overview = "overview"  # accuracy by number of steps, and against test time: the first image of the report
     pareto = "pareto"  # accuracy against test time and training compute
     steps = "steps"  # accuracy by number of steps
+    latents_curve = "latents_curve"  # accuracy of a trained model against the number of latents that it answers with
     dimensions = "dimensions"  # R of three cases in the first step that uses any; how often each dimension is active
     intervention = "intervention"  # correlated dimensions, and what setting a clique of them does
     cases = "cases"  # outputs before and after dimensions are set

@@ -38,6 +38,7 @@ class MarCos(MarCosModel):
     has_latents = True
     thoughts_option = "steps"
     says_steps = True
+    answering_options = ("steps",)  # no weight belongs to one step; whatever K is, the answer is read from step K
     tested_options: ClassVar = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
 
     @classmethod
