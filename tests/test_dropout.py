@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from benchmarks.data import open_corpus, prepare
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine
-from benchmarks.engine.adapters import LowRank, add_adapters
+from benchmarks.engine.adapters import add_adapters
 from benchmarks.files import read_json
 from benchmarks.models import CONFIG, build_method, trained_method
 from benchmarks.studies.paths import Paths
@@ -28,7 +28,7 @@ from benchmarks.training.batches import FeatureStore
 from benchmarks.training.loop import train
 from methods.base import Budget
 from small import MARCOS, small_study, stopped_after
-from tiny import GPT2, context, examples, make
+from tiny import GPT2, context, disturb, examples, make
 
 TRAINING = TrainingSpec(epochs=1, dropout=0.3)
 LORA = LoraSpec(rank=2, alpha=4, modules=("c_attn",), dropout=0.2)
@@ -199,21 +199,22 @@ def test_features_and_validation_losses_have_no_dropout(folder: Path) -> None:
 
 
 def test_adapters_drop_what_they_read() -> None:
-    layer, inputs = nn.Linear(60, 5), torch.randn(2, 60)
-    adapter = LowRank(layer, LoraSpec(rank=2, alpha=6, modules=("any",), dropout=0.5))
-    nn.init.normal_(adapter.up.weight)
-    layer.register_forward_hook(adapter)
-    plain = F.linear(inputs, layer.weight, layer.bias)
+    lora = LoraSpec(rank=2, alpha=6, modules=("q_proj",), dropout=0.5)
+    assert TrainingSpec(epochs=1, lora=lora).draws and not TrainingSpec(epochs=1).draws
+    method = add_adapters(make("cot_sft"), lora, 0)
+    assert method.training
+    disturb(method)
+    layer: Any = method.get_submodule("lm.model.layers.0.self_attn.q_proj")
+    inputs = torch.randn(2, 32)
+    plain = layer.base_layer(inputs)
     added = []
     for training in (True, False):
-        adapter.train(training)
+        layer.train(training)
         torch.manual_seed(0)
         added.append(layer(inputs) - plain)
     torch.manual_seed(0)
     dropped = F.dropout(inputs, 0.5)
     assert 0.3 < float((dropped == 0).double().mean()) < 0.7
+    down, up = (getattr(layer, f"lora_{part}").default.weight for part in "AB")
     for read, found in zip((dropped, inputs), added, strict=True):
-        torch.testing.assert_close(found, 3 * read @ adapter.down.weight.T @ adapter.up.weight.T)
-    lora = LoraSpec(rank=2, alpha=6, modules=("q_proj",), dropout=0.5)
-    assert TrainingSpec(epochs=1, lora=lora).draws and not TrainingSpec(epochs=1).draws
-    assert add_adapters(make("cot_sft"), lora, 0).training
+        torch.testing.assert_close(found, 3 * read @ down.T @ up.T)

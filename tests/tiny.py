@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.engine.adapters import ADAPTER
+from benchmarks.engine.adapters import in_adapter
 from methods.backbone import load_backbone
 from methods.base import Context, Example, Method, Setup, Stage, Vocabulary
 from methods.registry import build
@@ -57,7 +57,7 @@ def disturb(method: Method) -> None:
     """Let adapters, which start at zero, add something."""
     torch.manual_seed(1)
     for name, parameter in method.named_parameters():
-        if ADAPTER in name:
+        if in_adapter(name):
             parameter.data += 0.1 * torch.randn_like(parameter)
 
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedTokenizerBase
@@ -368,7 +369,9 @@ def watching(method: Method, passed: Passed) -> Iterator[None]:
 def small_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: TokenCounter = estimated_tokens) -> Method:
     """Build the run's method with a backbone of these dimensions and the same architecture. ``count_tokens`` counts
     those of a text."""
-    return add_adapters(_plain_method(run, dimensions, count_tokens), run.training.lora, seed=0)
+    method = _plain_method(run, dimensions, count_tokens)
+    with unset_fake_temporarily():  # `peft` moves what it adds, which fake tensors do not allow
+        return add_adapters(method, run.training.lora, seed=0)
 
 
 def _plain_method(run: RunSpec, dimensions: Dimensions, count_tokens: TokenCounter) -> Method:

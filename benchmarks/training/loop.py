@@ -28,7 +28,14 @@ from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, open_corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic
-from benchmarks.engine.adapters import add_adapters, enable_gradients, plain_size, plain_weights, whole_weights
+from benchmarks.engine.adapters import (
+    add_adapters,
+    enable_gradients,
+    plain_size,
+    plain_weights,
+    save_adapters,
+    whole_weights,
+)
 from benchmarks.engine.device import memory_for
 from benchmarks.environment import ended, environment
 from benchmarks.files import DiskFull, read_json, write_json
@@ -365,6 +372,9 @@ class Trainer:
         weights_digest = self._save_weights(self.paths.weights, plain_weights(self.method))
         if self.ranks.first:
             complete_folder(spec, self.paths)
+            if self.training.lora:
+                start = spec.starts_at or str(spec.backbone.pretrained)
+                save_adapters(self.method, self.paths.model / "adapters", start)
         return {
             "run": spec.id,
             "digest": spec.digest("train"),
