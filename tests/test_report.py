@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
+from benchmarks.data import get_dataset
+from benchmarks.data.records import digest
 from benchmarks.figures import render as figures
-from benchmarks.files import BrokenRecord
+from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records import results
-from benchmarks.report import report
+from benchmarks.report.page import report
+from benchmarks.report.questions import questions
 from benchmarks.studies.specs import Figure
 from benchmarks.tables.render import render
 from fabricate import fabricate, study
 
+LIBRARY = {"library-js", "library-css"}
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 VOID = {"meta", "img", "br", "link", "hr"}
 
 
@@ -48,17 +59,22 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made, folder = study(), tmp_path_factory.mktemp("results")
     fabricate(made, folder)
     results.collect(made, folder)
     for table in made.tables:
         render(made, folder, table)
-    for figure in (Figure.pareto, Figure.steps):
+    for figure in (Figure.pareto, Figure.overview, Figure.steps):
         figures.render(made, folder, figure)
     (folder / "reference/other").mkdir(parents=True)
     (folder / "reference/other/collect.json").write_text("{}", encoding="utf-8")
-    return report(folder).read_text(encoding="utf-8")
+    return report(folder)
+
+
+@pytest.fixture(scope="module")
+def page(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +94,24 @@ def test_sentences_in_tables_are_broken_into_lines(tmp_path: Path) -> None:
     text = report(tmp_path).read_text(encoding="utf-8")
     assert f"<td>{cells[0]}</td>" in text and f'<td class="sentence">{cells[1].strip()}</td>' in text
     assert text.count(".sentence {") == 2  # once for the screen and once for print
+    assert not (tmp_path / "questions.html").exists()
 
 
 def test_every_link_of_the_contents_has_its_place(outline: Outline) -> None:
-    assert len(outline.links) == 1 + 3 + 2  # study, tables, figures
-    assert {link.removeprefix("#") for link in outline.links} == set(outline.ids)
+    assert outline.links.pop(1) == "fake/questions.html"
+    assert len(outline.links) == 1 + 3 + 3  # study, tables, figures
+    assert {link.removeprefix("#") for link in outline.links} == set(outline.ids) - LIBRARY
     assert len(set(outline.ids)) == len(outline.ids)
+    assert outline.links[1] == "#fake-overview", "the image that says it all comes first"
 
 
-def test_it_opens_offline(page: str, outline: Outline) -> None:
-    assert len(outline.images) == 2
+def test_it_opens_offline(path: Path, page: str, outline: Outline) -> None:
+    assert len(outline.images) == 3
     for image in outline.images:
         assert str(image["src"]).startswith("data:image/png;base64,iVBOR") and image["alt"]
-    assert not re.search(r'(src|href)="(?!#|data:)', page) and "@import" not in page and "url(" not in page
+    for text in (page, (path.parent / "fake/questions.html").read_text(encoding="utf-8")):
+        assert not re.search(r'(src|href)="(?!#|data:|fake/questions\.html")', text)
+        assert not any(word in text for word in ("@import", "url(", "http://", "https://"))
 
 
 def test_tables_are_whole(page: str, outline: Outline) -> None:
@@ -129,3 +150,80 @@ def test_the_study_with_the_main_table_and_its_details_comes_first(tmp_path: Pat
     render(made, tmp_path, made.tables[1])
     page = report(tmp_path).read_text(encoding="utf-8")
     assert page.index('id="fake"') < page.index('id="another"')
+
+
+def blocks_of(page: Path) -> list[dict[str, Any]]:
+    (held,) = re.findall(r'id="data">([^<]*)<', page.read_text(encoding="utf-8"))
+    return json.loads(gzip.decompress(base64.b64decode(held)))
+
+
+def test_the_page_of_questions_has_all_answers_of_the_first_seeds(path: Path) -> None:
+    blocks = blocks_of(path.parent / "fake/questions.html")
+    assert [block["name"] for block in blocks] == ["text", "equation"]
+    assert blocks[0]["rows"] == ["CoT-SFT", "MarCos", "w/o R", "Gold answers"]
+    answers = path.parent / "fake/runs/text/marcos/s0/predictions/default.parquet"
+    frame = pd.read_parquet(answers).query("seed == 0")
+    lines = blocks[0]["lines"]
+    assert [line["said"][1] for line in lines] == frame["text"].tolist()
+    assert [line["right"][1] for line in lines] == frame["correct"].tolist()
+    assert {(line["test"], line["steps"], line["text"], line["gold"]) for line in lines} == {
+        ("Alpha & Co 100%", 2, "", "7"),
+        ("Beta_set", 2, "", "7"),
+    }
+
+
+def test_questions_are_generated_again_if_they_come_out_the_same(tmp_path: Path) -> None:
+    test = "embedded_in_domain"
+    made = study(evaluation={"tests": [test]}, rows=[{"id": "cot", "method": "cot_sft"}], seeds=[0, 1])
+    fabricate(made, tmp_path, {})
+    rows = get_dataset(test).rows("test")
+    for block, digest_of in (("text", digest(rows)), ("equation", "another")):
+        record = tmp_path / f"fake/data/{block}/done.json"
+        write_json(record, read_json(record) | {"digests": {f"{test}/test": digest_of}})
+        run = tmp_path / f"fake/runs/{block}/cot/s0"
+        answers = pd.read_parquet(run / "predictions/default.parquet")
+        named = answers.assign(id=[f"{test}-test-{row.key}" for row in rows[: len(answers)]], n_steps=None)
+        written = write_parquet(run / "predictions/default.parquet", named)
+        evaluated = read_json(run / "evaluate.json")
+        write_json(run / "evaluate.json", evaluated | {"predictions": {"default": written}})
+    results.collect(made, tmp_path)
+    (same, other) = (block["lines"] for block in questions(tmp_path, "fake"))
+    assert [line["text"] for line in same] == [row.question for row in rows[: len(same)]]
+    assert {line["text"] for line in other} == {""} and {line["steps"] for line in other} == {None}
+
+
+def test_text_of_models_is_no_html(tmp_path: Path) -> None:
+    """What a model wrote is data, whatever it is, and ends no script."""
+    made = study(rows=[{"id": "cot", "method": "cot_sft"}])
+    fabricate(made, tmp_path)
+    run = tmp_path / "fake/runs/text/cot/s0"
+    answers = pd.read_parquet(run / "predictions/default.parquet").assign(text="</script><b>7</b>")
+    written = write_parquet(run / "predictions/default.parquet", answers)
+    write_json(run / "evaluate.json", read_json(run / "evaluate.json") | {"predictions": {"default": written}})
+    results.collect(made, tmp_path)
+    render(made, tmp_path)
+    report(tmp_path)
+    assert "<b>" not in (tmp_path / "fake/questions.html").read_text(encoding="utf-8")
+    if CHROMIUM:
+        assert "&lt;b&gt;7" in displayed(tmp_path / "fake/questions.html")
+
+
+def displayed(page: Path) -> str:
+    """Return what a browser makes of a page."""
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+    done = subprocess.run(
+        [*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_a_browser_makes_tables_that_sort_and_filter(path: Path) -> None:
+    shown = displayed(path)
+    assert shown.count('type="search"') == shown.count('class="dt-layout-row dt-layout-table wide"') == 8
+    assert len(re.findall(r'<tr class="dtrg-group[^>]*><th[^>]*>Training data: text', shown)) >= 1
+    asked = displayed(path.parent / "fake/questions.html")
+    assert (
+        "1 to 25 of 400 questions" in asked and asked.count("<select") == 4 + 3 + 1
+    )  # rows; block, test, steps; pages
+    assert len(re.findall(r'<td class="(?:right|wrong)', asked)) == 25 * 4

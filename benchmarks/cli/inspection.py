@@ -89,9 +89,9 @@ def report(
 
     The file can be read offline.
     """
-    from benchmarks import report
+    from benchmarks.report.page import report as write
 
-    typer.echo(report.report(folder), err=True)
+    typer.echo(write(folder), err=True)
 
 
 @app.command()

@@ -1,10 +1,11 @@
 """What papers take from a results folder: all tables and figures as one HTML file that needs no other file and no
-network, and the BibTeX entries of a study."""
+network, a page of each study's questions, and the BibTeX entries of a study."""
 
 from __future__ import annotations
 
 import base64
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,17 +14,19 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
-from benchmarks.archive import ARCHIVE
+from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.data import get_dataset
 from benchmarks.environment import ended, environment
 from benchmarks.files import BrokenRecord, sha256, write_text
+from benchmarks.report.interactive import bundle, packed
+from benchmarks.report.questions import questions
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import MADE
 from methods.registry import get_method
 
-TEMPLATE = "report.html"  # named like this module, so that its edits change the digest that the workflow watches
+REPORT, QUESTIONS = "report.html", "questions.html"  # pages, and the templates in this package
 SENTENCE = 60  # characters of a table cell; a longer one is broken into lines
 REFERENCE = "reference"  # folder of committed results, which are not a study of this folder
 FACTS = ("commit", "python", "torch", "transformers", "device", "cpu")
@@ -43,28 +46,48 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """The tables and figures of one study."""
+    """The tables and figures of one study. ``first``: the figure that the report begins with, if the study has it."""
 
     name: str
+    first: tuple[Part, ...]
     tables: tuple[Part, ...]
     figures: tuple[Part, ...]
+    questions: str | None  # the path of the page of its questions from that of the report
     digest: str  # SHA-256 of the collected records
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.first + self.tables + self.figures
 
 
 def report(folder: Path) -> Path:
-    """Write ``report.html`` into a folder of several studies' results, or into the folder
-    of one study. Return its path."""
-    found = [section for study in _studies(folder) if (section := _section(study))]
+    """Write ``report.html`` into a folder of several studies' results, or into the folder of one study, and
+    ``questions.html`` into the folder of each study whose answers are there. Return the report's path."""
+    found = [section for study in _studies(folder) if (section := _section(study, folder))]
     sections = sorted(found, key=lambda section: -len(section.tables))  # the study with most tables comes first
     if not sections:
         raise BrokenRecord(f"{folder} holds no table and no figure: render some first (marcos-bench table, figure)")
     made = ended(environment())
-    loader = FileSystemLoader(Path(__file__).parent)
-    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(TEMPLATE)
     facts = {name: made[name] for name in FACTS if made.get(name)}
-    path = folder / "report.html"
-    write_text(path, template.render(sections=sections, facts=facts, date=made["finished"], made=MADE))
+    path = folder / REPORT
+    _write(path, sections=sections, facts=facts, date=made["finished"], made=MADE)
     return path
+
+
+def _write(path: Path, **content: object) -> None:
+    """Write a page from the template of its name."""
+    loader = FileSystemLoader(Path(__file__).parent)
+    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(path.name)
+    write_text(path, template.render(bundle=bundle(), **content))
+
+
+def _questions(study: Path) -> bool:
+    """Write the page of a study's questions, if there is an answer to any. Return whether there is."""
+    with unpacked(study.parent, [study.name]) as results:
+        blocks = questions(results, study.name)
+    if blocks:
+        _write(study / QUESTIONS, study=study.name, data=packed(json.dumps(blocks, ensure_ascii=False).encode()))
+    return bool(blocks)
 
 
 def _studies(folder: Path) -> list[Path]:
@@ -78,12 +101,15 @@ def _records(study: Path) -> Path:
     return study / (ARCHIVE if (study / ARCHIVE).is_file() else COLLECTED)
 
 
-def _section(study: Path) -> Section | None:
+def _section(study: Path, folder: Path) -> Section | None:
     tables = tuple(_part(study, study / f"table_{table}.md") for table in _there(study, "table_{}.md", Table))
-    figures = tuple(_part(study, study / f"figures/{figure}.md") for figure in _there(study, "figures/{}.md", Figure))
-    if not tables and not figures:
+    found = {name: _part(study, study / f"figures/{name}.md") for name in _there(study, "figures/{}.md", Figure)}
+    first = tuple(part for name, part in found.items() if name == Figure.overview)
+    figures = tuple(part for name, part in found.items() if name != Figure.overview)
+    if not tables and not found:
         return None
-    return Section(study.name, tables, figures, sha256(_records(study)))
+    asked = (study / QUESTIONS).relative_to(folder).as_posix() if _questions(study) else None
+    return Section(study.name, first, tables, figures, asked, sha256(_records(study)))
 
 
 def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iterator[str]:

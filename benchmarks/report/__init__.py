@@ -1,0 +1,1 @@
+"""Pages that open offline: all tables and figures of a folder, and what every row answered to each question."""

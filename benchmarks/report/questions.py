@@ -1,0 +1,97 @@
+"""The content of the page of a study's questions: what each row answered to each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.data import get_dataset, open_test
+from benchmarks.data.records import digest
+from benchmarks.data.sets import DATASETS
+from benchmarks.data.sources import Generated
+from benchmarks.files import read_json, read_parquet
+from benchmarks.records.results import Collected
+from benchmarks.studies.paths import COLLECTED, DONE, data_folder
+
+COLUMNS = ("test", "id", "seed", "text", "gold", "correct", "n_steps")
+
+
+def questions(results: Path, study: str) -> list[dict[str, Any]]:
+    """Return the blocks of a collected study with the answers of their rows: those of the first training and decoding
+    seed, under the default decoding. Rows without any are left out, and so are blocks.
+
+    A block has its ``name``, the titles of its ``rows``, and a ``line`` for each question of each test set: the titles
+    of the ``test``, the number of ``steps`` (None: unknown), the question's ``text`` (empty if it is not at hand), the
+    ``gold`` answer, and by row what it ``said`` and whether that is ``right``.
+    """
+    path = results / study / "frame.csv"
+    if not path.is_file():
+        return []
+    held, frame = Collected.model_validate(read_json(results / study / COLLECTED)), pd.read_csv(path)
+    rows = frame.loc[frame["shown"]].dropna(subset="run").drop_duplicates(["block", "row"])
+    blocks = []
+    for block, members in rows.groupby("block", sort=False):
+        pairs = zip(members["title"], members["run"], strict=True)
+        said = {
+            title.removeprefix("- "): found
+            for title, run in pairs
+            if (found := _answers(results, held, run)) is not None
+        }
+        if said:
+            data = held.data.get(str(block), {})
+            lines = _lines(list(said.values()), data, data_folder(results, study, str(block)))
+            blocks.append({"name": block, "rows": [*said], "lines": lines})
+    return blocks
+
+
+def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:
+    """Return a run's answers, by test set and question, or None if there are none in this folder."""
+    records = held.runs[run]
+    if not records.train or not records.evaluate:
+        return None
+    spec = (records.train.model_extra or {})["spec"]  # of the study that made the run, which may be another one
+    path = results / spec["study"] / "runs" / spec["id"] / "predictions" / "default.parquet"
+    if not path.is_file():  # an archive has no run of another study
+        return None
+    frame = read_parquet(path, records.evaluate.predictions["default"], "`evaluate`, then `collect`", COLUMNS)
+    return frame.loc[frame["seed"] == frame["seed"].min()].set_index(["test", "id"])
+
+
+def _lines(said: list[pd.DataFrame], data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """Return a block's lines, given the answers of its rows, its data record and the folder of its prepared data."""
+    every = pd.concat(said)
+    asked = every[~every.index.duplicated()]
+    tests = asked.index.get_level_values("test").unique()
+    titles = {test: data.get("cards", {}).get(test, {}).get("title", test) for test in tests}
+    texts = {test: _texts(test, data, folder) for test in tests}
+    aligned = [frame.reindex(asked.index) for frame in said]
+    answers = zip(*(frame["text"].fillna("") for frame in aligned), strict=True)
+    rights = zip(*(frame["correct"].eq(True) for frame in aligned), strict=True)
+    steps = asked["n_steps"].astype("Int64")
+    return [
+        {
+            "test": titles[test],
+            "steps": None if pd.isna(count) else int(count),
+            "text": texts[test].get(id, ""),
+            "gold": gold,
+            "said": answer,
+            "right": right,
+        }
+        for (test, id), count, gold, answer, right in zip(
+            asked.index, steps, asked["gold"], answers, rights, strict=True
+        )
+    ]
+
+
+def _texts(test: str, data: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Return the questions of a test set by id: from prepared data, or generated again if they come out the same."""
+    if (folder / DONE).is_file() and (folder / "tests" / test).is_dir():
+        prepared = open_test(folder, test)
+        return dict(zip(prepared.ids, prepared.texts, strict=True))
+    if isinstance(DATASETS.get(test), Generated):
+        rows = get_dataset(test).rows("test")
+        if digest(rows) == data.get("digests", {}).get(f"{test}/test"):
+            return {f"{test}-test-{row.key}": row.question for row in rows}
+    return {}
