@@ -17,7 +17,7 @@ from benchmarks.data.records import (
 )
 from benchmarks.data.sets import DATASETS
 from benchmarks.data.sources import DataSet, Generated
-from benchmarks.studies.specs import Form
+from benchmarks.studies.specs import DataSpec, Form
 from methods.errors import suggestion
 
 STEPS = {"equation": equations, "text": sentences, "lines": lines}
@@ -75,6 +75,13 @@ def unread(name: str, rows: Sequence[Raw]) -> list[dict[str, str]]:
 def load_records(name: str, form: Form, split: str) -> list[Record]:
     """Load the records of a data set's split, from the folder that MARCOS_BENCH_DATA names, or else from the hub."""
     return to_records(name, form, split, load_rows(name, form, split))
+
+
+def validation_rows(data: DataSpec) -> int:
+    """Return how many rows a block validates on, at least."""
+    if data.validation_set:
+        return get_dataset(data.validation_set).card.counts["test"]
+    return data.validation
 
 
 def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record], list[Record]]:

@@ -3,21 +3,19 @@
 Somebody moves about in a ring of five fields, 0 to 4. A move is one verb: who hops goes one field on, who doubles goes
 to the field with twice the number. So arithmetic is modulo five: the step ``<<3*2=1>>`` is right. Each move needs the
 result of the one before, there are few facts to learn (five fields times six moves), and sentences of a kind have
-equally many words, but for reworded ones. So a question is hard by the length of its chain.
+equally many words. So a question is hard by the length of its chain.
 
 A *chain* here is a start and its moves. There are five corpora:
 
 * ``train``: one to five moves;
-* ``validation``: three to five moves, in equal parts, by which settings are chosen;
+* ``validation``: four or five moves, in equal parts, by which settings and weights are chosen;
 * ``in_domain``: the same again, with other chains;
-* ``reworded``: about half of the sentences are worded differently, in words that training uses, and some stories say
-  where somebody else is, which does not matter;
+* ``reworded``: about half of the sentences are worded differently, in equally many words, all of which training uses;
 * ``unseen``: at least two neighbouring moves are in an order that training never shows (:data:`HELD_OUT`).
 
-A chain's hash decides which corpus it may be in (:func:`corpus_of`), and how it is told: each chain is one question per
-wording. So no chain of a test is ever one of training, and rows that :func:`benchmarks.data.loading.split_validation`
-takes out of training are other chains, too. Tests have a chain once; training draws chains anew for each row, so short
-ones come again and again: there are 30 of one move that training may show, 420 of three, and 12,349 of five.
+A chain's hash decides which corpus it may be in (:func:`corpus_of`), so no chain of a test or of validation is ever one
+of training. Tests have a chain once; training draws chains and words anew for each row, so short chains come again and
+again: there are 30 of one move that training may show, 2,996 of four, and 15,737 of five.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from benchmarks.data.sources import Draw
 
 VERSION = "2"
 SEED = f"marcos-bench ring {VERSION}"  # of all draws
-SIZES = {"train": 60_000, "validation": 300, "in_domain": 360, "reworded": 360, "unseen": 360}
+SIZES = {"train": 60_000, "validation": 400, "in_domain": 400, "reworded": 400, "unseen": 400}
 
 RING = 5  # fields, numbered from 0: results are taken modulo this
 OPERATIONS = {"+": "plus", "-": "minus", "*": "times"}
@@ -49,8 +47,8 @@ VERBS = {  # of each move, a sign and an operand
 MOVES = list(VERBS)
 HELD_OUT = {("*", "-"), ("-", "+")}  # signs of neighbours that only the corpus ``unseen`` shows
 LENGTHS = (1, 2, 3, 4, 5)  # numbers of moves in training, drawn uniformly
-TESTED = (3, 4, 5)  # in tests, in equal parts
-PARTS = ("validation", "in_domain", "reworded")  # each has 3 in 20 chains of tested lengths, training the rest
+TESTED = (4, 5)  # in tests, in equal parts
+PARTS = ("validation", "in_domain", "reworded")  # have a tenth of the chains of tested lengths each, training the rest
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,6 @@ class Wording:
     start: Sequence[str]
     move: Sequence[str]
     ask: Sequence[str]
-    aside: Sequence[str] = ()  # sentences that do not matter, about {other} on field {k}
-    aside_share: float = 0.0
 
 
 TRAINING = Wording(
@@ -86,11 +82,9 @@ TRAINING = Wording(
     ask=("Where is {who} now?", "Where is {he} then?", "Then where is {he}?", "Now where is {who}?"),
 )
 REWORDED = Wording(  # each sentence is worded as in training about half of the time
-    start=(*TRAINING.start, "{who} is now on {n} in a ring.", "{who} is in a ring at {n}."),
-    move=(*TRAINING.move, "Then {he} {moves}."),
+    start=(*TRAINING.start, "In a ring {who} is on {n}.", "In a ring {who} is at {n}."),
+    move=(*TRAINING.move, "{who} {moves}."),
     ask=(*TRAINING.ask, "{who} is where now?", "Where then is {who}?", "Now {he} is where?", "Then {who} is where?"),
-    aside=("{other} is on {k}.", "{other} is at {k} now."),
-    aside_share=0.15,
 )
 KNOWN = frozenset((*TRAINING.start, *TRAINING.move, *TRAINING.ask))
 
@@ -104,23 +98,21 @@ def corpus_of(chain: Chain) -> str:
     """Return the corpus that a chain belongs to."""
     if chain.unseen:
         return "unseen"
-    place = int(hashlib.sha256(f"marcos-bench chain {chain}".encode()).hexdigest(), 16) % 20 // 3
+    place = int(hashlib.sha256(f"marcos-bench chain {chain}".encode()).hexdigest(), 16) % 10
     return PARTS[place] if place < len(PARTS) and len(chain.moves) in TESTED else "train"
 
 
-def tell(chain: Chain, wording: Wording) -> Raw:
-    """Return the problem of a chain. The chain alone decides on names and words; in any wording but that of training,
-    at least one sentence has a template that training does not use."""
+def tell(chain: Chain, wording: Wording, key: str) -> Raw:
+    """Return the problem of a chain, with names and words that ``key`` draws. In any wording but that of training, at
+    least one sentence has a template that training does not use."""
     for attempt in count():
-        draw = Draw(f"{SEED} {chain} {attempt}")
+        draw = Draw(f"{SEED} {chain} {key} {attempt}")
         templates = [draw.of(wording.start), *[draw.of(wording.move) for _ in chain.moves], draw.of(wording.ask)]
         if wording is TRAINING or not KNOWN.issuperset(templates):
             break
-    who, other = draw.of(list(NAMES)), draw.of(list(NAMES))
+    who = draw.of(list(NAMES))
     words = {"who": who, "He": NAMES[who], "he": NAMES[who].lower()}
     text, solution, field = [templates[0].format(n=chain.start, **words)], [], chain.start
-    if wording.aside and other != who and draw.uniform() < wording.aside_share:
-        text.append(draw.of(wording.aside).format(other=other, k=draw.below(RING)))
     for template, (sign, operand) in zip(templates[1:-1], chain.moves, strict=True):
         reached = apply(field, sign, operand)
         text.append(template.format(moves=draw.of(VERBS[sign, operand]), **words))
@@ -150,5 +142,5 @@ def chains(corpus: str) -> Iterator[Chain]:
 def generate(corpus: str) -> tuple[Raw, ...]:
     """Return a corpus, numbered from 0."""
     wording = REWORDED if corpus == "reworded" else TRAINING
-    rows = (tell(chain, wording) for chain in islice(chains(corpus), SIZES[corpus]))
-    return tuple(replace(row, key=str(i)) for i, row in enumerate(rows))
+    numbered = enumerate(islice(chains(corpus), SIZES[corpus]))
+    return tuple(replace(tell(chain, wording, f"{corpus} {i}"), key=str(i)) for i, chain in numbered)

@@ -95,7 +95,8 @@ def unpinned_files(study: Study, block: Block) -> dict[str, str]:
 
 def used_by(study: Study, block: Block) -> list[tuple[str, str]]:
     """Return the data sets that a block is read from, each with its split."""
-    return [(block.data.train, "train"), *((name, "test") for name in study.tests_of(block))]
+    validation = [(block.data.validation_set, "test")] if block.data.validation_set else []
+    return [(block.data.train, "train"), *validation, *((name, "test") for name in study.tests_of(block))]
 
 
 def require_known(study: Study) -> None:
@@ -146,7 +147,11 @@ def _build(study: Study, block: Block, folder: Path) -> None:
             dropped[0]["place"],
             dropped[0]["answer"],
         )
-    train, validation = split_validation(usable, data.validation)
+    if data.validation_set:
+        named_rows = rows[f"{data.validation_set}/test"]
+        train, validation = usable, to_records(data.validation_set, data.form, "test", named_rows)
+    else:
+        train, validation = split_validation(usable, data.validation)
     if data.limit and data.limit > len(train):
         log.warning(
             "block %s: a limit of %s rows, and %s has %s: all are taken",
@@ -178,7 +183,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         "files": unpinned_files(study, block),
         "block": block.id,
         "form": data.form,
-        "cards": {name: get_dataset(name).card.model_dump(mode="json") for name in (data.train, *overlaps)},
+        "cards": {name: get_dataset(name).card.model_dump(mode="json") for name, _ in used_by(study, block)},
         "digests": {place: digest(used) for place, used in rows.items()},
         "counts": {
             "published": len(rows[f"{data.train}/train"]),

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
+from benchmarks.data.loading import validation_rows
 from benchmarks.figures.base import GREY, FigureBuilder, NothingToDraw, colour, grid, legend_below, log_axis, marker
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
@@ -363,9 +364,9 @@ class CurvesFigure(FigureBuilder):
         trainings = [run.training for run in self.study.sources.values()]
         asked = {training.validation_questions for training in trainings} - {0}
         chosen = " or ".join(sorted({f"their {training.select_by}" for training in trainings}, reverse=True))
-        rows = min(block.data.validation for block in self.study.blocks)
+        rows = min(validation_rows(block.data) for block in self.study.blocks)
         fewest = min(*asked, rows)
-        yield f"""Share of held-out questions, split off the training data, that a run answered right at each of its
+        yield f"""Share of held-out questions, none of them of a test set, that a run answered right at each of its
         validations, greedily and as the stage at hand trains it to answer. Epochs are those of the run itself, without
         those of the run that it starts from; in stages without marks, a method cannot answer yet. A line is one
         training. Each mark stands for {fewest} questions or more, of which chance alone moves a share of 50 % by

@@ -174,7 +174,9 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
         rows = [replace(row, key=str(i)) for i, row in enumerate(islice(dataset.generate("train"), SAMPLE))]
         records = to_records(data.train, data.form, "train", rows)
     else:
-        records, _ = split_validation(load_records(data.train, data.form, "train"), data.validation)
+        records = load_records(data.train, data.form, "train")
+        if not data.validation_set:
+            records, _ = split_validation(records, data.validation)
         count = min(len(records), data.limit or len(records))
     records = records[:count]
     sample = [records[i] for i in spread_over(len(records), SAMPLE)]
@@ -230,6 +232,8 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
 def rows_by_card(data: DataSpec) -> int:
     """Return how many rows a block trains on, according to its data set's card."""
     published = get_dataset(data.train).card.counts["train"]
+    if data.validation_set:
+        return min(published, data.limit or published)
     if data.validation >= published:
         raise DataError(
             f"{data.validation:,} validation rows cannot be split off the {published:,} rows of {data.train}; ask fewer"

@@ -77,11 +77,14 @@ class TokenizerSpec(Strict):
 
 
 class DataSpec(Strict):
-    """Training data of a block; validation rows are split off it by a fixed rule."""
+    """Training data of a block; validation rows are split off it by a fixed rule, or are a data set of their own."""
 
     train: str = Field(description="name of a data set")
     form: Form = Field(default="equation", description="form of the steps: equations, sentences or lines")
     validation: int = Field(default=500, ge=1, description="rows split off for validation")
+    validation_set: str | None = added_field(
+        None, description="data set whose test split validates, in place of rows split off; no test set of the block"
+    )
     limit: int | None = Field(
         default=None, ge=1, description="train on the first rows only, this many, after the validation split"
     )

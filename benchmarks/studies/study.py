@@ -339,6 +339,10 @@ def require_known_names(study: Study) -> None:
     for block in study.blocks:
         if not study.rows_of(block):
             raise ValueError(f"no row is in block {block.id!r}: name it in the `blocks` of a row, or leave it out")
+        if block.data.validation_set in study.tests_of(block):
+            raise ValueError(
+                f"block {block.id!r} validates on its test set {block.data.validation_set!r}: take another"
+            )
         if unknown := set(block.tests or ()) - set(study.evaluation.tests):
             raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
         if unknown := block.options.keys() - methods:

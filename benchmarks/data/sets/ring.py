@@ -11,11 +11,11 @@ NOTES = (
     f"right. Only the answer is scored, a number from 0 to {ring.RING - 1}."
 )
 RECORDS = {
-    "train": "47fece540b4560b008eb6ccbb1eebcce46648bfacd0c49023ac194c78b8f9755",
-    "validation": "5a38747e7483e3137730b68d2d04d03c92ea24daef2b8bc4c4c6c76a6f268960",
-    "in_domain": "c8217b3a25da1da385edbe906d005e075d62979ead03f04660654e7f2f2f061f",
-    "reworded": "844e64e77efa397ba9bb03494d51ea339c4eb8f537bfcc3a2fbe0b3472004237",
-    "unseen": "fe2e4de2e18e284fafc79c6a46d498d38890b4e57e6a79f56a6d3038d88fd650",
+    "train": "eaa34b4ade7a86ceeec917face62b3e515ddaf2c1f2acd855f41d3805f604324",
+    "validation": "569d18b408a2792680342d4a18aae69e5165f39cbaa962f1c6f9abe3805a7aa1",
+    "in_domain": "63804899fcfd16519506b876d11fc06f26e4e2efbf9b99d3992d67b59770b892",
+    "reworded": "1280b7979f0a24a0a20c25cb152e7633d03372e8def0657056ba0f97c385634e",
+    "unseen": "702bbae3b65abc5230de0050d9cb6cdc2d74f54262c3566207913fe48a5dfe37",
 }
 
 
