@@ -114,13 +114,13 @@ def test_what_a_study_compares_is_cited_once(name: str, cited: list[str]) -> Non
 
 
 def test_a_study_is_shown_with_its_blocks_rows_and_tests() -> None:
-    shown = output("list", "studies", "quick_seeds").splitlines()
-    assert shown[0] == "Quick study, three trainings of each row"
+    shown = output("list", "studies", "stories_seeds").splitlines()
+    assert shown[0] == "Arithmetic stories, three trainings of each row"
     assert "  equation  Equation: embedded, as equation" in shown
     assert "  answer_only     Answer only (cot_sft, control)" in shown
     assert "tests: embedded_in_domain, embedded_reworded, embedded_multistep" in shown
-    assert any(line.startswith("shared with quick: equation/answer_only/s0, ") for line in shown)
-    assert "  icot_si         iCoT-SI (icot_si, only in equation)" in output("list", "studies", "quick")
+    assert any(line.startswith("shared with stories: equation/answer_only/s0, ") for line in shown)
+    assert "  icot_si         iCoT-SI (icot_si, only in equation)" in output("list", "studies", "stories")
 
 
 def test_options_of_another_use_are_refused(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_options_of_no_method_are_a_clear_error() -> None:
 
 def test_a_shared_run_is_asked_for_where_it_is() -> None:
     """Otherwise, the run of the other study would be trained a second time."""
-    done = CliRunner().invoke(app, ["train", "quick_seeds", "equation/cot_sft/s0"])
-    assert done.exit_code == 2 and "ask for `quick equation/cot_sft/s0`" in done.output, done.output
+    done = CliRunner().invoke(app, ["train", "stories_seeds", "equation/cot_sft/s0"])
+    assert done.exit_code == 2 and "ask for `stories equation/cot_sft/s0`" in done.output, done.output
 
 
 def test_a_plan_of_tests_that_there_are_none_of_is_refused(tmp_path: Path) -> None:

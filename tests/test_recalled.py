@@ -1,4 +1,4 @@
-"""How much of the in-domain test set can be recalled from training, and how accurate the rows of `quick` are on it."""
+"""How much of the in-domain test set can be recalled from training, and how accurate rows of `stories` are on it."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_accuracies_of_what_can_be_recalled_are_those_of_the_page(kinds: dict[st
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| [A-Zwi].*\d \|$", page, re.M)
     ]
-    study = load_study("quick_seeds")
+    study = load_study("stories_seeds")
     titles = {study.row_title(row).removeprefix("- "): row.id for row in study.rows}
     assert {line[0] for line in lines} == titles.keys()
-    with unpacked(REFERENCE, ["quick", "quick_seeds"]) as results:
+    with unpacked(REFERENCE, ["stories", "stories_seeds"]) as results:
         for title, *cells in lines:
             accuracies = []
             for seed in range(3):

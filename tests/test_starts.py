@@ -92,10 +92,10 @@ def test_a_row_that_starts_from_a_skipped_one_is_skipped(monkeypatch: pytest.Mon
 
 def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
     """Its own settings are those of the other study's run, and even its warm start has the same name."""
-    content = load_study("quick_seeds").model_dump(mode="json", exclude_unset=True)
+    content = load_study("stories_seeds").model_dump(mode="json", exclude_unset=True)
     (cot,) = [row for row in content["rows"] if row["id"] == "cot_sft"]
     cot["training"] = {"tokens": 1e5}
     sources = parse_study({**content, "name": "mine", "seeds": [0]}, "mine.yaml").sources
     own = {"cot_sft", "icot_si", "coconut", "colar", "codi"}
     assert {row_of(id) for id, source in sources.items() if source.study == "mine"} == own
-    assert {row_of(id) for id, source in sources.items() if source.study == "quick"} >= {"answer_only", "marcos"}
+    assert {row_of(id) for id, source in sources.items() if source.study == "stories"} >= {"answer_only", "marcos"}

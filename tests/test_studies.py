@@ -72,7 +72,7 @@ def test_the_control_of_a_paper_study_is_trained_for_as_long_as_any_row_with_its
         assert epochs[True] == {max(epochs[False])}
 
 
-@pytest.mark.parametrize("name", ["quick", "quick_seeds", "small_3b"])
+@pytest.mark.parametrize("name", ["quick", "stories", "stories_seeds", "small_3b"])
 def test_rows_beside_cot_sft_have_one_budget_their_starts_included(name: str) -> None:
     study = load_study(name)
     for block in study.blocks:

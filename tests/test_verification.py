@@ -434,10 +434,10 @@ COMMITTED = sorted(path.parent for path in (ROOT / "results/reference").glob(f"*
 def test_reference_results_hold(folder: Path) -> None:
     """All records and scores hold, and so do tables unless the study has changed since.
 
-    The table of claims, which shows the paper's studies, is part of quick's results.
+    The table of claims, which shows the paper's studies, is part of the results of `stories`.
     """
     found = verify(load_study(folder.name), folder)
-    expected = "table_claims.md" if folder.name == "quick" else "table_"
+    expected = "table_claims.md" if folder.name == "stories" else "table_"
     assert any(finding.place.startswith(expected) for finding in found)
     differs = [finding for finding in found if finding.kind == "differs"]
     changed = any(finding.kind == "drift" and finding.place.endswith("spec.json") for finding in found)
@@ -445,7 +445,7 @@ def test_reference_results_hold(folder: Path) -> None:
     assert ("runs are specified otherwise today" in report(found)) is changed
 
 
-@pytest.mark.parametrize("name", ["quick", "gsm8k_small"])
+@pytest.mark.parametrize("name", ["stories", "gsm8k_small"])
 def test_what_was_recorded_is_what_the_study_asks_for_today(name: str) -> None:
     """Settings that were added later are left out of digests if they have their defaults."""
     with unpacked(ROOT / "results/reference", [name]) as results:

@@ -224,7 +224,7 @@ def test_what_a_run_starts_from_is_trained_in_the_study_that_it_is_shared_with(f
         "data": 2,
         **{f"train equation/{row}/s1": 1 for row in ("cot_sft", "coconut", "sim_cot_coconut")},
     }
-    assert re.search(r"input: .*results/quick_seeds/runs/equation/coconut/s1/train\.json\n", output)
+    assert re.search(r"input: .*results/stories_seeds/runs/equation/coconut/s1/train\.json\n", output)
 
 
 def made(*variables: str) -> list[str]:
@@ -245,7 +245,7 @@ def test_make_without_a_study_makes_the_main_table() -> None:
     call, shown, _ = made()[-3:]
     assert call == f".venv/bin/snakemake --cores all {TARGET}"
     printed = subprocess.run(
-        shown.replace(TARGET, "results/reference/quick/table_main.md"),
+        shown.replace(TARGET, "results/reference/stories/table_main.md"),
         shell=True,
         cwd=ROOT,
         capture_output=True,

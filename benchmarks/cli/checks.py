@@ -18,7 +18,7 @@ from benchmarks.timing.parts import USUAL, Part
 from methods.errors import InputError
 
 app = typer.Typer()
-FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/quick.")]
+FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/stories.")]
 StudyOption = Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")]
 # Options of `measure` that are about rows of the study, not about all methods
 OF_ROWS = ("row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in", "set", "part")

@@ -16,7 +16,7 @@ from methods.errors import InputError
 app = typer.Typer()
 NAMED = (
     "STUDY:BLOCK/ROW/sSEED for a run, e.g. quick:equation/marcos/s0; STUDY:BLOCK/ROW for all trainings of a row; or an "
-    "MLflow run id. STUDY is a name, a YAML file, or a folder of results, e.g. results/reference/quick."
+    "MLflow run id. STUDY is a name, a YAML file, or a folder of results, e.g. results/reference/stories."
 )
 BY_HAND = "Set latents by hand"  # panel of `explain --help`
 ONE_QUESTION = ("question", "text", "output")  # options of `explain` without --set-dims

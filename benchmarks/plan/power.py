@@ -121,7 +121,7 @@ def render(study: Study, results: Path) -> str:
     if not parts:
         raise InputError(
             f"study {study.called} has no two rows with answers of several trainings in {results.absolute()}, so how "
-            "far trainings differ is not known: name a study with several `seeds`, such as quick_seeds"
+            "far trainings differ is not known: name a study with several `seeds`, such as stories_seeds"
         )
     return "\n\n".join([*parts, "\n".join(f"* {note}" for note in _notes(study))])
 

@@ -25,8 +25,8 @@ ALPHA = 0.05
 CONFIDENCE = 0.95  # of intervals
 FEWEST = 10  # questions or answers: a share of fewer is not meaningful
 FEWEST_TRAININGS = 3  # per row: with fewer, the variation between trainings is too poorly known for any test
-# No ratio between two measurements of the same time was larger: the largest was 2.1, and 1.73 among 94 times of `quick`
-# and `small_3b` that were measured twice on an idle machine (half of them differed by at most 1.2)
+# No ratio between two measurements of the same time was larger: the largest was 2.1, and 1.73 among 94 times of
+# `stories` and `small_3b` that were measured twice on an idle machine (half of them differed by at most 1.2)
 TIMES_DIFFER = 2.2
 
 
