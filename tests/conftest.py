@@ -82,6 +82,7 @@ SLOW = (
     "test_plan_memory",
     "test_pretrained",
     "test_recalled",
+    "test_rehearsal",
     "test_scaffold",
     "test_speed",
     "test_static_cache",

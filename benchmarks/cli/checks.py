@@ -91,6 +91,36 @@ def _quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
+@app.command(name="try")
+def try_(
+    study: StudyArgument,
+    results: Results = RESULTS,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="Train every row from scratch with this backbone instead, e.g. qwen2-tiny."),
+    ] = None,
+    stand_in: Annotated[
+        str, typer.Option(help="Data set that stands in for training data that is not at hand.")
+    ] = "embedded",
+) -> None:
+    """Rehearse a whole study in minutes: data, every row, every table.
+
+    Trains some twenty steps of two rows each, asks fifty questions in all and times nothing. Tables are marked as a
+    rehearsal and lie in RESULTS/rehearsal. Says which rows do not fit this machine and how long the study takes here.
+    Exit code 1 if a part failed.
+    """
+    loaded = load_study(study)
+    from benchmarks import rehearsal
+    from benchmarks.processes import devices, kernels
+
+    kernels.require(loaded.kernels)
+    devices.pin(1)
+    with _quiet_transformers():
+        found = rehearsal.rehearse(loaded, results, backbone, stand_in)
+    typer.echo(found.text())
+    raise typer.Exit(bool(found.failed))
+
+
 @app.command()
 def measure(
     context: typer.Context,

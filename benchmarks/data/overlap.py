@@ -16,3 +16,9 @@ def questions(records: Sequence[Record]) -> set[str]:
 def overlap_flags(tests: Sequence[Record], known: set[str]) -> list[bool]:
     """Return for each test record whether its normalised question is in ``known``."""
     return [normalise(record.question) in known for record in tests]
+
+
+def without(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """Return the records whose questions none of the others has."""
+    flags = overlap_flags(records, questions(others))
+    return [record for record, known in zip(records, flags, strict=True) if not known]

@@ -17,7 +17,7 @@ from datasets import Dataset, disable_progress_bars, load_from_disk
 
 from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
 from benchmarks.data.loading import get_dataset, load_rows, split_validation, to_records, unread
-from benchmarks.data.overlap import overlap_flags, questions
+from benchmarks.data.overlap import overlap_flags, questions, without
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
@@ -149,7 +149,9 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         )
     if data.validation_set:
         named_rows = rows[f"{data.validation_set}/test"]
-        train, validation = usable, to_records(data.validation_set, data.form, "test", named_rows)
+        held_out = to_records(data.validation_set, data.form, "test", named_rows)
+        validation = [record for record in held_out if record.steps]
+        train = without(usable, held_out)
     else:
         train, validation = split_validation(usable, data.validation)
     if data.limit and data.limit > len(train):

@@ -49,6 +49,18 @@ from methods.registry import get_method
 ROWS = 16  # rows of a batch that is counted
 SIZES = 100  # number of lengths that batches are assumed to have
 BATCHES = 10  # batches that are counted per phase
+# Sizes of checkpoints that are those of no configuration, by hub id; the architecture is the named configuration's
+CHECKPOINTS = {
+    "HuggingFaceTB/SmolLM2-135M": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "vocab_size": 49152,
+    }
+}
 ADAPTED, FROZEN = 0.10, 0.14  # share of a layer's operations that an adapter adds, and that gradients not taken save
 MEMORY_ERROR = 0.2  # at most, relative to what training takes on a CPU; the tests check this
 USABLE = 0.92  # share of a GPU's memory: the rest is its context and gaps between tensors
@@ -244,7 +256,8 @@ def real_backbone(run: RunSpec, vocabulary: int) -> Backbone:
             f"`pretrained`, name a configuration of that size ({', '.join(CONFIGURATIONS)}), or give a folder "
             "with the checkpoint"
         )
-    backbone = load_backbone(spec.name, vocabulary, folder, None, spec.overrides)
+    known = {} if folder else CHECKPOINTS.get(spec.pretrained or "", {})
+    backbone = load_backbone(spec.name, vocabulary, folder, None, {**spec.overrides, **known})
     if not backbone.config.vocab_size:
         raise InputError(
             f"{run.id}: the size of its vocabulary is not known before its data are prepared: run `marcos-bench data "

@@ -31,6 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus, store
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.loading import dataset_with, split_validation, to_records
+from benchmarks.data.overlap import without
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED, encode_questions, encode_texts
@@ -175,7 +176,9 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
         records = to_records(data.train, data.form, "train", rows)
     else:
         records = load_records(data.train, data.form, "train")
-        if not data.validation_set:
+        if data.validation_set:
+            records = without(records, load_records(data.validation_set, data.form, "test"))
+        else:
             records, _ = split_validation(records, data.validation)
         count = min(len(records), data.limit or len(records))
     records = records[:count]

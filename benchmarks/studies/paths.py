@@ -13,7 +13,7 @@ LOG = "log.jsonl"  # of a run: one line of JSON per event of its training
 DONE = "done.json"  # describes the prepared data in a folder; written last
 
 # What else has a place in a folder of results, or may get one
-TAKEN = {"reference", "report.html", "mlflow.db", "mlartifacts", "mlruns", "measured", "stand_in", "logs"}
+TAKEN = {"reference", "report.html", "mlflow.db", "mlartifacts", "mlruns", "measured", "stand_in", "rehearsal", "logs"}
 
 
 def data_folder(results: Path, study: str, block: str) -> Path:

@@ -3,6 +3,8 @@ analysis, and the names of tables and figures."""
 
 from __future__ import annotations
 
+import os
+import re
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -27,6 +29,21 @@ def _several(names: Any) -> Any:
     return tuple(names) if isinstance(names, list) else names
 
 
+FROM_ENVIRONMENT = re.compile(r"\$\{(\w+):-(.+)\}")
+
+
+def _from_environment(name: Any) -> Any:
+    """Replace ``${VARIABLE:-HUB_ID}`` by the folder that an environment variable names, or else by the hub id."""
+    found = FROM_ENVIRONMENT.fullmatch(name) if isinstance(name, str) else None
+    if found is None:
+        return name
+    folder = os.environ.get(found[1])
+    if folder and not os.path.isdir(folder):
+        raise ValueError(f"{found[1]} names {folder}, which is no folder: unset it to take {found[2]} from the hub")
+    return folder or found[2]
+
+
+Pretrained = Annotated[str | None, BeforeValidator(_from_environment, json_schema_input_type=str | None)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...] | None)]
 
 
@@ -40,7 +57,11 @@ class BackboneSpec(Strict):
     """A causal language model: an architecture from scratch, or a pretrained checkpoint."""
 
     name: str = Field(default="qwen2-tiny", description="name of an architecture in methods/backbone.py")
-    pretrained: str | None = Field(default=None, description="checkpoint to start from: a folder or a hub id")
+    pretrained: Pretrained = Field(
+        default=None,
+        description="checkpoint to start from: a folder or a hub id; ${VARIABLE:-HUB_ID} is the folder that an "
+        "environment variable names, if it is set",
+    )
     revision: str | None = Field(default=None, description="revision (commit) of the hub checkpoint")
     overrides: dict[str, int | float] = Field(
         default={}, description="changes to the Hugging Face configuration, by field"
@@ -62,8 +83,9 @@ class TokenizerSpec(Strict):
         default=None,
         description="vocabulary size of a byte-level BPE trained on the training split, or `words`: one token per word",
     )
-    pretrained: str | None = Field(
-        default=None, description="published tokenizer: qwen2.5, llama-3.2, gpt2, a folder or a hub id"
+    pretrained: Pretrained = Field(
+        default=None,
+        description="published tokenizer: qwen2.5, llama-3.2, gpt2, a folder or a hub id, or ${VARIABLE:-HUB_ID}",
     )
     revision: str | None = added_field(None, description="revision (commit) of a hub tokenizer")
 
@@ -83,7 +105,9 @@ class DataSpec(Strict):
     form: Form = Field(default="equation", description="form of the steps: equations, sentences or lines")
     validation: int = Field(default=500, ge=1, description="rows split off for validation")
     validation_set: str | None = added_field(
-        None, description="data set whose test split validates, in place of rows split off; no test set of the block"
+        None,
+        description="data set whose test split validates, in place of rows split off; no test set of the block. "
+        "Training rows with one of its questions are left out",
     )
     limit: int | None = Field(
         default=None, ge=1, description="train on the first rows only, this many, after the validation split"

@@ -1,0 +1,55 @@
+"""A rehearsal goes through a whole study with budgets that teach nothing, and says what the real thing takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rehearsal
+from benchmarks.data import DATASETS
+from benchmarks.files import read_json
+from benchmarks.plan.hardware import GPU
+from benchmarks.studies.study import load_study
+from benchmarks.training.live_tracking import VARIABLE
+from methods.errors import InputError
+from small import small_study
+
+MACHINE = GPU("this one", 64e9, 1e12, 1e12)
+
+
+def test_a_study_goes_from_data_to_a_report_that_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "no")
+    rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
+    study = small_study(rows, figures=["steps"], seeds=[0, 1], training={"epochs": 8})
+    whole = DATASETS["embedded_in_domain"]
+    found = rehearsal.rehearse(study, tmp_path)
+    assert not found.failed and found.folder == tmp_path / "rehearsal" / "small"
+    assert DATASETS["embedded_in_domain"] is whole, "an excerpt alone while it is rehearsed"
+    pages = [*found.folder.glob("table_*.md"), *found.folder.glob("table_*.tex"), found.folder / "figures" / "steps.md"]
+    pages += [found.folder / "rehearsal.md", tmp_path / "rehearsal" / "report.html"]
+    assert len(pages) == 2 * 3 + 3
+    assert all(rehearsal.MARK in page.read_text(encoding="utf-8") for page in pages)
+    for run in found.study.runs.values():
+        folder = tmp_path / "rehearsal" / run.folder
+        assert 10 <= read_json(folder / "train.json")["steps"] <= 40
+        tests = read_json(folder / "evaluate.json")["decodings"]["default"]["tests"]
+        assert sum(test["n"] for test in tests.values()) == rehearsal.QUESTIONS
+    assert [line.split("|")[4].strip() for line in found.table.splitlines()[2:]] == ["yes"] * 4
+    assert "4 of 4" not in found.text() and "2 of 2 runs" in found.text(), "one seed is enough"
+
+
+def test_what_is_not_at_hand_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "_at_hand", lambda name, split, notes: name in ("gsm8k", "svamp"))
+    notes: list[str] = []
+    small = rehearsal.rehearsed(load_study("paper_pretrained"), [], MACHINE, "qwen2-tiny", "embedded", notes)
+    assert small.evaluation.tests == ("gsm8k", "svamp") and len(notes) == 2
+    assert all(run.data.train == "embedded" and run.training.lora is None for run in small.runs.values())
+    assert all(run.backbone.name == "qwen2-tiny" and not run.backbone.pretrained for run in small.runs.values())
+    assert {run.training.batch_size for run in small.runs.values()} == {2}
+    assert {(run.engine.kind, run.engine.compile, run.timing) for run in small.runs.values()} == {
+        ("process", False, None)
+    }
+    monkeypatch.setattr(rehearsal, "_at_hand", lambda *_: False)
+    with pytest.raises(InputError, match="none of its test sets is at hand"):
+        rehearsal.rehearsed(load_study("paper_pretrained"), [], MACHINE, None, "embedded", [])
