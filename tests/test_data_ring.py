@@ -113,7 +113,7 @@ def test_sentences_of_a_kind_have_equal_lengths():
 def test_the_reworded_test_uses_training_words():
     known = {word for row in ring.generate("train") for word in re.findall("[A-Za-z]+", row.question)}
     words = {word for row in ring.generate("reworded") for word in re.findall("[A-Za-z]+", row.question)}
-    assert words <= known
+    assert words - known == {"In"}  # at the beginning of a sentence, where training has `in`
 
 
 def test_both_forms_have_the_same_questions_and_as_many_steps():

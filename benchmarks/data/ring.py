@@ -10,7 +10,8 @@ A *chain* here is a start and its moves. There are five corpora:
 * ``train``: one to five moves;
 * ``validation``: four or five moves, in equal parts, by which settings and weights are chosen;
 * ``in_domain``: the same again, with other chains;
-* ``reworded``: about half of the sentences are worded differently, in equally many words, all of which training uses;
+* ``reworded``: about half of the sentences are worded differently, in equally many words, which training uses, too
+  (but for "In" at the beginning of a sentence);
 * ``unseen``: at least two neighbouring moves are in an order that training never shows (:data:`HELD_OUT`).
 
 A chain's hash decides which corpus it may be in (:func:`corpus_of`), so no chain of a test or of validation is ever one
