@@ -208,7 +208,7 @@ class OverviewFigure(FigureBuilder):
             shown[block.id] = next((test for test in self.study.tests_of(block) if test in set(known)), None)
         times = costs.loc[costs["cost"] == "test_seconds_median"].drop(columns=["cost", "front", "control"])
         lines = pd.concat([steps.assign(panel="steps"), times.assign(panel="time")], ignore_index=True)
-        return lines.loc[lines["test"] == lines["block"].map(shown)].reset_index(drop=True)
+        return lines.loc[lines["test"] == [shown[block] for block in lines["block"]]].reset_index(drop=True)
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         blocks = [block for block in self.study.blocks if block.id in set(data["block"])]
@@ -249,8 +249,11 @@ class LatentsCurveFigure(FigureBuilder):
         seeds. Accuracies are shares of 1; ``latents`` is the mean number per question. Rows whose number never changes
         have their default decoding alone, and only if they are controls."""
         frame = self.by_row(self._lines, f"no run of {self.study.name} is evaluated")
-        varied = frame.groupby(["test", "block", "row"])["latents"].transform("nunique") > 1
-        if not varied.any():
+        place = ["test", "block", "row"]
+        counts = frame.drop_duplicates([*place, "latents"]).value_counts(place)
+        several = {key for key, count in counts.items() if count > 1}
+        varied = pd.Series([key in several for key in zip(*(frame[name] for name in place), strict=True)])
+        if not several:
             raise NothingToDraw(
                 f"no row of {self.study.name} answers with several numbers of latents: add decodings such as "
                 "`{options: {num_latents: 2}, only: [codi]}` to its `evaluation`"
@@ -266,7 +269,7 @@ class LatentsCurveFigure(FigureBuilder):
                 correct = statistics.correctness(group)
                 low, high = statistics.interval(correct)
                 place = {"test": test, "block": block.id, "row": row.id, "decoding": decoding}
-                counts = {"latents": float(group["latent_steps"].mean()), "n": len(correct)}
+                counts = {"latents": float(group["latent_steps"].to_numpy().mean()), "n": len(correct)}
                 yield place | counts | {"accuracy": statistics.accuracy(correct), "low": low, "high": high}
 
     def _decodings(self, block: Block, row: Row) -> Iterator[str]:
