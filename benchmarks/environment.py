@@ -67,8 +67,10 @@ def commit() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return the output of a git command in the source tree, or None if it fails, as outside a checkout."""
-    return _output("git", *arguments)
+    """Return the output of a git command in the source tree, or None if it fails, as outside a checkout. A repository
+    that merely has the environment in it where the suite is installed does not count."""
+    known = _output("git", "ls-files", "--", *SOURCE_FOLDERS)
+    return _output("git", *arguments) if known else None
 
 
 def _output(*command: str) -> str | None:

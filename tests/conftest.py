@@ -67,6 +67,7 @@ SLOW = (
     "test_comparison",
     "test_data_store",
     "test_data_synthetic",
+    "test_distribution",
     "test_dropout",
     "test_evaluation",
     "test_explaining",

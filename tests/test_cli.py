@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -45,6 +46,26 @@ def test_former_commands_name_their_successors(name: str) -> None:
 
 def test_the_version_is_that_of_the_package() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"marcos-bench {version('marcos-bench')}\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "passed"),
+    [
+        ([], ["--cores", "all"]),
+        (["-c1", "-n", "--", "results/table.md"], ["--cores", "all", "-c1", "-n", "--", "results/table.md"]),
+        (["--workflow-profile=slurm"], ["--workflow-profile=slurm"]),
+    ],
+)
+def test_what_follows_a_study_goes_to_snakemake(
+    asked: list[str], passed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, words: started.append(words[1:]))
+    output("run", "smoke", *asked)
+    files = ["--configfile", str(STUDIES / "smoke.yaml"), "--snakefile", str(STUDIES.parent / "Snakefile")]
+    assert started == [["-m", "snakemake", *files, *passed]]
+    done = CliRunner().invoke(app, ["run", "smok"])
+    assert done.exit_code == 2 and "did you mean `smoke`?" in done.output and len(started) == 1
 
 
 def test_bad_input_ends_in_a_message_and_a_bug_in_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:

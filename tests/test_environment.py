@@ -36,6 +36,16 @@ def test_a_method_that_git_does_not_know_is_a_local_change(path: str, dirty: boo
     assert environment.environment()["dirty"] is dirty
 
 
+def test_a_repository_around_an_environment_is_not_the_source(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed suite often lies inside of a project that has a repository of its own."""
+    assert environment.commit()
+    (site := checkout / ".venv/site-packages").mkdir(parents=True)
+    (site / "methods").mkdir()
+    (site / "methods/mine.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(environment, "ROOT", site)
+    assert environment.commit() is None and environment.environment()["dirty"] is False
+
+
 def test_a_record_names_the_versions_of_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"torch", "transformers"} <= environment.environment().keys()
     monkeypatch.setattr(environment, "find_spec", lambda name: None if name == "deepspeed" else name)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.scaffold import new_method
+from benchmarks.scaffold import new_method, new_package
 from conftest import ROOT
 from methods.base import copy_weights
 from methods.errors import InputError
@@ -67,6 +67,15 @@ def test_bad_names_are_refused(tmp_path: Path, name: str, message: str) -> None:
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no folder .*nowhere.*--folder"):
         new_method("fine", tmp_path / "nowhere")
+
+
+def test_a_package_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new_package("fine") == Path("fine/fine.py")
+    for name, message in (("fine", "fine exists already"), ("class", "cannot be a method's name")):
+        with pytest.raises(InputError, match=message):
+            new_package(name)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["fine", "fine.py", "pyproject.toml"]
 
 
 def test_a_warm_start_from_other_names_says_what_it_lacks() -> None:

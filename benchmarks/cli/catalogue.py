@@ -32,16 +32,22 @@ class Listed(StrEnum):
 @app.command()
 def new_method(
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _, as in my_method.")],
-    folder: Annotated[Path, typer.Option(help="Folder that the file is written to.")] = METHODS,
+    folder: Annotated[Path | None, typer.Option(help="Folder that the file is written to; default: methods.")] = None,
 ) -> None:
     """Write the file of a new method, which works as it stands.
 
-    Its comments say what to change.
+    Its comments say what to change. Outside of a checkout, where there is no folder `methods`, it is written into a
+    package of its own: the suite finds the method once that is installed.
     """
     from benchmarks import scaffold
 
-    path = scaffold.new_method(name, folder)
-    typer.echo(f"{path} is written; test it: pytest -k {name} tests/test_conformance.py", err=True)
+    if folder or METHODS.is_dir():
+        path = scaffold.new_method(name, folder or METHODS)
+        then = f"test it: pytest -k {name} tests/test_conformance.py"
+    else:
+        path = scaffold.new_package(name)
+        then = f"install it: pip install -e ./{name}"
+    typer.echo(f"{path} is written; {then}", err=True)
 
 
 @app.command()

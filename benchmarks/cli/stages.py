@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from statistics import median
 from typing import Annotated
 
@@ -9,9 +11,28 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run
 from benchmarks.studies.paths import AT_STAGE
-from benchmarks.studies.study import StudyError, load_study
+from benchmarks.studies.study import WORKFLOWS, StudyError, load_study, study_path
 
 app = typer.Typer()
+ELSEWHERE = {"--executor", "-e", "--profile", "--workflow-profile"}  # options of Snakemake that may name a cluster
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    study: StudyArgument,
+    snakemake: Annotated[list[str] | None, typer.Argument(help="Options and targets of Snakemake.")] = None,
+) -> None:
+    """Run all tasks of a study, as a workflow of Snakemake.
+
+    Makes what is missing or outdated of its tables, its figures and the report, in `results` of the current folder.
+    What follows the study is passed to Snakemake as it is, as in `run smoke --cores 2 --dry-run` (default: all cores)
+    or `run smoke -- results/table.md` (only the first table).
+    """
+    asked = snakemake or []
+    # Of Snakemake's options the last one counts. A cluster is not limited to as many cores as this machine has
+    cores = () if ELSEWHERE & {word.partition("=")[0] for word in asked} else ("--cores", "all")
+    words = ("--configfile", str(study_path(study)), "--snakefile", str(WORKFLOWS / "Snakefile"), *cores, *asked)
+    os.execv(sys.executable, [sys.executable, "-m", "snakemake", *words])
 
 
 @app.command()

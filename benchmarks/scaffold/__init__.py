@@ -1,4 +1,4 @@
-"""The file that ``marcos-bench new-method`` writes. It works as it is, and its comments say what to change."""
+"""What ``marcos-bench new-method`` writes: a file that works as it is, whose comments say what to change."""
 
 from __future__ import annotations
 
@@ -10,11 +10,50 @@ from pathlib import Path
 from benchmarks.files import write_text
 from benchmarks.scaffold import template
 from methods.errors import InputError
-from methods.registry import available
+from methods.registry import ENTRY_POINT_GROUP, available
+
+PROJECT = f"""[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "my_method"
+version = "0.1"
+dependencies = ["marcos-bench"]
+
+[project.entry-points."{ENTRY_POINT_GROUP}"]
+my_method = "my_method:MyMethod"
+
+[tool.setuptools]
+py-modules = ["my_method"]
+"""
 
 
 def new_method(name: str, folder: Path) -> Path:
     """Write a method with this name to ``folder/name.py`` and return the path."""
+    source = _named(name, inspect.getsource(template))
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}: go to the repository, or name one with --folder")
+    path = folder / f"{name}.py"
+    if path.exists():
+        raise InputError(f"{path} exists already: take another name, or move that file away")
+    write_text(path, source)
+    return path
+
+
+def new_package(name: str) -> Path:
+    """Write a method with this name, in a package that it can be installed from, to the folder ``name``. Return the
+    path of the method's file."""
+    source, folder = _named(name, inspect.getsource(template)), Path(name)
+    if folder.exists():
+        raise InputError(f"{folder} exists already: take another name, or move it away")
+    write_text(folder / "pyproject.toml", _named(name, PROJECT))
+    write_text(folder / f"{name}.py", source)
+    return folder / f"{name}.py"
+
+
+def _named(name: str, text: str) -> str:
+    """Return a text about ``my_method`` with another name in it. Raise :class:`InputError` if no method can have it."""
     taken = vars(template).keys() - {"MyMethod"}
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or class_name(name) in taken:
         raise InputError(
@@ -22,14 +61,8 @@ def new_method(name: str, folder: Path) -> Path:
         )
     if name in available():
         raise InputError(f"there is a method {name!r} already ({available()[name].__module__}): take another name")
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}: go to the repository, or name one with --folder")
-    path = folder / f"{name}.py"
-    if path.exists():
-        raise InputError(f"{path} exists already: take another name, or move that file away")
-    text = inspect.getsource(template).replace("MyMethod", class_name(name))
-    write_text(path, text.replace("My method", name.replace("_", " ").strip().capitalize()).replace("my_method", name))
-    return path
+    text = text.replace("MyMethod", class_name(name)).replace("my_method", name)
+    return text.replace("My method", name.replace("_", " ").strip().capitalize())
 
 
 def class_name(name: str) -> str:

@@ -47,7 +47,8 @@ from methods.registry import get_method
 
 # The files that are being read: a study, one that it shares runs with, one that this shares runs with, and so on
 _READING: ContextVar[tuple[Path, ...]] = ContextVar("_READING", default=())
-STUDIES = Path(__file__).resolve().parents[2] / "workflows" / "config"
+WORKFLOWS = Path(__file__).resolve().parents[2] / "workflows"  # of this checkout or, if installed, beside the packages
+STUDIES = WORKFLOWS / "config"
 
 
 class Study(Strict):

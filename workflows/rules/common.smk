@@ -26,7 +26,7 @@ from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure, Table
-from benchmarks.studies.study import STUDIES, StudyError, load_study, study_path
+from benchmarks.studies.study import STUDIES, WORKFLOWS, StudyError, load_study, study_path
 from benchmarks.studies.validation_errors import study_content
 from benchmarks.tracking import state as tracking
 from methods.errors import InputError
@@ -60,7 +60,7 @@ def study_file():
     return Path(files[0])
 
 
-SCHEMA = Path(workflow.basedir) / "workflows/schemas/study.schema.json"
+SCHEMA = WORKFLOWS / "schemas/study.schema.json"
 
 
 def read_study(path):

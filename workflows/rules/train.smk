@@ -12,7 +12,7 @@ rule train:
         digest=run_digest("train"),
         version=training_data,
         code=run_code("train"),
-        script=os.path.relpath(Path(workflow.basedir) / "workflows/scripts/train.sh"),
+        script=os.path.relpath(WORKFLOWS / "scripts/train.sh"),
     log:
         "results/{study}/logs/train/{run}.log",
     threads: lambda wildcards: run_of(wildcards).threads * run_of(wildcards).engine.gpus
