@@ -66,7 +66,8 @@ def test_studies_tables_and_the_workflow_are_there(commands: Path, tmp_path: Pat
 
 
 def test_a_new_method_is_found_once_it_is_installed(commands: Path, tmp_path: Path) -> None:
+    """Also from the folder that its own lies in, which the tasks of a workflow import from first."""
     suite = str(commands / "marcos-bench")
-    assert "pip install -e ./deep_thought" in printed(tmp_path, [suite, "new-method", "deep_thought"])
-    printed(tmp_path, [*PIP, "--python", str(commands / "python"), *OFFLINE, "-e", "./deep_thought"])
+    assert "pip install -e ./marcos-bench-deep_thought" in printed(tmp_path, [suite, "new-method", "deep_thought"])
+    printed(tmp_path, [*PIP, "--python", str(commands / "python"), *OFFLINE, "-e", "./marcos-bench-deep_thought"])
     assert "pauses: int, default 4" in printed(tmp_path, [suite, "list", "methods", "deep_thought"])

@@ -46,7 +46,7 @@ def new_method(
         then = f"test it: pytest -k {name} tests/test_conformance.py"
     else:
         path = scaffold.new_package(name)
-        then = f"install it: pip install -e ./{name}"
+        then = f"install it: pip install -e ./{path.parent}"
     typer.echo(f"{path} is written; {then}", err=True)
 
 

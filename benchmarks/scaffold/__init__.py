@@ -17,7 +17,7 @@ requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"
 
 [project]
-name = "my_method"
+name = "marcos-bench-my_method"
 version = "0.1"
 dependencies = ["marcos-bench"]
 
@@ -42,9 +42,11 @@ def new_method(name: str, folder: Path) -> Path:
 
 
 def new_package(name: str) -> Path:
-    """Write a method with this name, in a package that it can be installed from, to the folder ``name``. Return the
-    path of the method's file."""
-    source, folder = _named(name, inspect.getsource(template)), Path(name)
+    """Write a method with this name, and what it is installed by, to a folder of its own. Return the path of its file.
+
+    The folder is not named like the module: Python would take it for a package, in the folder that it lies in.
+    """
+    source, folder = _named(name, inspect.getsource(template)), Path(f"marcos-bench-{name}")
     if folder.exists():
         raise InputError(f"{folder} exists already: take another name, or move it away")
     write_text(folder / "pyproject.toml", _named(name, PROJECT))
