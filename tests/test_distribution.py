@@ -55,7 +55,7 @@ def test_studies_tables_and_the_workflow_are_there(commands: Path, tmp_path: Pat
         return printed(tmp_path, [str(commands / "marcos-bench"), *words])
 
     assert {line.split()[0] for line in ask("list", "studies").splitlines()} >= {*shipped()}
-    assert "MarCos" in ask("table", "smoke", "--table", "claims")
+    assert "| Claim " in ask("table", "smoke", "--table", "claims")
 
     plan = ask("run", "smoke", "--cores", "1", "--dry-run")
     rules = Counter(re.findall(r"^(?:local)?rule (\w+):$", plan, re.M))
