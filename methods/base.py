@@ -201,9 +201,15 @@ class Method(nn.Module, ABC):
         if there are none; the method is never given interventions then."""
         return None
 
+    @classmethod
+    def encodes_steps(cls, options: Any) -> bool:
+        """Return whether training encodes the examples' own steps into latents, and :meth:`generate` takes such latents
+        (:attr:`Decoding.encoded`) in place of those that it draws."""
+        return False
+
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
-        """Return the latents (B, steps, dims) into which training encodes the examples' own steps, or None if
-        :meth:`steerable_latents` names none or nothing encodes the steps."""
+        """Return the latents (B, steps, dims) into which training encodes the examples' own steps, or None if it
+        encodes none (:meth:`encodes_steps`)."""
         return None
 
     @classmethod

@@ -58,6 +58,7 @@ class Decoding:
     cache: CachePolicy = "auto"  # how keys and values are kept; changes no answer
     stage: Stage | None = None  # answer as a model trained up to the end of this stage; None: of the last stage
     lengths: tuple[Length, ...] | None = None  # forced, one per question, to measure work whatever the weights are
+    encoded: Tensor | None = None  # latents from `Method.encoded`, in place of those that the method would draw
     # for methods whose `steerable_latents` names latents; if two set the same dimension, the last one wins
     interventions: tuple[Intervention, ...] = ()
 

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from benchmarks.budgets import budget_of
-from benchmarks.data import load_tokenizer, open_corpus, open_test
+from benchmarks.data import load_tokenizer, open_corpus, open_solutions, open_test
 from benchmarks.environment import ended, environment
 from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
@@ -30,7 +30,8 @@ from benchmarks.scoring.scorers import reads_steps, scored, versions
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
 from benchmarks.task_dependencies import CODE
-from methods.base import Method, Stage
+from methods.base import Example, Method, Stage
+from methods.errors import InputError
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
@@ -135,8 +136,20 @@ class Evaluation:
         seeds, answer_only = range(settings.seeds if stochastic else 1), not reads_steps(self.tests)
         decodings = [decoding_of(settings, evaluation, seed, answer_only, stage) for seed in seeds]
         tokenizer, note = load_tokenizer(self.paths.data), f"{decoding}, {stage.name}" if stage else decoding
-        rows = answer_tests(method, tokenizer, self.tests, decodings, self.spec, note)
+        solutions = self.solutions() if settings.latents == "encoded" else None
+        rows = answer_tests(method, tokenizer, self.tests, decodings, self.spec, note, solutions)
         return Answered(rows, stochastic, ended(self.made))
+
+    def solutions(self) -> dict[str, list[Example]]:
+        """Return the tests' solutions, whose steps can be encoded. Raise :class:`InputError` if a test has none."""
+        found = {name: open_solutions(self.paths.data, name) for name in self.tests}
+        for name, examples in found.items():
+            if not any(example.steps for example in examples):
+                raise InputError(
+                    f"{self.spec.id}: {name} has no written steps as {self.spec.data.form}, which `latents: encoded` "
+                    "takes: leave that decoding out, or the test set in the block's `tests`"
+                )
+        return found
 
     def evaluate(self, decoding: str) -> Outcome:
         """Score the answers under a decoding, which are asked for unless they are stored. Write the predictions, and

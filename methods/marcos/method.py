@@ -252,11 +252,16 @@ class MarCos(MarCosModel):
 
     def stochastic(self, decoding: Decoding) -> bool:
         draws_tokens = self.options.speaking == "autoregressive" and super().stochastic(decoding)
-        return draws_tokens or (self.options.randomness and decoding.latents != "mean")
+        draws_r = self.options.randomness and decoding.latents != "mean" and decoding.encoded is None
+        return draws_tokens or draws_r
 
     @classmethod
     def steerable_latents(cls, options: MarCosOptions) -> str | None:
         return "R" if options.randomness else None
+
+    @classmethod
+    def encodes_steps(cls, options: MarCosOptions) -> bool:
+        return options.randomness
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
         """Return mu_hat, the posterior's mean of R, (B, K, tau d), or None without R."""
@@ -267,7 +272,7 @@ class MarCos(MarCosModel):
         return mu_hat.transpose(0, 1)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        """Understand the questions, think K steps with R_k from g, then speak the last step, or all."""
+        """Understand the questions, think K steps with R_k from g, or given ones, then speak the last step, or all."""
         if self.options.randomness:
             interventions.check(decoding.interventions, self.options.steps, self.posterior.expand.out_features)
         ids, real = (tensor.to(self.device) for tensor in pad(questions, self.vocabulary.eos))
@@ -294,10 +299,13 @@ class MarCos(MarCosModel):
 
     def _draw_r(self, neurons: Tensor, h_in: Tensor, real: Tensor, k: int, keys: Tensor, decoding: Decoding) -> Tensor:
         """(2) mu_k, sigma_k = g(Neu_{k-1}, H_in): draw R_k ~ N(mu_k, sigma_k), (B, tau d), for step ``k``, counted from
-        0. Interventions then set dimensions by hand."""
-        mu, log_sigma = self.prior(pool(neurons, h_in, real))
-        temperature = 0.0 if decoding.latents == "mean" else decoding.temperature
-        r = sample_prior(mu, log_sigma, keys, k, temperature)
+        0, unless it is given. Interventions then set dimensions by hand."""
+        if decoding.encoded is not None:
+            r = decoding.encoded[:, k]
+        else:
+            mu, log_sigma = self.prior(pool(neurons, h_in, real))
+            temperature = 0.0 if decoding.latents == "mean" else decoding.temperature
+            r = sample_prior(mu, log_sigma, keys, k, temperature)
         return interventions.intervened(r, decoding.interventions, k + 1)  # control
 
     def _speak_tokens(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
