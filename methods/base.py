@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from methods.errors import InputError
-from methods.generation import Decoding, Generation, Length
+from methods.generation import Decoding, Generation, Length, Nats
 
 if TYPE_CHECKING:
     from methods.backbone import Backbone
@@ -292,6 +292,11 @@ class Method(nn.Module, ABC):
     def stochastic(self, decoding: Decoding) -> bool:
         """Return whether the decoding seed changes answers."""
         return decoding.tokens == "sample"
+
+    def nats(self, examples: Sequence[Example]) -> Nats | None:
+        """Return what the examples' gold steps and answers cost the trained model, which answers by its own options.
+        None: the method does not say. Called without gradients."""
+        return None
 
     @abstractmethod
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:

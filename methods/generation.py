@@ -92,3 +92,20 @@ class Generation:
     cost: Cost
     steps: Tensor | None = None
     trace: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Nats:
+    """What the gold texts of B examples cost a trained method: negative natural log likelihoods.
+
+    ``text`` (B, n): of all that it writes, part by part, the answer last, each part given the question and what the
+    method reads before it: the gold text of earlier parts, and the latents that encode the gold steps, if any. None: it
+    writes the answer alone. ``latents`` (B, steps): what the latents that encode the steps add, each step's KL
+    divergence from what the question and the latents before it predict; the sum of ``text`` and ``latents`` is minus
+    the evidence lower bound. None: the text needs no such latents, and its sum is exact. ``answer`` (B,): of the answer
+    alone, given the question and the latents that the method has by itself. None: it writes steps before the answer.
+    """
+
+    text: Tensor | None = None
+    latents: Tensor | None = None
+    answer: Tensor | None = None

@@ -329,6 +329,19 @@ def test_encoded_steps_take_the_place_of_own_latents(method: Method) -> None:
     assert not torch.equal(method.generate(questions(), replace(decoding, encoded=None)).trace[name], latents)
 
 
+@torch.no_grad()
+def test_nats_are_those_of_each_example_alone(placed: Method) -> None:
+    together, alone = placed.nats(examples()), [placed.nats([example]) for example in examples()]
+    if together is None:
+        return
+    assert together.text is not None or together.answer is not None, "what does the trained model write?"
+    for part, found in vars(together).items():
+        if found is None:
+            continue
+        assert found.dtype == torch.float32 and len(found) == len(examples()) and (found >= 0).all()
+        torch.testing.assert_close(found, torch.cat([getattr(one, part) for one in alone]), rtol=1e-4, atol=1e-4)
+
+
 def test_generate_takes_questions_alone() -> None:
     """Gold answers cannot leak: the only inputs are token ids of questions, and settings without text."""
     for cls in (*available().values(), CoTSFT):
