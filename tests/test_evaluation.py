@@ -21,7 +21,7 @@ from benchmarks.data import decode, load_records, load_tokenizer, prepare
 from benchmarks.evaluation import inference
 from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
-from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
@@ -279,8 +279,12 @@ def test_encoded_latents_are_those_of_the_tests_own_solutions(
     monkeypatch.setattr(inference, "encoded", noted)
     row = {"id": "marcos", "method": "marcos", "options": MARCOS}
     spec = trained(row, {"default": {"seeds": 1}, "encoded": {"latents": "encoded", "seeds": 3}}, tmp_path)
+    spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"nats": 7})})
     record = evaluation.evaluate(spec, tmp_path)
     assert asked == ["default", "encoded"]
+    nats = read_parquet(Paths(tmp_path, spec).nats, record["nats"], "`evaluate`")
+    assert len(nats) == 7 and {len(values) for name in ("text", "latents") for values in nats[name]} == {3}
+    assert (nats["answer"] > 0).all() and not list(wrong_answers(record, Paths(tmp_path, spec), "equation"))
     assert record["decodings"]["encoded"]["seeds"] == [0] and not record["decodings"]["encoded"]["stochastic"]
     tokenizer = load_tokenizer(Paths(tmp_path, spec).data)
     for test in spec.evaluation.tests:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ from methods._static_cache import free_buffers
 from methods.base import Example, Method, Stage
 from methods.context_length import require_context
 from methods.errors import InputError
-from methods.generation import Decoding, Generation
+from methods.generation import Decoding, Generation, Nats
 
 
 @dataclass
@@ -166,6 +167,20 @@ def answer(
         answers.latent_steps[indices] = generation.cost.latent_steps
         progress.advance(len(indices))
     return answers
+
+
+@torch.no_grad()
+def nats_of(method: Method, examples: Sequence[Example], spec: RunSpec) -> pd.DataFrame:
+    """Return a row for each example with its id and the fields of :class:`methods.generation.Nats`: lists, and a number
+    for the answer; None where the method does not say them."""
+    rows: dict[int, dict[str, Any]] = {}
+    for indices in batches_by_length([example.question for example in examples], spec.evaluation.batch_size):
+        with autocast(method.device, spec.engine.precision):
+            nats = method.nats([examples[i] for i in indices]) or Nats()
+        parts = {name: [None] * len(indices) if part is None else part.tolist() for name, part in vars(nats).items()}
+        for at, values in zip(indices, zip(*parts.values(), strict=True), strict=True):
+            rows[int(at)] = {"id": examples[at].id, **dict(zip(parts, values, strict=True))}
+    return pd.DataFrame([rows[at] for at in range(len(examples))])
 
 
 def answer_tests(

@@ -20,8 +20,9 @@ import torch
 
 from benchmarks.budgets import budget_of
 from benchmarks.data import load_tokenizer, open_corpus, open_solutions, open_test
+from benchmarks.data.corpus import spread_over
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference
+from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference, nats_of
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
 from benchmarks.models import kept_stages, trained_weights
 from benchmarks.processes.locks import RunLock
@@ -97,7 +98,7 @@ class Evaluation:
     def key(self, decoding: str) -> str:
         """Return a digest of everything that decides the answers under a decoding."""
         asked = self.spec.evaluation
-        alone = asked.model_copy(update={"decodings": {decoding: asked.decodings[decoding]}})
+        alone = asked.model_copy(update={"decodings": {decoding: asked.decodings[decoding]}, "nats": 0})
         digests = read_json(self.paths.data / DONE)["digests"]
         parts = [
             self.spec.model_copy(update={"evaluation": alone}).digest("evaluate"),
@@ -151,6 +152,12 @@ class Evaluation:
                 )
         return found
 
+    def score_validation(self) -> str:
+        """Write the nats of the validation rows that the study asks for. Return the SHA-256 of the file."""
+        corpus = open_corpus(self.paths.data, "validation")
+        examples = corpus.examples(spread_over(len(corpus), self.spec.evaluation.nats))
+        return write_parquet(self.paths.nats, nats_of(self.method(), examples, self.spec))
+
     def evaluate(self, decoding: str) -> Outcome:
         """Score the answers under a decoding, which are asked for unless they are stored. Write the predictions, and
         beside them the key that proves their origin."""
@@ -186,6 +193,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             "decodings": {name: one.scores for name, one in found.items()},
             "predictions": {name: one.predictions for name, one in found.items()},
             "answered": {name: one.answered for name, one in found.items() if one.answered},
+            "nats": Evaluation(spec, results, made).score_validation() if spec.evaluation.nats else None,
             "seconds": time.perf_counter() - clock,
             "environment": ended(made),
         }

@@ -159,6 +159,11 @@ class EvaluationSpec(Strict):
         min_length=1,
         description="decodings by name; the main table shows `default`",
     )
+    nats: int = added_field(
+        0,
+        ge=0,
+        description="validation rows, spread evenly, whose gold steps and answer are scored in nats; 0: none",
+    )
 
     @field_validator("decodings")
     @classmethod
