@@ -29,7 +29,14 @@ from methods.errors import InputError
 ARCHIVE = "records.tar.xz"
 PREDICTIONS = "predictions.parquet"  # in the archive: the predictions of all runs
 RENDERED = ("table_*.md", "table_*.tex", "table_*.csv", "figures/*")
-RECORDED = (COLLECTED, "frame.csv", "table_*.json", "runs/*/*/*/*.json", "runs/*/*/*/analysis/*")
+RECORDED = (
+    COLLECTED,
+    "frame.csv",
+    "table_*.json",
+    "runs/*/*/*/*.json",
+    "runs/*/*/*/nats.parquet",
+    "runs/*/*/*/analysis/*",
+)
 LOGS = f"runs/*/*/*/{LOG}"
 ANSWERS = "runs/*/*/*/predictions/*.parquet"
 LOGGED_STEPS = 100  # lines of training steps that an archived log keeps; all other lines stay

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from methods.collate import IGNORE
 from methods.errors import InputError, suggestion
 from methods.head import Head
 from methods.last_layer import narrow
@@ -274,6 +275,15 @@ def _set_dropout(config: PreTrainedConfig, rate: float) -> list[str]:
     for name in fields:
         setattr(config, name, 0.0 if "layerdrop" in name else rate)
     return [name for name, value in fields.items() if value]
+
+
+def label_nats(head: nn.Module, hidden: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross entropy (B, L) of each label that carries a loss, and 0 elsewhere, in float32. Arguments are
+    those of :func:`label_loss`."""
+    at = labels != IGNORE
+    nats = torch.zeros(labels.shape, device=hidden.device)
+    nats[at] = F.cross_entropy(head(hidden[at]).float(), labels[at], reduction="none")
+    return nats
 
 
 def label_loss(

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from methods.errors import InputError
-from methods.generation import Decoding, Generation, Length
+from methods.generation import Decoding, Generation, Length, Nats
 
 if TYPE_CHECKING:
     from methods.backbone import Backbone
@@ -201,9 +201,15 @@ class Method(nn.Module, ABC):
         if there are none; the method is never given interventions then."""
         return None
 
+    @classmethod
+    def encodes_steps(cls, options: Any) -> bool:
+        """Return whether training encodes the examples' own steps into latents, and :meth:`generate` takes such latents
+        (:attr:`Decoding.encoded`) in place of those that it draws."""
+        return False
+
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
-        """Return the latents (B, steps, dims) into which training encodes the examples' own steps, or None if
-        :meth:`steerable_latents` names none or nothing encodes the steps."""
+        """Return the latents (B, steps, dims) into which training encodes the examples' own steps, or None if it
+        encodes none (:meth:`encodes_steps`)."""
         return None
 
     @classmethod
@@ -286,6 +292,11 @@ class Method(nn.Module, ABC):
     def stochastic(self, decoding: Decoding) -> bool:
         """Return whether the decoding seed changes answers."""
         return decoding.tokens == "sample"
+
+    def nats(self, examples: Sequence[Example]) -> Nats | None:
+        """Return what the examples' gold steps and answers cost the trained model, which answers by its own options.
+        None: the method does not say. Called without gradients."""
+        return None
 
     @abstractmethod
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:

@@ -27,9 +27,9 @@ from methods.base import (
     copy_weights,
 )
 from methods.collate import IGNORE, label_indices, masks_of_padding, pad
-from methods.cot_sft import prompt, target
+from methods.cot_sft import SCORING, prompt, target, target_nats
 from methods.decoding import Prefix, batch_prompts, blank, decode, read, swap_latents
-from methods.generation import Decoding, Generation, Length
+from methods.generation import Decoding, Generation, Length, Nats
 from methods.random_keys import key, uniform
 
 if TYPE_CHECKING:
@@ -180,7 +180,12 @@ class Coconut(Method):
         return [] if stage >= self.final_stage else example.steps[stage:]
 
     def length(self, example: Example) -> Length:
-        return Length(len(target(example, self.vocabulary, steps=self.options.control == "explicit")))
+        return Length(len(target(example, self.vocabulary, self.writes_steps)))
+
+    @property
+    def writes_steps(self) -> bool:
+        """Whether the trained model writes steps before its answer."""
+        return self.options.control == "explicit"
 
     # -- training
 
@@ -285,14 +290,22 @@ class Coconut(Method):
 
     # -- inference
 
+    def nats(self, examples: Sequence[Example]) -> Nats:
+        reading, _ = self._read_and_think([example.question for example in examples], SCORING)
+        return target_nats(self.lm, reading.prefix, examples, self.vocabulary, self.writes_steps)
+
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        reading, keys = self._read_and_think(questions, decoding)
+        answer, cost = decode(self.lm, reading.prefix, decoding, keys, self.vocabulary.eos)
+        cost.latent_steps += reading.thoughts.shape[1]
+        return Generation(answer, cost, trace={"thoughts": reading.thoughts} if decoding.trace else {})
+
+    def _read_and_think(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Reading, Tensor]:
+        """Return what precedes the text, thoughts included, and the keys (B,) for sampling it."""
         stage = self.final_stage if decoding.stage is None else int(decoding.stage.settings["stage"])
         thoughts = self.thoughts_in(stage) if self.options.thoughts is None else self.options.thoughts
         enclosed = [self._enclose(question, thoughts) for question in questions]
         prompts = [opened for opened, _ in enclosed]
         ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         closed = torch.tensor([[token] for _, token in enclosed], device=self.device)
-        reading = self.read(ids, real, self._thinking(ids), closed, decoding)
-        answer, cost = decode(self.lm, reading.prefix, decoding, keys, self.vocabulary.eos)
-        cost.latent_steps += reading.thoughts.shape[1]
-        return Generation(answer, cost, trace={"thoughts": reading.thoughts} if decoding.trace else {})
+        return self.read(ids, real, self._thinking(ids), closed, decoding), keys

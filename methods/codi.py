@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collate import build_inputs_and_labels, label_indices, masks_of_padding, pad
-from methods.cot_sft import lines, prompt
-from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents
-from methods.generation import Decoding, Generation, Length
+from methods.cot_sft import SCORING, lines, prompt
+from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents, text_nats
+from methods.generation import Decoding, Generation, Length, Nats
 from methods.last_layer import read_last
 
 ANSWER_PHRASE = "The answer is: "  # precedes every answer; the state at its last token is distilled
@@ -85,7 +85,7 @@ class CODI(Method):
         next token begins the answer."""
         eos = self.vocabulary.eos
         asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
-        answers = [[*self.phrase, *e.answer, eos] for e in examples]
+        answers = [self._said(e) for e in examples]
         said, said_labels, said_tokens = build_inputs_and_labels([[self.end]] * len(examples), answers, eos)
         prompts = [prompt(e.question, self.vocabulary) for e in examples]
         chains = [self._chain(e) for e in examples]
@@ -118,6 +118,10 @@ class CODI(Method):
 
     def _prompt(self, question: Sequence[int]) -> list[int]:
         return [*prompt(question, self.vocabulary), self.begin]
+
+    def _said(self, example: Example) -> list[int]:
+        """Return the tokens of the answer: its phrase, and end-of-text."""
+        return [*self.phrase, *example.answer, self.vocabulary.eos]
 
     def _chain(self, example: Example) -> list[int]:
         steps = example.steps if self.options.include_last_step else example.steps[:-1]
@@ -164,17 +168,26 @@ class CODI(Method):
     # -- inference
 
     def length(self, example: Example) -> Length:
-        return Length(len(self.phrase) + len(example.answer) + 1)
+        return Length(len(self._said(example)))
+
+    def nats(self, examples: Sequence[Example]) -> Nats:
+        prefix, _, _ = self._read_and_think([example.question for example in examples], SCORING)
+        said = [self._said(example) for example in examples]
+        return Nats(answer=text_nats(self.lm, prefix, said, self.vocabulary.eos).sum(1))
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        prefix, latents, keys = self._read_and_think(questions, decoding)
+        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        cost.latent_steps += self.options.num_latents
+        return Generation(answer, cost, trace={"latents": latents} if decoding.trace else {})
+
+    def _read_and_think(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Prefix, Tensor, Tensor]:
+        """Return what precedes the answer, the latents (B, num_latents, d) in it, and the keys (B,) for sampling."""
         prompts = [self._prompt(question) for question in questions]
         ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         trunk, embed = self.lm.base_model, self.lm.get_input_embeddings()
         prefix, latents = self.think(prefill(trunk, embed(ids), real, decoding.cache), decoding)
-        prefix = extend(prefix, embed(torch.full_like(keys, self.end)))
-        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
-        cost.latent_steps += self.options.num_latents
-        return Generation(answer, cost, trace={"latents": latents} if decoding.trace else {})
+        return extend(prefix, embed(torch.full_like(keys, self.end))), latents, keys
 
 
 def layer_distance(

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collate import IGNORE, label_indices, labelled_tail, pad
-from methods.cot_sft import lines, prompt, target
+from methods.cot_sft import SCORING, lines, prompt, target, target_nats
 from methods.decoding import Prefix, batch_prompts, choose, decode, extend, forced, prefill, swap_latents
-from methods.generation import Decoding, Generation, Length
+from methods.generation import Decoding, Generation, Length, Nats
 from methods.last_layer import read_last
 from methods.random_keys import generator, key, normal, question_keys, uniform
 
@@ -233,7 +233,21 @@ class CoLaR(Method):
         latents = min(max(1, math.ceil(chain / self.speed)), self.options.max_latents)
         return Length(len(target(example, self.vocabulary, steps=False)), latents)
 
+    def nats(self, examples: Sequence[Example]) -> Nats:
+        prefix, _, _, _ = self._read_and_think([example.question for example in examples], SCORING)
+        return target_nats(self.lm, prefix, examples, self.vocabulary, steps=False)
+
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
+        prefix, latents, thought, keys = self._read_and_think(questions, decoding)
+        answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
+        cost.latent_steps += float(thought.sum(1).float().mean())
+        return Generation(answer, cost, trace={"latents": latents * thought[..., None]} if decoding.trace else {})
+
+    def _read_and_think(
+        self, questions: Sequence[Sequence[int]], decoding: Decoding
+    ) -> tuple[Prefix, Tensor, Tensor, Tensor]:
+        """Return what precedes the answer, the vectors (B, n, d) in it, the mask (B, n) of those that belong to the
+        chain of their row, and the keys (B,) for sampling the answer."""
         prompts = [self._prompt(question, self.speed) for question in questions]
         ids, real, token_keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         streams = ("latents", "ends")
@@ -241,10 +255,7 @@ class CoLaR(Method):
         embed = self.lm.get_input_embeddings()
         prefix = prefill(self.lm.base_model, embed(ids), real, decoding.cache)
         prefix, latents, thought = self._think(prefix, keys, decoding)
-        prefix = extend(prefix, embed(torch.full_like(token_keys, self.separator)))
-        answer, cost = decode(self.lm, prefix, decoding, token_keys, self.vocabulary.eos)
-        cost.latent_steps += float(thought.sum(1).float().mean())
-        return Generation(answer, cost, trace={"latents": latents * thought[..., None]} if decoding.trace else {})
+        return extend(prefix, embed(torch.full_like(token_keys, self.separator))), latents, thought, token_keys
 
     def _think(self, prefix: Prefix, keys: dict[str, Tensor], decoding: Decoding) -> tuple[Prefix, Tensor, Tensor]:
         """Feed vectors until each row's separator. Return the prefix, the vectors (B, n, d), and the mask (B, n) of

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from methods.backbone import label_loss
 from methods.base import (
@@ -23,10 +24,11 @@ from methods.base import (
     added_field,
 )
 from methods.collate import build_inputs_and_labels, label_indices
-from methods.decoding import batch_prompts, decode, prefill
-from methods.generation import Decoding, Generation, Length
+from methods.decoding import Prefix, batch_prompts, decode, prefill, text_nats
+from methods.generation import Decoding, Generation, Length, Nats
 from methods.packing import join_rows, places_of
 
+SCORING = Decoding(cache="dynamic")  # of gold texts, which are read after a prefix in one pass
 PACKED = "join the rows of a batch into one, in training, instead of padding them; the same up to rounding"
 
 
@@ -81,15 +83,28 @@ class CoTSFT(Method):
         loss = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
         return Output({"cross_entropy": loss})
 
+    @property
+    def writes_steps(self) -> bool:
+        """Whether the trained model writes steps before its answer."""
+        return self.options.steps
+
     def length(self, example: Example) -> Length:
-        return Length(len(target(example, self.vocabulary, self.options.steps)))
+        return Length(len(target(example, self.vocabulary, self.writes_steps)))
+
+    def nats(self, examples: Sequence[Example]) -> Nats:
+        prefix, _ = self._read_questions([example.question for example in examples], SCORING)
+        return target_nats(self.lm, prefix, examples, self.vocabulary, self.writes_steps)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        prompts = [prompt(question, self.vocabulary) for question in questions]
-        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
-        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
+        prefix, keys = self._read_questions(questions, decoding)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         return Generation(answer, cost)
+
+    def _read_questions(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Prefix, Tensor]:
+        """Return what precedes the text, and the keys (B,) for sampling it."""
+        prompts = [prompt(question, self.vocabulary) for question in questions]
+        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        return prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache), keys
 
 
 def prompt(question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
@@ -106,3 +121,16 @@ def target(example: Example, vocabulary: Vocabulary, steps: bool = True) -> list
     """Return the tokens to be written after the prompt: one line per step, the marked answer, end-of-text."""
     chain = lines(example.steps, vocabulary) if steps else []
     return [*chain, *vocabulary.answer_marker, *example.answer, vocabulary.eos]
+
+
+def target_nats(
+    lm: Any, prefix: Prefix, examples: Sequence[Example], vocabulary: Vocabulary, steps: bool = True
+) -> Nats:
+    """Return the nats of each :func:`target` after a prefix: of all steps together and of the answer after them, or of
+    the answer alone."""
+    nats = text_nats(lm, prefix, [target(example, vocabulary, steps) for example in examples], vocabulary.eos)
+    if not steps:
+        return Nats(answer=nats.sum(1))
+    chains = torch.tensor([len(lines(example.steps, vocabulary)) for example in examples], device=nats.device)
+    in_chain = torch.arange(nats.shape[1], device=nats.device) < chains[:, None]
+    return Nats(text=torch.stack([(nats * in_chain).sum(1), (nats * ~in_chain).sum(1)], dim=1))

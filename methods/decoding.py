@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from methods.collate import pad
+from methods.backbone import label_nats
+from methods.collate import IGNORE, pad
 from methods.errors import InputError
 from methods.generation import CachePolicy, Cost, Decoding
 from methods.kv_cache import DynamicKVCache, KVCache, NoCache
@@ -134,6 +135,15 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
             prefix, rows, chosen, running = prefix.select(keep), rows[keep], chosen[keep], running[keep]
         prefix = extend(prefix, embed(chosen))
     return tokens[:, : step + 1], prefix.cost + Cost(tokens=emitted)
+
+
+def text_nats(lm: Any, prefix: Prefix, texts: Sequence[Sequence[int]], eos: int) -> Tensor:
+    """Return the nats (B, L) of each token of the texts that rows write after a prefix, and 0 after a text's end. The
+    cache is changed in place: do not use ``prefix`` again."""
+    ids, written = (tensor.to(prefix.hidden.device) for tensor in pad(texts, eos))
+    _, output = read(prefix, lm.get_input_embeddings()(ids[:, :-1]))  # what follows a text's end is seen by none of it
+    hidden = torch.cat([prefix.hidden[:, None], output.last_hidden_state], dim=1)
+    return label_nats(lm.get_output_embeddings(), hidden, ids.masked_fill(~written, IGNORE))
 
 
 def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"]) -> Tensor | None:

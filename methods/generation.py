@@ -58,6 +58,7 @@ class Decoding:
     cache: CachePolicy = "auto"  # how keys and values are kept; changes no answer
     stage: Stage | None = None  # answer as a model trained up to the end of this stage; None: of the last stage
     lengths: tuple[Length, ...] | None = None  # forced, one per question, to measure work whatever the weights are
+    encoded: Tensor | None = None  # latents from `Method.encoded`, in place of those that the method would draw
     # for methods whose `steerable_latents` names latents; if two set the same dimension, the last one wins
     interventions: tuple[Intervention, ...] = ()
 
@@ -91,3 +92,20 @@ class Generation:
     cost: Cost
     steps: Tensor | None = None
     trace: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Nats:
+    """What the gold texts of B examples cost a trained method: negative natural log likelihoods.
+
+    ``text`` (B, n): of all that it writes, part by part, the answer last, each part given the question and what the
+    method reads before it: the gold text of earlier parts, and the latents that encode the gold steps, if any. None: it
+    writes the answer alone. ``latents`` (B, steps): what the latents that encode the steps add, each step's KL
+    divergence from what the question and the latents before it predict; the sum of ``text`` and ``latents`` is minus
+    the evidence lower bound. None: the text needs no such latents, and its sum is exact. ``answer`` (B,): of the answer
+    alone, given the question and the latents that the method has by itself. None: it writes steps before the answer.
+    """
+
+    text: Tensor | None = None
+    latents: Tensor | None = None
+    answer: Tensor | None = None

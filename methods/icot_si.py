@@ -14,7 +14,6 @@ from torch import Tensor
 from methods.base import Budget, Context, Example, MethodOptions, Stage, added_field
 from methods.cot_sft import PACKED, CoTSFT, target
 from methods.errors import InputError
-from methods.generation import Length
 from methods.random_keys import key, uniform
 
 PUBLISHED_CUTOFF = 39  # in tokens of GPT-2 or Mistral, on GSM8K's equations
@@ -102,8 +101,9 @@ class ICoTSI(CoTSFT):
             settings={"removed": removed},
         )
 
-    def length(self, example: Example) -> Length:
-        return Length(len(target(example, self.vocabulary, steps=False)))
+    @property
+    def writes_steps(self) -> bool:
+        return False
 
     # -- training
 

@@ -16,7 +16,7 @@ from methods.base import Batch, Budget, Context, Example, Method, MethodOptions,
 from methods.coconut import Coconut, CoconutOptions
 from methods.codi import CODI, CODIOptions
 from methods.collate import IGNORE, label_indices, pad
-from methods.generation import Decoding, Generation, Length
+from methods.generation import Decoding, Generation, Length, Nats
 
 
 class SimCoTOptions(MethodOptions):
@@ -130,6 +130,9 @@ class SimCoT(Method):
         words = self.base.lm.get_input_embeddings()(end)
         hidden = self.decoder.base_model(inputs_embeds=words, use_cache=False).last_hidden_state
         return 0.0 * label_loss(self.decoder.get_output_embeddings(), hidden, end, torch.zeros_like(end.expand(2, 1)))
+
+    def nats(self, examples: Sequence[Example]) -> Nats:
+        return self.base.nats(examples)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         return self.base.generate(questions, decoding)

@@ -6,6 +6,7 @@ import inspect
 import pickle
 import random
 import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -313,6 +314,32 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
         assert say(method, questions(), tokens="sample") != say(method, questions(), tokens="sample", thoughts=thoughts)
     single = [say(method, [question], thoughts=thoughts) for question in questions() for thoughts in ("own", "mean")]
     assert single[::2] == single[1::2]  # alone, the mean of a question's latents is its own
+
+
+@torch.no_grad()
+def test_encoded_steps_take_the_place_of_own_latents(method: Method) -> None:
+    latents, name = method.encoded(examples()), method.steerable_latents(method.options)
+    if not method.encodes_steps(method.options):
+        assert latents is None
+        return
+    assert latents is not None and name is not None
+    decoding = Decoding(encoded=latents, trace=True, max_new_tokens=4)
+    assert torch.equal(method.generate(questions(), decoding).trace[name], latents)
+    assert not method.stochastic(decoding)
+    assert not torch.equal(method.generate(questions(), replace(decoding, encoded=None)).trace[name], latents)
+
+
+@torch.no_grad()
+def test_nats_are_those_of_each_example_alone(placed: Method) -> None:
+    together, alone = placed.nats(examples()), [placed.nats([example]) for example in examples()]
+    if together is None:
+        return
+    assert together.text is not None or together.answer is not None, "what does the trained model write?"
+    for part, found in vars(together).items():
+        if found is None:
+            continue
+        assert found.dtype == torch.float32 and len(found) == len(examples()) and (found >= 0).all()
+        torch.testing.assert_close(found, torch.cat([getattr(one, part) for one in alone]), rtol=1e-4, atol=1e-4)
 
 
 def test_generate_takes_questions_alone() -> None:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
-from benchmarks.data import prepare
+from benchmarks.data import decode, load_records, load_tokenizer, prepare
 from benchmarks.evaluation import inference
 from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
-from benchmarks.files import BrokenRecord, read_json, write_json
+from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json
 from benchmarks.scoring import SCORERS, Asked, Score
 from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
@@ -30,10 +30,10 @@ from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from benchmarks.studies.study import StudyError
 from benchmarks.training.loop import train
 from benchmarks.verification.rescoring import wrong_answers
-from methods.base import Method
+from methods.base import Example, Method
 from methods.errors import InputError
 from methods.generation import Cost, Decoding, Generation
-from small import small_study
+from small import MARCOS, small_study
 from tiny import make
 
 
@@ -116,7 +116,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     answer_tests = evaluation.answer_tests
 
     def noted(*arguments: Any) -> pd.DataFrame:
-        names.append(arguments[-1])
+        names.append(arguments[5])
         return answer_tests(*arguments)
 
     monkeypatch.setattr(evaluation, "answer_tests", noted)
@@ -264,3 +264,50 @@ def test_answers_of_others_are_not_kept(asked: list[str], tmp_path: Path, monkey
     other = spec.evaluation.model_copy(update={"decodings": {"default": DecodingSpec(tokens="sample", seeds=1)}})
     evaluation.evaluate(spec.model_copy(update={"evaluation": other}), tmp_path)
     assert len(asked) == 5
+
+
+def test_encoded_latents_are_those_of_the_tests_own_solutions(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is drawn, so there is one answer to a question, whatever the number of seeds."""
+    read, encode = dict[str, Example](), inference.encoded
+
+    def noted(method: Method, examples: list[Example], precision: str) -> Tensor:
+        read.update({example.id: example for example in examples})
+        return encode(method, examples, precision)
+
+    monkeypatch.setattr(inference, "encoded", noted)
+    row = {"id": "marcos", "method": "marcos", "options": MARCOS}
+    spec = trained(row, {"default": {"seeds": 1}, "encoded": {"latents": "encoded", "seeds": 3}}, tmp_path)
+    spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"nats": 7})})
+    record = evaluation.evaluate(spec, tmp_path)
+    assert asked == ["default", "encoded"]
+    nats = read_parquet(Paths(tmp_path, spec).nats, record["nats"], "`evaluate`")
+    assert len(nats) == 7 and {len(values) for name in ("text", "latents") for values in nats[name]} == {3}
+    assert (nats["answer"] > 0).all() and not list(wrong_answers(record, Paths(tmp_path, spec), "equation"))
+    assert record["decodings"]["encoded"]["seeds"] == [0] and not record["decodings"]["encoded"]["stochastic"]
+    tokenizer = load_tokenizer(Paths(tmp_path, spec).data)
+    for test in spec.evaluation.tests:
+        for record in load_records(test, "equation", "test"):
+            example = read[record.id]
+            assert [decode(tokenizer, step) for step in example.steps] == [*record.steps]
+            assert decode(tokenizer, example.answer) == record.answer
+
+
+def test_encoded_latents_need_an_encoder_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decodings = {"default": {}, "encoded": {"latents": "encoded"}}
+    rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
+    rows.append({"id": "no_r", "method": "marcos", "options": {**MARCOS, "randomness": False}})
+    study = small_study(rows, evaluation={"tests": ["embedded_in_domain"], "decodings": decodings})
+    found = {run.row: [*run.evaluation.decodings] for run in study.runs.values()}
+    assert found == {"cot_sft": ["default"], "marcos": ["default", "encoded"], "no_r": ["default"]}
+    with pytest.raises(InputError, match=r"CoT-SFT .* encodes no steps: name the methods that do in the `only`"):
+        inference.encoded(make("cot_sft"), [], "float32")
+    with pytest.raises(StudyError, match="`default` answers without the gold steps"):
+        small_study(rows, evaluation={"tests": ["embedded_in_domain"], "decodings": {"default": decodings["encoded"]}})
+    spec, made = study.runs["equation/marcos/s0"], dict[str, Any]()
+    prepare(study, study.blocks[0], tmp_path)
+    monkeypatch.setattr(evaluation, "trained_weights", lambda *_: "")
+    monkeypatch.setattr(evaluation, "open_solutions", lambda *_: [Example("a", [1], [], [2])])
+    with pytest.raises(InputError, match="embedded_in_domain has no written steps as equation"):
+        evaluation.Evaluation(spec, tmp_path, made).solutions()

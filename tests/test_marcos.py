@@ -30,6 +30,7 @@ EXAMPLES = [
     Example("c", [34, 36, 38, 33], [[40], [41], [42, 43], [44]], [53]),
 ]
 CONTEXT = Context(Stage("phase 1", 1.0), epoch=0, step=0, seed=0)
+PHASES = ("phase 1", "phase 2")
 
 
 def make(**options: object) -> MarCos:
@@ -424,3 +425,17 @@ def test_parameters_at_half_a_billion_are_the_papers() -> None:
         method = MarCos(MarCosOptions(), Setup(load_backbone("qwen2.5-0.5b", 151665), VOCABULARY))
     total = sum(p.numel() for p in method.parameters())
     assert total == 2_290_561_664 - 16 * 896
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"posterior": "noisy"}, {"posterior": "gaussian"}])
+def test_nats_are_the_losses_of_both_phases(options: dict[str, str]) -> None:
+    """Their sum is minus the evidence lower bound, as validation has it."""
+    method = make(**options)
+    first, second = (replace(CONTEXT, stage=Stage(name, 1.0, phase=name), training=False) for name in PHASES)
+    batch = method.collate(EXAMPLES, first)
+    features = method.collate_features(method.features(batch, first))
+    found = method.nats(EXAMPLES)
+    assert found.text is not None and found.latents is not None
+    torch.testing.assert_close(found.text.sum(), method(batch, first).losses["reconstruction"])
+    torch.testing.assert_close(found.latents.sum(), method(features, second).losses["kl"], rtol=1e-4, atol=1e-3)

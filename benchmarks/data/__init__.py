@@ -1,7 +1,15 @@
 """Data sets, tokenizers, and the prepared data that training and evaluation read."""
 
 from benchmarks.data.cards import Card
-from benchmarks.data.corpus import Corpus, TestSet, epoch_batches, load_tokenizer, open_corpus, open_test
+from benchmarks.data.corpus import (
+    Corpus,
+    TestSet,
+    epoch_batches,
+    load_tokenizer,
+    open_corpus,
+    open_solutions,
+    open_test,
+)
 from benchmarks.data.loading import get_dataset, load_records
 from benchmarks.data.records import DataError, Record, normalise
 from benchmarks.data.sets import DATASETS
@@ -23,6 +31,7 @@ __all__ = [
     "make_tokenizer",
     "normalise",
     "open_corpus",
+    "open_solutions",
     "open_test",
     "prepare",
     "vocabulary",

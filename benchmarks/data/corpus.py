@@ -31,6 +31,8 @@ TEST = Features(
         "text": Value("string"),
         "question": IDS,
         "answer": Value("string"),
+        "steps": List(IDS),
+        "answer_ids": IDS,
         "n_steps": Value("int32"),
         "overlap": Value("bool"),
     }
@@ -163,6 +165,15 @@ def open_test(directory: Path, name: str) -> TestSet:
         n_steps=rows["n_steps"],
         overlap=rows["overlap"],
     )
+
+
+def open_solutions(directory: Path, name: str) -> list[Example]:
+    """Return the questions of a test set with the steps and answers that the data set gives for them; without steps if
+    it gives none."""
+    rows = _open(directory, directory / "tests" / name)[:]
+    return [
+        Example(*row) for row in zip(*(rows[key] for key in ("id", "question", "steps", "answer_ids")), strict=True)
+    ]
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

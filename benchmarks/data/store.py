@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
 
 log = logging.getLogger(__name__)
-LAYOUT = "4"  # change it when data prepared by older versions must not be used any more
+LAYOUT = "5"  # change it when data prepared by older versions must not be used any more
 NO_SETTING = {"files": {"__all__": {"__all__": {"url"}}}}  # of a card: where a file is fetched from changes no data
 
 
@@ -213,12 +213,10 @@ def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int,
     """Tokenise records in batches and save them, except for questions of more than ``longest`` tokens."""
 
     def tokenise(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        flat = encode_texts(tokenizer, [step for steps in batch["steps"] for step in steps])
-        ends = accumulate((len(steps) for steps in batch["steps"]), initial=0)
         return {
             "id": batch["id"],
             "question": encode_questions(tokenizer, batch["question"]),
-            "steps": [flat[start:end] for start, end in pairwise(ends)],
+            "steps": _encode_steps(tokenizer, batch["steps"]),
             "answer": encode_texts(tokenizer, batch["answer"]),
         }
 
@@ -231,6 +229,13 @@ def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int,
     return Corpus(cast(Dataset, load_from_disk(str(path))))
 
 
+def _encode_steps(tokenizer: Tokenizer, chains: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    """Return the ids of each step of each chain."""
+    flat = encode_texts(tokenizer, [step for steps in chains for step in steps])
+    ends = accumulate((len(steps) for steps in chains), initial=0)
+    return [flat[start:end] for start, end in pairwise(ends)]
+
+
 def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: Tokenizer, path: Path) -> None:
     texts = [record.question for record in records]
     columns = {
@@ -238,6 +243,8 @@ def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: T
         "text": texts,
         "question": encode_questions(tokenizer, texts),
         "answer": [record.answer for record in records],
+        "steps": _encode_steps(tokenizer, [record.steps for record in records]),
+        "answer_ids": encode_texts(tokenizer, [record.answer for record in records]),
         "n_steps": [len(record.steps) or None for record in records],
         "overlap": list(overlap),
     }

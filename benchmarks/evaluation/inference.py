@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,10 +27,10 @@ from benchmarks.models import trained_method
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from methods._static_cache import free_buffers
-from methods.base import Method, Stage
+from methods.base import Example, Method, Stage
 from methods.context_length import require_context
 from methods.errors import InputError
-from methods.generation import Decoding, Generation
+from methods.generation import Decoding, Generation, Nats
 
 
 @dataclass
@@ -46,9 +47,11 @@ class Answers:
 def decoding_of(
     spec: DecodingSpec, evaluation: EvaluationSpec, seed: int, answer_only: bool = True, stage: Stage | None = None
 ) -> Decoding:
+    """Return the decoding that a study names. Encoded latents are those of a batch's examples, which are not known yet:
+    :func:`generate_batches` adds them."""
     return Decoding(
         tokens=spec.tokens,
-        latents=spec.latents,
+        latents="mean" if spec.latents == "encoded" else spec.latents,  # nothing is drawn
         thoughts=spec.thoughts,
         temperature=spec.temperature,
         top_p=spec.top_p,
@@ -94,17 +97,39 @@ def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decod
     return generation
 
 
+@torch.no_grad()
+def encoded(method: Method, examples: Sequence[Example], precision: str) -> Tensor:
+    """Return the latents (B, steps, dims) into which training encodes the examples' own steps and answers. Raise
+    :class:`InputError` if it encodes none."""
+    with autocast(method.device, precision):
+        latents = method.encoded(examples)
+    if latents is None:
+        raise InputError(
+            f"{method.title} (options: {method.options}) encodes no steps: name the methods that do in the `only` of a "
+            "decoding with `latents: encoded`"
+        )
+    return latents
+
+
 def generate_batches(
-    method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, spec: RunSpec
+    method: Method,
+    questions: Sequence[Sequence[int]],
+    decoding: Decoding,
+    spec: RunSpec,
+    gold: Sequence[Example] | None = None,
 ) -> Iterator[tuple[np.ndarray, Generation]]:
-    """Yield the answers to all questions batch by batch, each batch with the indices of its questions. Raise
-    :class:`InputError` before the first if a question and its answer are longer than the model can read."""
+    """Yield the answers to all questions batch by batch, each batch with the indices of its questions. If ``gold`` has
+    the questions' solutions, latents are those that encode them. Raise :class:`InputError` before the first batch if a
+    question and its answer are longer than the model can read."""
     longest = max(map(len, questions), default=0)
     for model in (module for module in method.modules() if isinstance(module, PreTrainedModel)):
         what = f"a question ({longest:,} tokens) with its answer (up to {decoding.max_new_tokens:,})"
         fix = "ask a shorter question, or lower `max_new_tokens`"
         require_context(model.config, spec.id, longest + decoding.max_new_tokens, what, fix)
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
+        if gold is not None:
+            latents = encoded(method, [gold[i] for i in indices], spec.engine.precision)
+            decoding = replace(decoding, encoded=latents)
         yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
 
 
@@ -126,11 +151,13 @@ def answer(
     decoding: Decoding,
     spec: RunSpec,
     progress: Progress,
+    gold: Sequence[Example] | None = None,
 ) -> Answers:
-    """Answer all questions. The results are in the order of the questions."""
+    """Answer all questions, from the latents that encode their ``gold`` solutions if these are given. The results are
+    in the order of the questions."""
     count, eos = len(questions), method.vocabulary.eos
     answers = Answers([""] * count, *(np.zeros(count, dtype) for dtype in (np.int64, np.int64, np.float64)))
-    for indices, generation in generate_batches(method, questions, decoding, spec):
+    for indices, generation in generate_batches(method, questions, decoding, spec, gold):
         for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
             answers.texts[index] = text
         ids = output_ids(generation)
@@ -142,6 +169,20 @@ def answer(
     return answers
 
 
+@torch.no_grad()
+def nats_of(method: Method, examples: Sequence[Example], spec: RunSpec) -> pd.DataFrame:
+    """Return a row for each example with its id and the fields of :class:`methods.generation.Nats`: lists, and a number
+    for the answer; None where the method does not say them."""
+    rows: dict[int, dict[str, Any]] = {}
+    for indices in batches_by_length([example.question for example in examples], spec.evaluation.batch_size):
+        with autocast(method.device, spec.engine.precision):
+            nats = method.nats([examples[i] for i in indices]) or Nats()
+        parts = {name: [None] * len(indices) if part is None else part.tolist() for name, part in vars(nats).items()}
+        for at, values in zip(indices, zip(*parts.values(), strict=True), strict=True):
+            rows[int(at)] = {"id": examples[at].id, **dict(zip(parts, values, strict=True))}
+    return pd.DataFrame([rows[at] for at in range(len(examples))])
+
+
 def answer_tests(
     method: Method,
     tokenizer: PreTrainedTokenizerBase,
@@ -149,14 +190,17 @@ def answer_tests(
     decodings: Sequence[Decoding],
     spec: RunSpec,
     note: str,
+    solutions: Mapping[str, Sequence[Example]] | None = None,
 ) -> pd.DataFrame:
     """Answer all tests under each of several decodings, which differ only in their seed. Return one row per seed, test
-    and question (columns test, id, seed, text, tokens, forward_passes, latent_steps). ``note`` labels the progress."""
+    and question (columns test, id, seed, text, tokens, forward_passes, latent_steps). ``note`` labels the progress.
+    With the tests' ``solutions``, latents are those that encode them; of a question that has several, the last one."""
     place, questions = distinct_questions(tests)
+    gold = None if solutions is None else _by_question(place, solutions, len(questions))
     frames = []
     with Progress(f"{spec.id} answers ({note})", len(decodings) * len(questions)) as progress:
         for decoding in decodings:
-            said = answer(method, tokenizer, questions, decoding, spec, progress)
+            said = answer(method, tokenizer, questions, decoding, spec, progress, gold)
             frames += [_rows(test, said, place[name], decoding.seed) for name, test in tests.items()]
     return pd.concat(frames, ignore_index=True)
 
@@ -186,6 +230,14 @@ def distinct_questions(tests: Mapping[str, TestSet]) -> tuple[dict[str, np.ndarr
                 questions.append(ids)
         place[name] = np.array([known[text] for text in test.texts])
     return place, questions
+
+
+def _by_question(
+    place: Mapping[str, np.ndarray], solutions: Mapping[str, Sequence[Example]], count: int
+) -> list[Example]:
+    """Return the solutions of distinct questions, of which each test has some at these places."""
+    found = {at: example for name, places in place.items() for at, example in zip(places, solutions[name], strict=True)}
+    return [found[at] for at in range(count)]
 
 
 def memory_for_answers(questions: int, longest: int) -> AbstractContextManager[None]:

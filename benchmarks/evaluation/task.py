@@ -19,9 +19,10 @@ import pandas as pd
 import torch
 
 from benchmarks.budgets import budget_of
-from benchmarks.data import load_tokenizer, open_corpus, open_test
+from benchmarks.data import load_tokenizer, open_corpus, open_solutions, open_test
+from benchmarks.data.corpus import spread_over
 from benchmarks.environment import ended, environment
-from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference
+from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference, nats_of
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
 from benchmarks.models import kept_stages, trained_weights
 from benchmarks.processes.locks import RunLock
@@ -30,7 +31,8 @@ from benchmarks.scoring.scorers import reads_steps, scored, versions
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
 from benchmarks.task_dependencies import CODE
-from methods.base import Method, Stage
+from methods.base import Example, Method, Stage
+from methods.errors import InputError
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
@@ -96,7 +98,7 @@ class Evaluation:
     def key(self, decoding: str) -> str:
         """Return a digest of everything that decides the answers under a decoding."""
         asked = self.spec.evaluation
-        alone = asked.model_copy(update={"decodings": {decoding: asked.decodings[decoding]}})
+        alone = asked.model_copy(update={"decodings": {decoding: asked.decodings[decoding]}, "nats": 0})
         digests = read_json(self.paths.data / DONE)["digests"]
         parts = [
             self.spec.model_copy(update={"evaluation": alone}).digest("evaluate"),
@@ -135,8 +137,26 @@ class Evaluation:
         seeds, answer_only = range(settings.seeds if stochastic else 1), not reads_steps(self.tests)
         decodings = [decoding_of(settings, evaluation, seed, answer_only, stage) for seed in seeds]
         tokenizer, note = load_tokenizer(self.paths.data), f"{decoding}, {stage.name}" if stage else decoding
-        rows = answer_tests(method, tokenizer, self.tests, decodings, self.spec, note)
+        solutions = self.solutions() if settings.latents == "encoded" else None
+        rows = answer_tests(method, tokenizer, self.tests, decodings, self.spec, note, solutions)
         return Answered(rows, stochastic, ended(self.made))
+
+    def solutions(self) -> dict[str, list[Example]]:
+        """Return the tests' solutions, whose steps can be encoded. Raise :class:`InputError` if a test has none."""
+        found = {name: open_solutions(self.paths.data, name) for name in self.tests}
+        for name, examples in found.items():
+            if not any(example.steps for example in examples):
+                raise InputError(
+                    f"{self.spec.id}: {name} has no written steps as {self.spec.data.form}, which `latents: encoded` "
+                    "takes: leave that decoding out, or the test set in the block's `tests`"
+                )
+        return found
+
+    def score_validation(self) -> str:
+        """Write the nats of the validation rows that the study asks for. Return the SHA-256 of the file."""
+        corpus = open_corpus(self.paths.data, "validation")
+        examples = corpus.examples(spread_over(len(corpus), self.spec.evaluation.nats))
+        return write_parquet(self.paths.nats, nats_of(self.method(), examples, self.spec))
 
     def evaluate(self, decoding: str) -> Outcome:
         """Score the answers under a decoding, which are asked for unless they are stored. Write the predictions, and
@@ -173,6 +193,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             "decodings": {name: one.scores for name, one in found.items()},
             "predictions": {name: one.predictions for name, one in found.items()},
             "answered": {name: one.answered for name, one in found.items() if one.answered},
+            "nats": Evaluation(spec, results, made).score_validation() if spec.evaluation.nats else None,
             "seconds": time.perf_counter() - clock,
             "environment": ended(made),
         }

@@ -92,6 +92,7 @@ class EvaluateRecord(Record):
     scorers: dict[str, ScoredBy] = {}  # by test set; missing in older records
     decodings: dict[str, DecodingScores]  # the study's, then a `default@N` for each stage whose weights were kept
     predictions: dict[str, str]  # sha256 by decoding
+    nats: str | None = None  # sha256 of the nats of validation rows, if the study asks for them
     answered: dict[str, dict[str, Any]] = {}  # by decoding: the environment that produced answers only rescored here
 
     @property
@@ -104,6 +105,8 @@ class EvaluateRecord(Record):
         return {name: (one.stage, one) for name in names if (one := self.decodings[name]).stage}
 
     def missing(self, asked: EvaluationSpec) -> str | None:
+        if asked.nats and self.nats is None:
+            return "nats"
         if gone := set(asked.decodings) - (self.decodings.keys() & self.predictions.keys()):
             return f"decodings {sorted(gone)}"
         gone = {test for scores in self.decodings.values() for test in set(asked.tests) - scores.tests.keys()}

@@ -119,9 +119,11 @@ class DecodingSpec(Strict):
     """One way of decoding that is evaluated. ``seeds`` beyond the first count only if the method samples."""
 
     tokens: Tokens = Field(default="greedy", description="how tokens are chosen")
-    latents: Latents = Field(
+    latents: Latents | Literal["encoded"] = Field(
         default="default",
-        description="sample latents or use their mean; default: the method's usual way",
+        description="sample latents or use their mean; default: the method's usual way; encoded: those into which "
+        "training encodes the gold steps and answer, the most that perfect draws could reach (rows that encode none "
+        "are left out)",
     )
     thoughts: Literal["own", "exchanged", "mean"] = Field(
         default="own", description="control: answer with a question's own latents, another question's, or their mean"
@@ -157,6 +159,11 @@ class EvaluationSpec(Strict):
         min_length=1,
         description="decodings by name; the main table shows `default`",
     )
+    nats: int = added_field(
+        0,
+        ge=0,
+        description="validation rows, spread evenly, whose gold steps and answer are scored in nats; 0: none",
+    )
 
     @field_validator("decodings")
     @classmethod
@@ -167,6 +174,8 @@ class EvaluationSpec(Strict):
             raise ValueError("`default` is for all methods: leave out its `only`")
         if value["default"].options:
             raise ValueError("`default` answers by the run's own options: leave out its `options`")
+        if value["default"].latents == "encoded":
+            raise ValueError("`default` answers without the gold steps: give `latents: encoded` to another decoding")
         return value
 
     @model_validator(mode="after")

@@ -250,10 +250,14 @@ class Study(Strict):
         return None
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
-        """Return a block's tests and a row's decodings, without controls of latents if the method has none."""
+        """Return a block's tests and a row's decodings, without controls of latents if the method has none, and without
+        encoded ones if it encodes none."""
         own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or row.method in v.only}
-        if not get_method(row.method).has_latents:
+        method = get_method(row.method)
+        if not method.has_latents:
             own = {k: v for k, v in own.items() if v.thoughts == "own"}
+        if not method.encodes_steps(self.options_of(block, row)):
+            own = {k: v for k, v in own.items() if v.latents != "encoded"}
         decodings = {name: decoding.model_dump() for name, decoding in (own | row.decodings).items()}
         fields = self.evaluation.model_dump() | {"tests": self.tests_of(block), "decodings": decodings}
         return checked(EvaluationSpec, fields, f"{block.id}/{row.id}, evaluation")

@@ -29,6 +29,11 @@ def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[
 
     ``record`` is the record of the evaluate stage.
     """
+    if record.get("nats"):
+        try:
+            read_parquet(paths.nats, record["nats"], "`evaluate`")
+        except BrokenRecord as error:
+            yield str(error)
     for name, digest in record["predictions"].items():
         path = paths.predictions(name)
         if name not in record["decodings"]:

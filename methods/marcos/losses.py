@@ -50,8 +50,13 @@ def reconstruction_loss(
 
 
 def kl_loss(mu_hat: Tensor, sigma_hat: Tensor | float, mu: Tensor, log_sigma: Tensor) -> Tensor:
-    """Return L_KL (8) in nats, KL(N(mu_hat, sigma_hat^2) || N(mu, sigma^2)), summed over dimensions, steps and
-    examples. All are (B, K, tau d): ``mu_hat`` and ``sigma_hat`` of f, ``mu`` and ``log_sigma`` of g.
+    """Return L_KL (8) in nats, summed over dimensions, steps and examples: the sum of :func:`kl_divergence`."""
+    return kl_divergence(mu_hat, sigma_hat, mu, log_sigma).sum()
+
+
+def kl_divergence(mu_hat: Tensor, sigma_hat: Tensor | float, mu: Tensor, log_sigma: Tensor) -> Tensor:
+    """Return KL(N(mu_hat, sigma_hat^2) || N(mu, sigma^2)) in nats, of each dimension. All are (..., tau d): ``mu_hat``
+    and ``sigma_hat`` of f, ``mu`` and ``log_sigma`` of g.
 
     Deviation from the paper: f gives no sigma_hat unless ``posterior: gaussian``. ``sigma_hat`` is then the constant
     epsilon, so the posterior in this term is N(mu_hat, epsilon^2), although the forward pass of ``posterior:
@@ -60,7 +65,7 @@ def kl_loss(mu_hat: Tensor, sigma_hat: Tensor | float, mu: Tensor, log_sigma: Te
     if not isinstance(sigma_hat, Tensor):
         sigma_hat = mu_hat.new_full((), sigma_hat)  # filled on the device: the host does not wait
     error = sigma_hat.square() + (mu_hat - mu).square()
-    return (log_sigma - sigma_hat.log() + error * torch.exp(-2 * log_sigma) / 2 - 0.5).sum()
+    return log_sigma - sigma_hat.log() + error * torch.exp(-2 * log_sigma) / 2 - 0.5
 
 
 def sparsity_loss(mu_hat: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from methods import interventions
+from methods.backbone import label_nats
 from methods.base import Batch, Budget, Context, Example, Length, Output, Stage
 from methods.collate import IGNORE, label_indices, pad
 from methods.decoding import decode, forced, prefill, swap_latents
-from methods.generation import Cost, Decoding, Generation
+from methods.generation import Cost, Decoding, Generation, Nats
 from methods.marcos import variants
-from methods.marcos.losses import kl_loss, reconstruction_loss, sparsity_loss
+from methods.marcos.losses import kl_divergence, kl_loss, reconstruction_loss, sparsity_loss
 from methods.marcos.model import MarCosModel, pool, sample_prior
 from methods.marcos.options import MarCosOptions
 from methods.marcos.targets import has_text, speaking_start, step_targets
@@ -175,12 +176,15 @@ class MarCos(MarCosModel):
     def _reconstruction(self, shallow: Tensor, batch: Batch) -> Tensor:
         """Return -L_re of the non-empty steps, from their shallow neurons (A, S, d)."""
         labels = batch["labels"]
-        if self.options.speaking == "autoregressive":
-            hidden = self.speak(shallow, batch["targets"][batch["spoken_rows"]])
-        else:  # variant
-            eos = self.vocabulary.eos
-            hidden = variants.predict_targets_at_once(self.speaking, shallow, labels, eos, batch.get("known"))
+        hidden = self._speak_targets(shallow, batch["targets"][batch["spoken_rows"]], labels, batch.get("known"))
         return reconstruction_loss(self.speaking, hidden, labels, batch["labelled"], batch.get("weights"))
+
+    def _speak_targets(self, shallow: Tensor, targets: Tensor, labels: Tensor, known: Tensor | None = None) -> Tensor:
+        """Return the hidden states (A, M, d) that predict the labels (A, M) of targets (A, M), from their shallow
+        neurons (A, S, d)."""
+        if self.options.speaking == "autoregressive":
+            return self.speak(shallow, targets)
+        return variants.predict_targets_at_once(self.speaking, shallow, labels, self.vocabulary.eos, known)  # variant
 
     def phase_2_loss(self, batch: Batch) -> Output:
         """Return L_KL of the posterior and g's prior. The posterior and the inputs of g are fixed in this phase: they
@@ -252,11 +256,16 @@ class MarCos(MarCosModel):
 
     def stochastic(self, decoding: Decoding) -> bool:
         draws_tokens = self.options.speaking == "autoregressive" and super().stochastic(decoding)
-        return draws_tokens or (self.options.randomness and decoding.latents != "mean")
+        draws_r = self.options.randomness and decoding.latents != "mean" and decoding.encoded is None
+        return draws_tokens or draws_r
 
     @classmethod
     def steerable_latents(cls, options: MarCosOptions) -> str | None:
         return "R" if options.randomness else None
+
+    @classmethod
+    def encodes_steps(cls, options: MarCosOptions) -> bool:
+        return options.randomness
 
     def encoded(self, examples: Sequence[Example]) -> Tensor | None:
         """Return mu_hat, the posterior's mean of R, (B, K, tau d), or None without R."""
@@ -266,8 +275,41 @@ class MarCos(MarCosModel):
         mu_hat, _ = self.encode_r({name: tensor.to(self.device) for name, tensor in read.items()})
         return mu_hat.transpose(0, 1)
 
+    def nats(self, examples: Sequence[Example]) -> Nats:
+        """Return, with R encoded from the gold steps: -L_re (7) of each step, 0 if it is empty, and L_KL (8) of each,
+        which add up to minus the ELBO (5), as both phases validate it. And the nats of the answer with the means of g
+        in place of encoded R. Without R, those of the steps alone."""
+        context = Context(Stage(PHASE_1, 1.0, phase=PHASE_1), epoch=0, step=0, seed=0, training=False)
+        batch = self.collate(examples, context).to(self.device)
+        h_in, real = self.understand(batch["question"]), batch["question_real"]
+        if not self.options.randomness:  # variant
+            text = self._step_nats(self.think_all_steps(h_in, real, None), batch)
+            return Nats(text, answer=text[:, -1])
+        mu_hat, sigma_hat, r = self._encode_and_sample(batch, context)
+        states = torch.stack([*self.chain(h_in, real, r)])  # Neu_0, ..., Neu_K
+        mu, log_sigma = self.prior(torch.stack([pool(neurons, h_in, real) for neurons in states[:-1]]))
+        sigma_hat = self.options.epsilon if sigma_hat is None else sigma_hat
+        divergence = kl_divergence(mu_hat.float(), sigma_hat, mu, log_sigma).sum(-1)  # (K, B)
+        text, neurons = self._step_nats(states[1:, :, self.options.deep :], batch), states[0]
+        for _ in range(self.options.steps):
+            neurons = self.think(neurons, h_in, real, self.prior(pool(neurons, h_in, real))[0])
+        answers = slice(len(batch["labels"]) - len(examples), None)  # the last step is never empty
+        return Nats(text, divergence.T, self._spoken_nats(neurons[:, self.options.deep :], batch, answers))
+
+    def _step_nats(self, shallow: Tensor, batch: Batch) -> Tensor:
+        """Return -L_re (B, K) of each step, from the shallow neurons of all (K, B, S, d)."""
+        nats = torch.zeros(shallow.shape[:2], device=shallow.device).flatten()
+        nats[batch["spoken_rows"]] = self._spoken_nats(shallow.flatten(0, 1)[batch["spoken_rows"]], batch)
+        return nats.view(shallow.shape[:2]).T
+
+    def _spoken_nats(self, shallow: Tensor, batch: Batch, rows: slice = slice(None)) -> Tensor:
+        """Return -L_re (A,) of those ``rows`` of the non-empty steps that the shallow neurons (A, S, d) are of."""
+        labels, targets = batch["labels"][rows], batch["targets"][batch["spoken_rows"]][rows]
+        hidden = self._speak_targets(shallow, targets, labels)
+        return label_nats(self.speaking.get_output_embeddings(), hidden, labels).sum(1)
+
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        """Understand the questions, think K steps with R_k from g, then speak the last step, or all."""
+        """Understand the questions, think K steps with R_k from g, or given ones, then speak the last step, or all."""
         if self.options.randomness:
             interventions.check(decoding.interventions, self.options.steps, self.posterior.expand.out_features)
         ids, real = (tensor.to(self.device) for tensor in pad(questions, self.vocabulary.eos))
@@ -294,10 +336,13 @@ class MarCos(MarCosModel):
 
     def _draw_r(self, neurons: Tensor, h_in: Tensor, real: Tensor, k: int, keys: Tensor, decoding: Decoding) -> Tensor:
         """(2) mu_k, sigma_k = g(Neu_{k-1}, H_in): draw R_k ~ N(mu_k, sigma_k), (B, tau d), for step ``k``, counted from
-        0. Interventions then set dimensions by hand."""
-        mu, log_sigma = self.prior(pool(neurons, h_in, real))
-        temperature = 0.0 if decoding.latents == "mean" else decoding.temperature
-        r = sample_prior(mu, log_sigma, keys, k, temperature)
+        0, unless it is given. Interventions then set dimensions by hand."""
+        if decoding.encoded is not None:
+            r = decoding.encoded[:, k]
+        else:
+            mu, log_sigma = self.prior(pool(neurons, h_in, real))
+            temperature = 0.0 if decoding.latents == "mean" else decoding.temperature
+            r = sample_prior(mu, log_sigma, keys, k, temperature)
         return interventions.intervened(r, decoding.interventions, k + 1)  # control
 
     def _speak_tokens(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
