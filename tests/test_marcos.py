@@ -14,6 +14,7 @@ from torch.distributions import Normal, kl_divergence
 from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.collate import IGNORE
+from methods.cot_sft import CoTSFT
 from methods.generation import Decoding
 from methods.marcos.losses import SparsityController, kl_loss
 from methods.marcos.method import MarCos
@@ -60,6 +61,7 @@ def test_a_warm_start_gives_the_layers_the_language_model_and_f_nothing() -> Non
     backbone = load_backbone("qwen2-tiny", 60, overrides={"hidden_size": 32, "intermediate_size": 64})
     parent = build("cot_sft", {}, Setup(backbone, VOCABULARY), seed=1)
     method.warm_start({name: weights for name, weights in parent.state_dict().items() if "lm_head" not in name})
+    assert isinstance(parent, CoTSFT)
     lm = parent.lm.state_dict()
     for name, weights in method.speaking.state_dict().items():
         assert torch.equal(weights, lm[name])
