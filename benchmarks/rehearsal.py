@@ -147,6 +147,7 @@ def rehearsed(
 ) -> Study:
     """Return the study that is run in place of another one, and add to ``notes`` what it lacks."""
     content = study.model_dump(mode="json", exclude_unset=True) | {"shares": [], "timing": None}
+    content["name"] = f"{study.name}.rehearsal"  # the heading of its page of questions
     content["title"] = f"{MARK}: {study.title}"
     content["seeds"] = list(study.seeds[:1])
     content["threads"] = min(study.threads, os.cpu_count() or 1)
