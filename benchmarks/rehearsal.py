@@ -196,7 +196,7 @@ def rehearsed(
 
 
 def _changed(study: Study, changes: Mapping[str, Any]) -> Study:
-    return parse_study(study.model_dump(mode="json", exclude_unset=True) | changes, study.name)
+    return parse_study({**study.model_dump(mode="json", exclude_unset=True), **changes}, study.name)
 
 
 def _replace_backbones(content: dict[str, Any], name: str | None) -> None:
