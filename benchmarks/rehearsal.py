@@ -22,7 +22,6 @@ import torch
 from matplotlib.figure import Figure as Canvas
 from tabulate import tabulate
 
-from benchmarks import report
 from benchmarks.analysis.task import analyse
 from benchmarks.console import Progress
 from benchmarks.data import DATASETS, DataError, get_dataset, prepare
@@ -39,6 +38,7 @@ from benchmarks.plan.costs import USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.records import results as records
 from benchmarks.records.provenance import provenance
+from benchmarks.report.page import report
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, parse_study
@@ -134,7 +134,7 @@ def rehearse(study: Study, results: Path, backbone: str | None = None, stand_in:
         for figure in small.figures:
             with _noted(found, f"figure {figure}"):
                 _draw(small, place, figure)
-        report.report(place)
+        report(place)
     found.seconds = time.monotonic() - began
     lines = [_line(plan, machine, None if backbone else _pace(small, plan, place)) for plan in plans]
     found.table = tabulate(lines, HEADER, tablefmt="github", disable_numparse=True) if lines else ""
@@ -147,6 +147,7 @@ def rehearsed(
 ) -> Study:
     """Return the study that is run in place of another one, and add to ``notes`` what it lacks."""
     content = study.model_dump(mode="json", exclude_unset=True) | {"shares": [], "timing": None}
+    content["name"] = f"{study.name}.rehearsal"  # the heading of its page of questions
     content["title"] = f"{MARK}: {study.title}"
     content["seeds"] = list(study.seeds[:1])
     content["threads"] = min(study.threads, os.cpu_count() or 1)
@@ -195,7 +196,7 @@ def rehearsed(
 
 
 def _changed(study: Study, changes: Mapping[str, Any]) -> Study:
-    return parse_study(study.model_dump(mode="json", exclude_unset=True) | changes, study.name)
+    return parse_study({**study.model_dump(mode="json", exclude_unset=True), **changes}, study.name)
 
 
 def _replace_backbones(content: dict[str, Any], name: str | None) -> None:

@@ -130,12 +130,13 @@ def test_a_transformer_that_starts_from_no_checkpoint_is_trained_whole() -> None
 def test_adapters_are_written_as_peft_reads_them(tied: bool, tmp_path: Path) -> None:
     options = get_method("colar").tested_options
     start, method = (make("colar", options, tie_word_embeddings=tied) for _ in range(2))
+    lm: Any = start.lm
     disturb(add_adapters(method, LORA, seed=0))
     save_adapters(method, tmp_path, "a checkpoint")
     settings = read_json(tmp_path / "lm" / "adapter_config.json")
     assert (settings["r"], settings["lora_alpha"], settings["peft_type"]) == (4, 8, "LORA")
     assert settings["base_model_name_or_path"] == "a checkpoint"
-    merged = PeftModel.from_pretrained(start.lm, tmp_path / "lm").merge_and_unload()
+    merged = PeftModel.from_pretrained(lm, tmp_path / "lm").merge_and_unload()
     expected = {name.removeprefix("lm."): weight for name, weight in plain_weights(method) if name.startswith("lm.")}
     assert_close(dict(whole_weights(merged)), expected)
 
@@ -145,12 +146,13 @@ def test_rows_of_markers_need_no_copy_of_the_table() -> None:
     kept = []
     for ours in (True, False):
         method = make("coconut", vocab_size=1000)
-        size = 4 * method.lm.get_input_embeddings().weight.numel()
+        lm: Any = method.lm
+        size = 4 * lm.get_input_embeddings().weight.numel()
         if ours:
             add_adapters(method, LORA, seed=0)
         else:
             config = LoraConfig(r=4, target_modules=list(LORA.modules), trainable_token_indices=[998, 999])
-            inject_adapter_in_model(config, method.lm)
+            inject_adapter_in_model(config, lm)
         weights = {parameter.untyped_storage().data_ptr() for parameter in method.parameters()}
         saved: dict[int, int] = {}
 

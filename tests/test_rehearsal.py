@@ -24,12 +24,13 @@ def test_a_study_goes_from_data_to_a_report_that_is_marked(tmp_path: Path, monke
     study = small_study(rows, figures=["steps"], seeds=[0, 1], training={"epochs": 8})
     whole = DATASETS["embedded_in_domain"]
     found = rehearsal.rehearse(study, tmp_path)
-    assert not found.failed and found.folder == tmp_path / "rehearsal" / "small"
+    assert not found.failed and found.folder == tmp_path / "rehearsal" / "small.rehearsal"
     assert DATASETS["embedded_in_domain"] is whole, "an excerpt alone while it is rehearsed"
     pages = [*found.folder.glob("table_*.md"), *found.folder.glob("table_*.tex"), found.folder / "figures" / "steps.md"]
     pages += [found.folder / "rehearsal.md", tmp_path / "rehearsal" / "report.html"]
     assert len(pages) == 2 * 3 + 3
     assert all(rehearsal.MARK in page.read_text(encoding="utf-8") for page in pages)
+    assert "small.rehearsal: what every row answered" in (found.folder / "questions.html").read_text(encoding="utf-8")
     for run in found.study.runs.values():
         folder = tmp_path / "rehearsal" / run.folder
         assert 10 <= read_json(folder / "train.json")["steps"] <= 40
