@@ -212,7 +212,7 @@ def displayed(page: Path) -> str:
     """Return what a browser makes of a page."""
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
     done = subprocess.run(
-        [*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=300, check=True
+        [*command, "--dump-dom", page.as_uri()], capture_output=True, encoding="utf-8", timeout=300, check=True
     )
     return done.stdout
 
