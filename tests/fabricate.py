@@ -93,7 +93,7 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         shares = tuple(share * (1 if decoding.thoughts == "own" else CARRIED) for share in accuracy)
         shares = tuple(share * (*EARLIER, 1.0)[number] for share in shares)
         frame = predictions(spec, shares, decoding.seeds if drawn else 1)
-        frame["latent_steps"] = float(*decoding.options.values()) if decoding.options else LATENTS
+        frame["latent_steps"] = float(next(iter(decoding.options.values()), LATENTS))
         path = run / "predictions" / f"{name}.parquet"
         digests[name] = write_parquet(path, frame)
         tests = {str(test): scores(part) for test, part in frame.groupby("test")}
