@@ -38,7 +38,7 @@ from benchmarks.plan.costs import USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.records import results as records
 from benchmarks.records.provenance import provenance
-from benchmarks.report.page import report
+from benchmarks.report.report import report
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, parse_study

@@ -13,7 +13,7 @@ import fabricate
 from benchmarks.archive import ARCHIVE, LOGGED_STEPS, pack, thinned, unpack, unpacked
 from benchmarks.files import BrokenRecord, frame_digest, read_json
 from benchmarks.records import results
-from benchmarks.report.page import report
+from benchmarks.report.report import report
 from benchmarks.studies.paths import Paths
 from benchmarks.tables.render import render
 from benchmarks.verification.checks import verify

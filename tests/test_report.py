@@ -20,8 +20,8 @@ from benchmarks.data.records import digest
 from benchmarks.figures import render as figures
 from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records import results
-from benchmarks.report.page import report
 from benchmarks.report.questions import questions
+from benchmarks.report.report import report
 from benchmarks.studies.specs import Figure
 from benchmarks.tables.render import render
 from fabricate import fabricate, study

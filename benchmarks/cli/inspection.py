@@ -89,7 +89,7 @@ def report(
 
     The file can be read offline.
     """
-    from benchmarks.report.page import report as write
+    from benchmarks.report.report import report as write
 
     typer.echo(write(folder), err=True)
 

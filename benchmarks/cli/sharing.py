@@ -59,7 +59,7 @@ def cite(study: StudyArgument) -> None:
 
     These are its methods, its training data and its test sets.
     """
-    from benchmarks.report.page import citations
+    from benchmarks.report.report import citations
 
     entries = citations(load_study(study))
     typer.echo("\n\n".join(entries))
