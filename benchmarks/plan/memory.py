@@ -99,8 +99,9 @@ def activation_bytes(
         takes seconds."""
         sizes = []
         for layers in (1, 2):
-            with FakeTensorMode(allow_non_fake_inputs=True):  # what adapters add is not fake
+            with FakeTensorMode() as mode:
                 method = small_method(run, replace(dimensions, layers=layers), count_tokens)
+                _fake_adapters(method, mode)
             if again:
                 checkpoint_activations(method.train())
             sizes.append(saved_by_forward(method, stage, examples, precision))
@@ -133,6 +134,14 @@ def saved_by_forward(method: Method, stage: Stage, examples: Sequence[Example], 
     with hooks, autocast(method.device, precision):
         _pass_forward(method, stage, examples)
     return SavedBytes(*(sum(storage.nbytes() for storage in kept.values()) for kept in (activations, copies)))
+
+
+def _fake_adapters(method: Method, mode: FakeTensorMode) -> None:
+    """Replace the weights that adapters added, which are real, by fake ones with storages of their own."""
+    for module in method.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if not isinstance(weight, FakeTensor):
+                module.register_parameter(name, mode.from_tensor(weight))
 
 
 def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> None:
