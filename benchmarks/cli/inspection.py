@@ -28,11 +28,21 @@ def table(
     study: StudyArgument,
     results: Results = RESULTS,
     table: Annotated[Table | None, typer.Option(help="Which table; default: the study's first.")] = None,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="[NAME=]FOLDER|FILE@TEST",
+            help="Also show rows made elsewhere: of another folder of results of this study, packed or not, or of a "
+            "file of outputs (as for `score`) that answers a test set, e.g. GPT-2=gpt2.jsonl@gsm8k. May be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Render a table of a study, and print it.
 
     Writes Markdown, LaTeX, CSV and JSON. Any study has the table `claims`; without collected results, the paper's
-    claims are only computed from the paper's own tables, and nothing is written.
+    claims are only computed from the paper's own tables, and nothing is written. With `--with`, the table (`main` or
+    `3b`) is written to `with` in the study's folder: rows made elsewhere are labelled, and never ranked.
     """
     loaded = load_study(study)
     if table is None and not loaded.tables:
@@ -42,7 +52,10 @@ def table(
             f"study {study} does not list the table {table}; its tables are: {', '.join(loaded.tables) or 'none'} "
             "(and claims, as of any study)"
         )
-    if table == Table.claims and not (results / loaded.name / COLLECTED).is_file():
+    chosen = table or loaded.tables[0]
+    if with_ and chosen not in (Table.main, Table.scale):
+        raise InputError(f"--with goes with the tables {Table.main} and {Table.scale}, not with {chosen}")
+    if chosen == Table.claims and not (results / loaded.name / COLLECTED).is_file():
         from benchmarks.tables.claims import TITLE, claim_lines, claims_grid
         from benchmarks.tables.markup import Document, markdown
 
@@ -53,9 +66,15 @@ def table(
     from benchmarks.tables.render import render
     from benchmarks.tracking import importer
 
-    files = render(loaded, results, table or loaded.tables[0])
-    importer.attach_table(loaded, results, files)
-    if not any(run.train or run.evaluate for run in load_collected(loaded, results).runs.values()):
+    records = load_collected(loaded, results)
+    if with_:
+        from benchmarks import beside
+
+        files = render(loaded, results, chosen, beside.read(records, with_))
+    else:
+        files = render(loaded, results, chosen)
+        importer.attach_table(loaded, results, files)
+    if not any(run.train or run.evaluate for run in records.runs.values()):
         _warn(f"no run of {loaded.name} has a record, so the table has no result")
     typer.echo(next(path for path in files if path.suffix == ".md").read_text(encoding="utf-8"))
 

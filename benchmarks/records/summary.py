@@ -26,13 +26,10 @@ class Key(NamedTuple):
 
 
 KEYS = list(Key._fields)
-MEANS = [  # over training seeds, of the columns of the same names in ``results.COLUMNS``
-    "strict",
-    "no_answer",
-    "deduplicated",
-    "forward_passes",
-    "tokens_per_question",
-    "latent_steps",
+# Means over training seeds of the columns of these names in ``results.COLUMNS``: of answers, then of a machine's costs
+ANSWERED = ["strict", "no_answer", "deduplicated", "forward_passes", "tokens_per_question", "latent_steps"]
+MEANS = [
+    *ANSWERED,
     "test_seconds_median",
     "test_seconds_spread",
     "all_steps_seconds_median",
@@ -63,6 +60,7 @@ OWN = {  # columns that this frame adds
     "high": "Float64",
     "mark": "string",  # best or tie, by paired tests within the block
 }
+LINES = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
 
 RESULT = {"n": "Int64", "difference": "Float64", "p_value": "Float64", "p_holm": "Float64", "kind": "string"}
 # A row with its own latents against the same row with other latents; differences of accuracy are own minus other
@@ -125,12 +123,11 @@ def summarise(records: StudyRecords, decodings: Sequence[str]) -> Summary:
     marks, pairs = _rank({key: found for key, found in correct.items() if key.row not in controls}, corrected)
     for line in lines:
         line |= {"control": line["row"] in controls, "mark": marks.get(_key(line), "")}
-    columns = dict.fromkeys(KEYS, "string") | OWN | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(MEANS, "Float64")
     swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
     tests = _against_own({key: found for key, found in correct.items() if key.decoding in swapped}, correct)
     against = _against_controls(correct, controls, corrected)
     found = pd.DataFrame(compared, columns=list(COMPARED)).astype(COMPARED)
-    return Summary(pd.DataFrame(lines, columns=list(columns)).astype(columns), pairs, tests, against, found)
+    return Summary(pd.DataFrame(lines, columns=list(LINES)).astype(LINES), pairs, tests, against, found)
 
 
 def _key(line: Mapping[str, Any]) -> Key:

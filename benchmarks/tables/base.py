@@ -30,11 +30,26 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
     a question waits for the longest of its batch, so it counts them all."""
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Rows that were made elsewhere.
+
+    * ``lines``: where they come from (column ``source``), and the columns of ``Summary.lines``. A row of outputs alone,
+      without records, has an empty ``block``.
+    * ``about``: paragraphs of a legend on what they are, and on what was left out.
+    """
+
+    lines: pd.DataFrame
+    about: tuple[str, ...]
+
+
 @dataclass
 class TableBuilder(ABC):
-    """Turns the records of a study into a document. ``notes`` collects the reasons why numbers are missing."""
+    """Turns the records of a study into a document. ``notes`` collects the reasons why numbers are missing. ``beside``:
+    rows made elsewhere, for the tables that show any."""
 
     records: StudyRecords
+    beside: Beside | None = None
     notes: list[str] = field(default_factory=list, init=False)
 
     @property

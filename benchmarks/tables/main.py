@@ -5,7 +5,7 @@ Further grids have details by test set, training costs, and comparisons with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -84,6 +84,22 @@ class MainTable(TableBuilder):
     def further(self) -> dict[str, pd.DataFrame]:
         return {"against_controls": self.summary.against_controls}
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        own = self.summary.lines
+        return own if self.beside is None else pd.concat([own.assign(source=""), self.beside.lines], ignore_index=True)
+
+    @cached_property
+    def _elsewhere(self) -> dict[str, list[dict[str, dict[str, Any]]]]:
+        """The rows that were made elsewhere, by the heading of their section: for each its lines by test set."""
+        found: dict[str, list[dict[str, dict[str, Any]]]] = {}
+        for _, lines in self.beside.lines.groupby(["source", "block", "row"], sort=False) if self.beside else ():
+            row = {line["test"]: line for line in lines.to_dict("records")}
+            source, block = lines.iloc[0][["source", "block"]]
+            title = f"{self.study.block(block).title} (from {source}, never ranked)" if block else source
+            found.setdefault(title, []).append(row)
+        return found
+
     # ---- the main table
 
     def _main(self) -> Grid:
@@ -106,6 +122,8 @@ class MainTable(TableBuilder):
                     if row.id in printed:
                         lines.append(self._paper_line(printed[row.id], "paper", unit))
                 sections.append((heading, tuple(lines)))
+        for heading, rows in self._elsewhere.items():
+            sections.append((heading, tuple(map(self._elsewhere_line, rows))))
         return Grid(self.title, tuple(columns), tuple(sections))
 
     def _main_line(self, block: Block, row: Row, unit: Unit) -> Line:
@@ -126,6 +144,18 @@ class MainTable(TableBuilder):
         cells += [cell(first["parameters"], count, note), cell(first["training_flops"], flops, note)]
         return Line(title, tuple(cells), row.indent)
 
+    def _elsewhere_line(self, row: dict[str, dict[str, Any]]) -> Line:
+        """Return a row that was made elsewhere in the columns of the main table. Its times are another machine's."""
+        first = next(iter(row.values()))
+        scores = (self.accuracy(row[test]) if test in row else Cell() for test in self.test_names)
+        cells = (one for score in scores for one in (score, Cell()))
+        return self._brought(first, (Cell(), *cells, cell(first["parameters"], count), Cell()))
+
+    def _brought(self, line: Mapping[str, Any], cells: tuple[Cell, ...]) -> Line:
+        """Return the line of a row that was made elsewhere, indented if the study's own is."""
+        indented = {row.id for row in self.study.rows if row.indent} if line["block"] else ()
+        return Line(self.row_title(line), cells, line["row"] in indented)
+
     def _paper_line(self, row: PaperRow, title: str, unit: Unit, blank: int = 2) -> Line:
         """Return the paper's numbers in the columns of the main table. The paper lacks the last ``blank`` columns."""
         hours = row.train_hours
@@ -139,7 +169,16 @@ class MainTable(TableBuilder):
     # ---- the other tables
 
     def _detail(self) -> Grid:
-        return Grid("Details by test set", SCORES + COSTS, self.by_test(self._detail_lines))
+        elsewhere = [
+            (
+                f"{heading} · {self.test_title(test)}",
+                tuple(self._brought(line, _scores(line) + _costs(line)) for line in lines),
+            )
+            for heading, rows in self._elsewhere.items()
+            for test in self.test_names
+            if (lines := [row[test] for row in rows if test in row])
+        ]
+        return Grid("Details by test set", SCORES + COSTS, (*self.by_test(self._detail_lines), *elsewhere))
 
     def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
         default = self.summary.line(block.id, row.id, "default", test)
@@ -212,6 +251,11 @@ class MainTable(TableBuilder):
         yield f"""Not in training: accuracy on the questions that are not in the training data. {self.strict()} Lines
         with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
         decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
+        if self.beside:
+            yield """From elsewhere and as published (the last sections of this table and of the details): not made by
+            the runs that the table is of, and never ranked, so that they have no mark and change none. Times of another
+            machine are left out. `marcos-bench compare` and `score` test such rows question by question."""
+            yield from self.beside.about
         if len(self.summary.against_controls):
             family = "for all rows of the block and test set" if self.study.comparisons is None else "as above"
             yield f"""Against the control (last table): Δ is the row minus the control of its block, in percentage

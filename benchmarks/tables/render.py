@@ -14,7 +14,7 @@ from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
-from benchmarks.tables.base import TableBuilder
+from benchmarks.tables.base import Beside, TableBuilder
 from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.comparisons import ComparisonsTable
 from benchmarks.tables.decoding import ControlsTable, DecodingTable
@@ -37,25 +37,27 @@ TABLE_BUILDERS: dict[Table, type[TableBuilder]] = {
     Table.longrange: LongRangeTable,
     Table.claims: ClaimsTable,
 }
+WITH = "with"  # folder of tables that show rows made elsewhere: the study's own are of its records alone
 
 
-def render(study: Study, results: Path, table: Table = Table.main) -> list[Path]:
-    """Write a table in four formats, Markdown first, from what ``collect`` wrote and the predictions."""
-    paths = []
-    for ending, text in contents(study, results, table).items():
-        paths.append(results / study.name / f"table_{table}.{ending}")
+def render(study: Study, results: Path, table: Table = Table.main, beside: Beside | None = None) -> list[Path]:
+    """Write a table in four formats, Markdown first, from what ``collect`` wrote and the predictions. One with rows
+    made elsewhere does not replace the study's own."""
+    folder, paths = results / study.name / (WITH if beside else ""), []
+    for ending, text in contents(study, results, table, beside).items():
+        paths.append(folder / f"table_{table}.{ending}")
         write_text(paths[-1], text)
     return paths
 
 
-def contents(study: Study, results: Path, table: Table = Table.main) -> dict[str, str]:
+def contents(study: Study, results: Path, table: Table = Table.main, beside: Beside | None = None) -> dict[str, str]:
     """Return a table's contents by file extension."""
-    return rendered(load_collected(study, results), table)
+    return rendered(load_collected(study, results), table, beside)
 
 
-def rendered(records: StudyRecords, table: Table) -> dict[str, str]:
+def rendered(records: StudyRecords, table: Table, beside: Beside | None = None) -> dict[str, str]:
     """Return a table's contents by file extension."""
-    builder = TABLE_BUILDERS[table](records)
+    builder = TABLE_BUILDERS[table](records, beside)
     document = builder.document(provenance(records))
     content = {
         "study": records.study.name,

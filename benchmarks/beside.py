@@ -1,0 +1,146 @@
+"""Rows that were made elsewhere, for a study's table: of somebody else's results of the same study, or of outputs that
+somebody published. Nothing of them is trained, answered or ranked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.archive import unpacked
+from benchmarks.outputs import score
+from benchmarks.records.provenance import kernels_of, provenance
+from benchmarks.records.results import StudyRecords, read_collected, with_starts
+from benchmarks.records.schema import RunRecords
+from benchmarks.records.summary import ANSWERED, COUNTS, KEYS, LINES, OWN, summarise
+from benchmarks.tables.base import Beside
+from benchmarks.verification.rescoring import other_versions
+from methods.errors import InputError, suggestion
+
+PUBLISHED = "As published (never ranked)"
+MADE = ("Hardware", "Kernels", "Versions", "Commit")  # what a legend says of others' results
+KEPT = [name for name in (*KEYS, *OWN, *COUNTS, *ANSWERED) if name != "timed_n"]  # of others' lines: all but times
+
+
+def read(ours: StudyRecords, named: Sequence[str]) -> Beside:
+    """Read the rows to show beside those of ``ours``.
+
+    Each of ``named`` is ``[NAME=]FOLDER``, a folder of results, or that of the study in it, packed or not; or
+    ``[NAME=]FILE@TEST``, a file of outputs that :func:`benchmarks.outputs.score` takes. Files of one NAME are one row.
+    Raise :class:`InputError` if one of them cannot be read, or has nothing that belongs beside ``ours``.
+    """
+    for id, run in ours.runs.items():
+        if run.evaluate and (tests := other_versions(run.evaluate.model_dump())):
+            raise InputError(
+                f"{id} was scored by another version of the scorer than today's ({', '.join(tests)}), and what others "
+                f"made is not: run `marcos-bench rescore {ours.folder}` first"
+            )
+    lines, about = [], []
+    for text in named:
+        name, sign, place = text.partition("=")
+        if not sign or Path(text).exists():
+            name, place = "", text
+        found, told = _of_folder(ours, name, place) if Path(place).is_dir() else _of_file(ours, name, place)
+        lines += found
+        about.append(told)
+    frame = pd.DataFrame(lines, columns=["source", *LINES]).astype({"source": "string", **LINES})
+    twice = frame.loc[frame.duplicated(["source", "block", "row", "test"])]
+    if len(twice):
+        source, row = twice.iloc[0][["source", "row"]]
+        raise InputError(f"two rows of --with are {source}, {row}: give each a name of its own (NAME=...)")
+    return Beside(frame, tuple(about))
+
+
+# ---- a folder of results
+
+
+def _of_folder(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the lines of a folder's rows that answer as the study's own do, and what a legend says of them."""
+    study, folder, source = ours.study, Path(place).resolve(), name or place
+    home = folder.parent if folder.name == study.name else folder
+    if not (home / study.name).is_dir():
+        raise InputError(f"{place} has no results of {study.name}: name a folder that has a folder {study.name}")
+    if home / study.name == ours.folder.resolve():
+        raise InputError(f"{place} holds the results that the table is made from: name somebody else's")
+    with unpacked(home, [study.name, *(run.study for run in study.sources.values())]) as results:
+        theirs = read_collected(study, results)
+        unlike = {id: why for id in study.runs if (why := _difference(ours, theirs, id))}
+        left_out = _by_reason(unlike)
+        if len(unlike) == len(study.runs):
+            raise InputError(f"{place} has no row that belongs beside those of {study.name}: {left_out}")
+        runs = {
+            id: RunRecords(problems={"evaluate": unlike[id]})
+            if id in unlike
+            else theirs.runs[id].model_copy(update={"time": None, "problems": {}})
+            for id in study.runs
+        }
+        kept = StudyRecords(study, results, runs, theirs.data)
+        lines = summarise(kept, ["default"]).lines
+    lines = lines.dropna(subset="accuracy")[KEPT].assign(source=source, mark="").sort_values("control", kind="stable")
+    lines["reason"] = f"{source}: " + lines["reason"]
+    made = provenance(kept)
+    told = [f"From {source}: {'; '.join(f'{label}: {made[label]}' for label in MADE if label in made)}."]
+    mine, other = ({text for run in records.runs.values() for text in kernels_of(run)} for records in (ours, kept))
+    if mine and other and mine != other:
+        told.append("Computed with other kernels than ours: rounding differs, as between seeds.")
+    if unlike:
+        told.append(f"Left out: {left_out}.")
+    return lines.to_dict("records"), " ".join(told)
+
+
+def _difference(ours: StudyRecords, theirs: StudyRecords, id: str) -> str | None:
+    """Return why others' answers of a run are not those that the study asks for, or None if they are."""
+    study, held = ours.study, theirs.runs.get(id, RunRecords())
+    if held.evaluate is None:
+        return held.problems.get("evaluate", "no answers")
+    trained = {link: theirs.runs.get(link, RunRecords()).train for link in with_starts(study, study.runs[id])}
+    if not all(record and record.digest == study.sources[link].digest("train") for link, record in trained.items()):
+        return "trained with other settings"
+    if held.evaluate.digest != study.sources[id].digest("evaluate"):
+        return "evaluated with other settings"
+    block = study.runs[id].block
+    mine, other = (records.data.get(block, {}).get("digests", {}) for records in (ours, theirs))
+    if not (mine and other):
+        return f"no record of {'their' if mine else 'our'} data"
+    if places := sorted(place for place in mine | other if mine.get(place) != other.get(place)):
+        return f"other data ({', '.join(places)})"
+    if tests := other_versions(held.evaluate.model_dump()):
+        return f"scored by another version of the scorer than today's ({', '.join(tests)}): `marcos-bench rescore`"
+    return None
+
+
+def _by_reason(unlike: Mapping[str, str]) -> str:
+    runs: dict[str, list[str]] = {}
+    for id, why in unlike.items():
+        runs.setdefault(why, []).append(id)
+    return "; ".join(f"{', '.join(ids)}: {why}" for why, ids in runs.items())
+
+
+# ---- a file of outputs
+
+
+def _of_file(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the line of a file of outputs, and what a legend says of it."""
+    file, _, test = place.rpartition("@")
+    if not Path(file).is_file():
+        raise InputError(
+            f"{place} is neither a folder nor a file with the test set that it answers: give FOLDER or FILE@TEST, e.g. "
+            "gpt2.jsonl@gsm8k"
+        )
+    if test not in (tests := ours.study.evaluation.tests):
+        near = suggestion(test, tests)
+        raise InputError(f"{ours.study.name} has no test set {test!r}{near} (its test sets: {', '.join(tests)})")
+    scores = score([file], test, None, ours.results)
+    (found,) = scores.lines.to_dict("records")
+    name, scorer, same_as = name or found["outputs"], scores.questions.scorer, scores.questions.same_as
+    lacks = [f"outputs for {found['n']:,} of {found['of']:,} questions"] if found["n"] < found["of"] else []
+    lacks += [f"{found['unmatched']:,} lines match no question"] if found["unmatched"] else []
+    line = {key: found[key] for key in ("n", "accuracy", "low", "high", "strict", "no_answer")}
+    line |= {"source": PUBLISHED, "block": "", "row": name, "title": name, "decoding": "default", "test": test}
+    line |= {"n_distinct": len({same_as[id] for id in scores.verdicts.dropna()["id"]}), "mark": ""}
+    line |= {"training_seeds": 0, "dead_trainings": 0}
+    line |= {"reason": f"{Path(file).name}: {'; '.join(lacks)}" if lacks else None}
+    told = f"{name}: outputs of {Path(file).name} for {test}, scored by `{scorer.name}`, version {scorer.version}."
+    return [line], told
