@@ -166,6 +166,14 @@ def test_the_answer_is_always_the_last_target() -> None:
     assert all(row[-1] == VOCABULARY.eos for row in step_targets(EXAMPLES[0], 3, VOCABULARY, limit=1) if len(row) > 1)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_with_padding_the_answer_follows_the_steps_and_is_kept_to_the_last(steps: int) -> None:
+    for example in EXAMPLES:
+        plain = step_targets(example, steps, VOCABULARY, limit=128)
+        padded = step_targets(example, steps, VOCABULARY, limit=128, answer_in_empty=True)
+        assert padded == [row if len(row) > 1 else plain[-1] for row in plain]
+
+
 def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
     many = [Example(f"row-{i}", [5], [], [7]) for i in range(400)]
     plain = [*VOCABULARY.newline, 7, VOCABULARY.eos]
