@@ -136,11 +136,11 @@ def _aggregated(nats: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _quantities(nats: pd.DataFrame) -> dict[tuple[str, int], np.ndarray]:
     """Return the nats of each line by quantity and part, as far as the method says them."""
-    said = {name: np.stack(nats[name].tolist()) for name in BY_STEP if nats[name].notna().all()}
+    said = {name: np.stack(nats[name].tolist()) for name in BY_STEP if not nats[name].isna().to_numpy().any()}
     found = {(name, 0): parts.sum(1) for name, parts in said.items()}
     if "text" in said:
         found |= {("sum", 0): sum(found.values()), ("given", 0): said["text"][:, -1]}
-    if nats["answer"].notna().all():
+    if not nats["answer"].isna().to_numpy().any():
         found["answer", 0] = nats["answer"].to_numpy(float)
     return found | {(name, step): part for name, parts in said.items() for step, part in enumerate(parts.T, 1)}
 
