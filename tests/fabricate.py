@@ -87,7 +87,8 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
     default = spec.evaluation.decodings["default"]
     stages = {at_stage(number): default for number in range(len(EARLIER)) if spec.training.keep_stages}
     for name, decoding in (spec.evaluation.decodings | stages).items():
-        randomness = spec.method == "marcos" and spec.options["randomness"] and decoding.latents not in ("mean", "encoded")
+        draws = decoding.latents in ("default", "sample")
+        randomness = spec.method == "marcos" and spec.options["randomness"] and draws
         drawn = randomness or decoding.tokens == "sample"
         number = [*stages].index(name) if name in stages else len(EARLIER)
         shares = tuple(share * (1 if decoding.thoughts == "own" else CARRIED) for share in accuracy)

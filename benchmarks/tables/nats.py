@@ -110,8 +110,8 @@ class NatsTable(DecodingTable):
             yield "This study scores no validation rows: set `nats: 200` in its `evaluation`."
             return
         over = " ± is the standard deviation over training seeds." if len(self.study.seeds) > 1 else ""
-        yield f"""Nats (negative natural log likelihood) of the gold texts of n validation rows, mean per question:
-        nobody answers here.{over} Text: steps and answer, each after the gold ones before it, and with the latents that
+        yield f"""Nats (negative natural log likelihood) of the gold texts of n validation rows, mean per
+        question.{over} Text: steps and answer, each after the gold ones before it, and with the latents that
         encode the gold steps if there are such (MarCos's reconstruction). KL: of these latents from what the method
         predicts. Sum: minus the evidence lower bound, to be held against the exact value of methods without such
         latents. Interval: of the sum, a bootstrap over questions or, with several training seeds, that of the t
