@@ -87,7 +87,8 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
     default = spec.evaluation.decodings["default"]
     stages = {at_stage(number): default for number in range(len(EARLIER)) if spec.training.keep_stages}
     for name, decoding in (spec.evaluation.decodings | stages).items():
-        randomness = spec.method == "marcos" and spec.options["randomness"] and decoding.latents != "mean"
+        draws = decoding.latents in ("default", "sample")
+        randomness = spec.method == "marcos" and spec.options["randomness"] and draws
         drawn = randomness or decoding.tokens == "sample"
         number = [*stages].index(name) if name in stages else len(EARLIER)
         shares = tuple(share * (1 if decoding.thoughts == "own" else CARRIED) for share in accuracy)
@@ -108,6 +109,8 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
     write_json(run / "train.json", train_record(spec))
     number = {"name": "number", "version": SCORERS["number"].version}
     scored = {"scorers": dict.fromkeys(spec.evaluation.tests, number), "decodings": decodings, "predictions": digests}
+    if spec.evaluation.nats:
+        scored["nats"] = write_parquet(run / "nats.parquet", nats(spec))
     write_json(run / "evaluate.json", _record(spec, "evaluate") | scored)
     write_json(run / "time.json", time_record(spec))
     write_text(run / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log_lines()))
@@ -138,6 +141,21 @@ def predictions(spec: RunSpec, accuracy: tuple[float, ...], seeds: int) -> pd.Da
                 )
             )
     return pd.concat(frames, ignore_index=True)
+
+
+def nats(spec: RunSpec) -> pd.DataFrame:
+    """Return what methods say of gold texts: MarCos three steps (the second empty), with R a KL of 2 each; CoT-SFT a
+    chain of 4 nats and an answer of 1; others an answer of 3. All nats rise with the question and the seed."""
+    rise = np.linspace(-1, 1, spec.evaluation.nats) + spec.seed
+    text = {"marcos": [0.5, 0.0, 1.0], "cot_sft": [4.0, 1.0]}.get(spec.method)
+    latents = [2.0] * 3 if spec.method == "marcos" and spec.options["randomness"] else None
+    answer = None if spec.method == "cot_sft" else 3.0
+    parts = {"text": text, "latents": latents, "answer": answer}
+    lines = [
+        {"id": f"corpus-{i}"} | {k: v and (np.array(v) + at).tolist() for k, v in parts.items()}
+        for i, at in enumerate(rise)
+    ]
+    return pd.DataFrame(lines)
 
 
 def scores(frame: pd.DataFrame) -> dict[str, Any]:

@@ -68,6 +68,8 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "train_tokens_per_second": "Float64",  # of this run alone
 }
 
+MADE_BY = "`evaluate`, then `collect`"  # what makes a run's frames, for messages
+
 
 @dataclass(frozen=True)
 class StudyRecords:
@@ -112,12 +114,22 @@ class StudyRecords:
         if not record or decoding not in record.predictions:
             return None
         path, digest = self.paths(run.id).predictions(decoding), record.predictions[decoding]
-        return read_parquet(path, digest, "`evaluate`, then `collect`", columns).assign(training_seed=run.seed)
+        return read_parquet(path, digest, MADE_BY, columns).assign(training_seed=run.seed)
 
     def answers(self, block: str, row: str, decoding: str, columns: Sequence[str]) -> pd.DataFrame | None:
         """Return a row's answers in all of its trainings, or None without any."""
         found = (self.answers_of(run, decoding, columns) for run in self.study.trainings(block, row))
         frames = [frame for frame in found if frame is not None]
+        return pd.concat(frames, ignore_index=True) if frames else None
+
+    def nats(self, block: str, row: str) -> pd.DataFrame | None:
+        """Return what gold texts cost in all of a row's trainings, with a column ``training_seed``, or None if nothing
+        is recorded."""
+        frames = [
+            read_parquet(self.paths(run.id).nats, record.nats, MADE_BY).assign(training_seed=run.seed)
+            for run in self.study.trainings(block, row)
+            if (record := self.runs[run.id].evaluate) and record.nats
+        ]
         return pd.concat(frames, ignore_index=True) if frames else None
 
 

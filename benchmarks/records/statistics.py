@@ -239,23 +239,34 @@ def accuracy(correct: pd.DataFrame) -> float:
 def interval(correct: pd.DataFrame) -> tuple[float, float]:
     """Return the confidence interval of the accuracy over other questions and, with several trainings, other trainings.
 
-    With one training, this is Wilson's interval if each question is right or wrong, and a percentile bootstrap over
-    questions otherwise. With several trainings, the interval is that of the t distribution. For two trainings it uses
-    one degree of freedom: with the larger number that Welch's formula gives, it would cover the accuracy too rarely.
+    With one training in which each question is right or wrong, this is Wilson's interval, and otherwise
+    :func:`mean_interval`.
     """
-    values = correct.mean(axis=1).to_numpy()
-    if (count := correct.shape[1]) > 1:
-        found, mean = Uncertainty.of(_questions(values), _trainings(correct)), accuracy(correct)
+    if correct.shape[1] == 1 and np.isin(correct, (0.0, 1.0)).all():
+        bounds = stats.binomtest(int(correct.to_numpy().sum()), len(correct)).proportion_ci(CONFIDENCE, method="wilson")
+        return float(bounds.low), float(bounds.high)
+    low, high = mean_interval(correct)
+    return max(low, 0.0), min(high, 1.0)
+
+
+def mean_interval(values: pd.DataFrame) -> tuple[float, float]:
+    """Return the confidence interval of a mean over other questions and, with several trainings, other trainings. A
+    line is a question, and a column a training.
+
+    With one training, this is a percentile bootstrap over questions. With several, the interval is that of the t
+    distribution. For two trainings it uses one degree of freedom: with the larger number that Welch's formula gives, it
+    would cover the mean too rarely.
+    """
+    by_question = values.mean(axis=1).to_numpy()
+    if (count := values.shape[1]) > 1:
+        found, mean = Uncertainty.of(_questions(by_question), _trainings(values)), accuracy(values)
         freedom = found.freedom if count >= FEWEST_TRAININGS else count - 1
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * found.deviation
-        return max(mean - reach, 0.0), min(mean + reach, 1.0)
-    if np.isin(values, (0.0, 1.0)).all():
-        bounds = stats.binomtest(int(values.sum()), len(values)).proportion_ci(CONFIDENCE, method="wilson")
-        return float(bounds.low), float(bounds.high)
-    if len(values) < 2:
-        return 0.0, 1.0  # a single question says nothing about others
+        return mean - reach, mean + reach
+    if len(by_question) < 2:
+        return -np.inf, np.inf  # a single question says nothing about others
     result = stats.bootstrap(
-        (values,),
+        (by_question,),
         np.mean,
         confidence_level=CONFIDENCE,
         method="percentile",

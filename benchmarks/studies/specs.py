@@ -480,6 +480,7 @@ class Table(StrEnum):
     comparisons = "comparisons"  # the comparisons that a study plans, and all others
     decoding = "decoding"  # accuracy by decoding
     controls = "controls"  # do the latents carry anything?
+    nats = "nats"  # what gold texts cost, and accuracy with the latents that encode them
     stages = "stages"  # accuracy lost and won at each stage of a curriculum
     ablation = "ablation"  # MarCos with other settings, against its own
     nar = "nar"  # speaking without autoregression

@@ -20,6 +20,7 @@ from benchmarks.tables.comparisons import ComparisonsTable
 from benchmarks.tables.decoding import ControlsTable, DecodingTable
 from benchmarks.tables.main import MainTable, ScaleTable
 from benchmarks.tables.markup import latex, markdown
+from benchmarks.tables.nats import NatsTable
 from benchmarks.tables.stages import StagesTable
 from benchmarks.tables.synthetic import LongRangeTable, SyntheticTable
 
@@ -28,6 +29,7 @@ TABLE_BUILDERS: dict[Table, type[TableBuilder]] = {
     Table.comparisons: ComparisonsTable,
     Table.decoding: DecodingTable,
     Table.controls: ControlsTable,
+    Table.nats: NatsTable,
     Table.stages: StagesTable,
     Table.ablation: AblationTable,
     Table.nar: NarTable,

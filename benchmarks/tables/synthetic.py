@@ -36,7 +36,7 @@ class SyntheticTable(TableBuilder):
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
-        return spec.thoughts == "own"
+        return spec.thoughts == "own" and spec.latents != "encoded"
 
     def document(self, footer: dict[str, str]) -> Document:
         if several := [block.id for block in self.study.blocks if len(self.study.tests_of(block)) > 1]:

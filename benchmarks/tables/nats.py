@@ -1,0 +1,153 @@
+"""The table of nats: what gold texts of validation rows cost, and the accuracy with the latents that encode them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.records import statistics
+from benchmarks.studies.specs import Block, DecodingSpec, Row
+from benchmarks.tables.base import by_place, cell
+from benchmarks.tables.decoding import DecodingTable
+from benchmarks.tables.markup import Cell, Column, Grid, Line
+
+COLUMNS = {
+    **dict.fromkeys(("block", "row", "quantity"), "string"),
+    "part": "Int64",  # of the text, or step of the latents, from 1; 0: the whole
+    **dict.fromkeys(("n", "training_seeds"), "Int64"),
+    **dict.fromkeys(("mean", "spread", "low", "high"), "Float64"),
+}
+SHOWN = {
+    "text": Column("Text", "Gold steps and answer"),
+    "latents": Column("KL", "Gold steps and answer"),
+    "sum": Column("Sum", "Gold steps and answer"),
+    "given": Column("after gold steps", "Answer"),
+    "answer": Column("by itself", "Answer"),
+}
+BY_STEP = {"text": "text", "latents": "KL"}
+
+
+class NatsTable(DecodingTable):
+    """Nats of each row, in all and by step, and beside the default decoding's accuracy that with encoded latents."""
+
+    @classmethod
+    def shows(cls, spec: DecodingSpec) -> bool:
+        return spec.latents == "encoded"
+
+    @property
+    def title(self) -> str:
+        return f"{self.study.title}: nats of gold texts"
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        lines = [
+            {"block": block.id, "row": row.id, **line}
+            for block in self.study.blocks
+            for row in self.all_rows(block)
+            if (nats := self.records.nats(block.id, row.id)) is not None
+            for line in _aggregated(nats)
+        ]
+        return pd.DataFrame(lines, columns=list(COLUMNS)).astype(COLUMNS)
+
+    @property
+    def further(self) -> dict[str, pd.DataFrame]:
+        return {"accuracy": self.summary.lines}
+
+    @cached_property
+    def _found(self) -> dict[tuple[Any, ...], dict[str, Any]]:
+        return by_place(self.frame, "block", "row", "quantity", "part")
+
+    def grids(self) -> list[Grid]:
+        whole = (*SHOWN.values(), Column("Sum, 95 % interval"), Column("n"))
+        steps = (*(Column(f"Step {step}") for step in range(1, self._parts)), Column("Answer"))
+        grids = [
+            Grid(self.title, whole, self._sections(self._whole)),
+            Grid("By step", steps, self._sections(self._by_step)),
+        ]
+        if self.decodings():
+            accuracy, questions = super().grids()
+            grids += [replace(accuracy, caption="Accuracy with encoded latents"), questions]
+        return grids
+
+    def _sections(self, lines: Callable[[Block, Row], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
+        """Return a section for each block: nats are of its validation rows, whatever its test sets."""
+        return tuple(
+            (block.title, tuple(line for row in self.all_rows(block) for line in lines(block, row)))
+            for block in self.study.blocks
+        )
+
+    def _whole(self, block: Block, row: Row) -> Iterator[Line]:
+        line = self.line(block, row)
+        found = {name: self._found.get((block.id, row.id, name, 0)) for name in SHOWN}
+        some = next(filter(None, found.values()), None)
+        n = self.absent(line) if pd.isna(line["accuracy"]) else Cell()
+        if some:
+            n = Cell(f"{some['n']:,}", mark=self.lacking(line))
+        total = found["sum"]
+        interval = Cell(f"{_form(total['low'])} to {_form(total['high'])}") if total else Cell()
+        yield Line(self.row_title(line), (*map(_mean, found.values()), interval, n), row.indent)
+
+    @cached_property
+    def _parts(self) -> int:
+        return max(self.frame["part"], default=0)
+
+    def _by_step(self, block: Block, row: Row) -> Iterator[Line]:
+        """Yield a line for the text and one for the latents, as far as there are any. The last part is the answer."""
+        for quantity, name in BY_STEP.items():
+            at = (self._found.get((block.id, row.id, quantity, part)) for part in range(1, self._parts + 1))
+            if cells := [_mean(line) for line in at if line]:
+                gap = [Cell()] * (self._parts - len(cells))
+                title = f"{self.study.row_title(row)}{self.without_r(self.line(block, row))}: {name}"
+                yield Line(Cell(title), (*cells[:-1], *gap, cells[-1]), row.indent)
+
+    def legend(self) -> Iterator[str]:
+        if not self.study.evaluation.nats:
+            yield "This study scores no validation rows: set `nats: 200` in its `evaluation`."
+            return
+        over = " ± is the standard deviation over training seeds." if len(self.study.seeds) > 1 else ""
+        yield f"""Nats (negative natural log likelihood) of the gold texts of n validation rows, mean per
+        question.{over} Text: steps and answer, each after the gold ones before it, and with the latents that
+        encode the gold steps if there are such (MarCos's reconstruction). KL: of these latents from what the method
+        predicts. Sum: minus the evidence lower bound, to be held against the exact value of methods without such
+        latents. Interval: of the sum, a bootstrap over questions or, with several training seeds, that of the t
+        distribution over both; the CSV file has those of all numbers."""
+        yield """Answer, after gold steps: the last part of Text. By itself: after the latents that the method has
+        without gold text (MarCos: the means of its predictor). A dash: the method does not say it. Markers in the texts
+        of methods differ, and weights were selected on validation rows."""
+        yield "By step: steps without text cost 0. A chain that a method writes as one text is step 1."
+        if self.decodings():
+            yield from super().legend()
+
+
+def _aggregated(nats: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield the mean over questions and trainings of each quantity and part that the method says."""
+    for (quantity, part), values in _quantities(nats).items():
+        of_each = nats[["id", "training_seed"]].assign(value=values).pivot(index="id", columns="training_seed")
+        low, high = statistics.mean_interval(of_each)
+        means = of_each.mean().tolist()
+        line = {"quantity": quantity, "part": part, "n": len(of_each), "training_seeds": len(means)}
+        yield {**line, "mean": float(np.mean(means)), "spread": statistics.spread(means), "low": low, "high": high}
+
+
+def _quantities(nats: pd.DataFrame) -> dict[tuple[str, int], np.ndarray]:
+    """Return the nats of each line by quantity and part, as far as the method says them."""
+    said = {name: np.stack(nats[name].tolist()) for name in BY_STEP if not nats[name].isna().to_numpy().any()}
+    found = {(name, 0): parts.sum(1) for name, parts in said.items()}
+    if "text" in said:
+        found |= {("sum", 0): sum(found.values()), ("given", 0): said["text"][:, -1]}
+    if not nats["answer"].isna().to_numpy().any():
+        found["answer", 0] = nats["answer"].to_numpy(float)
+    return found | {(name, step): part for name, parts in said.items() for step, part in enumerate(parts.T, 1)}
+
+
+def _form(value: float) -> str:
+    return f"{value:z.2f}"  # z: no -0.00
+
+
+def _mean(line: Mapping[str, Any] | None) -> Cell:
+    return Cell() if line is None else cell(line["mean"], _form, spread=line["spread"])
