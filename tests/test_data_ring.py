@@ -15,7 +15,7 @@ from benchmarks.scoring.scorers import scorer_of
 TESTS = ("validation", "in_domain", "reworded", "unseen")
 CORPORA = {"train": "ring", **{corpus: f"ring_{corpus}" for corpus in TESTS}}
 STEP = re.compile(r"<<(\d)([-+*])(\d)=(\d)>>")
-MOVE_OF = {verb: move for move, verbs in ring.VERBS.items() for verb in verbs}
+MOVE_OF = {verb: move for move, verb in ring.VERBS.items()}
 
 
 def asked(question: str) -> Chain:
@@ -63,10 +63,10 @@ def test_facts_are_few_and_chains_are_many():
     """The counts are those that the generator's docstring and the page on studies name."""
     assert RING * len(MOVES) == 30
     chains = {
-        n: [Chain(field, moves) for field in range(RING) for moves in product(MOVES, repeat=n)] for n in (1, 4, 5)
+        n: [Chain(field, moves) for field in range(RING) for moves in product(MOVES, repeat=n)] for n in (1, 3, 4)
     }
     counts = {n: Counter(map(ring.corpus_of, chains[n])) for n in chains}
-    assert [counts[n]["train"] for n in counts] == [30, 2996, 15_737]
+    assert [counts[n]["train"] for n in counts] == [30, 323, 1676]
     for corpus in TESTS:
         assert all(counts[n][corpus] >= ring.SIZES[corpus] / len(TESTED) for n in TESTED)
 

@@ -7,8 +7,8 @@ equally many words. So a question is hard by the length of its chain.
 
 A *chain* here is a start and its moves. There are five corpora:
 
-* ``train``: one to five moves;
-* ``validation``: four or five moves, in equal parts, by which settings and weights are chosen;
+* ``train``: one to four moves;
+* ``validation``: three or four moves, in equal parts, by which settings and weights are chosen;
 * ``in_domain``: the same again, with other chains;
 * ``reworded``: about half of the sentences are worded differently, in equally many words, which training uses, too
   (but for "In" at the beginning of a sentence);
@@ -16,7 +16,7 @@ A *chain* here is a start and its moves. There are five corpora:
 
 A chain's hash decides which corpus it may be in (:func:`corpus_of`), so no chain of a test or of validation is ever one
 of training. Tests have a chain once; training draws chains and words anew for each row, so short chains come again and
-again: there are 30 of one move that training may show, 2,996 of four, and 15,737 of five.
+again: there are 30 of one move that training may show, 323 of three, and 1,676 of four.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from benchmarks.data.embedded import NAMES
 from benchmarks.data.records import Raw
 from benchmarks.data.sources import Draw
 
-VERSION = "2"
+VERSION = "3"
 SEED = f"marcos-bench ring {VERSION}"  # of all draws
-SIZES = {"train": 60_000, "validation": 400, "in_domain": 400, "reworded": 400, "unseen": 400}
+SIZES = {"train": 100_000, "validation": 300, "in_domain": 300, "reworded": 300, "unseen": 300}
 
 RING = 5  # fields, numbered from 0: results are taken modulo this
 OPERATIONS = {"+": "plus", "-": "minus", "*": "times"}
 VERBS = {  # of each move, a sign and an operand
-    ("+", 1): ("hops", "skips"),
-    ("+", 2): ("jumps", "leaps"),
-    ("-", 1): ("slips", "falls"),
-    ("*", 2): ("doubles", "grows"),
-    ("*", 3): ("triples", "soars"),
-    ("*", 4): ("flips", "turns"),
+    ("+", 1): "hops",
+    ("+", 2): "jumps",
+    ("-", 1): "slips",
+    ("*", 2): "doubles",
+    ("*", 3): "triples",
+    ("*", 4): "flips",
 }
 MOVES = list(VERBS)
 HELD_OUT = {("*", "-"), ("-", "+")}  # signs of neighbours that only the corpus ``unseen`` shows
-LENGTHS = (1, 2, 3, 4, 5)  # numbers of moves in training, drawn uniformly
-TESTED = (4, 5)  # in tests, in equal parts
-PARTS = ("validation", "in_domain", "reworded")  # have a tenth of the chains of tested lengths each, training the rest
+LENGTHS = (1, 2, 3, 4)  # numbers of moves in training, drawn uniformly
+TESTED = (3, 4)  # in tests, in equal parts
+PARTS = ("validation", "in_domain", "reworded")  # have a fifth of the chains of tested lengths each, training the rest
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def corpus_of(chain: Chain) -> str:
     """Return the corpus that a chain belongs to."""
     if chain.unseen:
         return "unseen"
-    place = int(hashlib.sha256(f"marcos-bench chain {chain}".encode()).hexdigest(), 16) % 10
+    place = int(hashlib.sha256(f"marcos-bench chain {chain}".encode()).hexdigest(), 16) % 5
     return PARTS[place] if place < len(PARTS) and len(chain.moves) in TESTED else "train"
 
 
@@ -116,7 +116,7 @@ def tell(chain: Chain, wording: Wording, key: str) -> Raw:
     text, solution, field = [templates[0].format(n=chain.start, **words)], [], chain.start
     for template, (sign, operand) in zip(templates[1:-1], chain.moves, strict=True):
         reached = apply(field, sign, operand)
-        text.append(template.format(moves=draw.of(VERBS[sign, operand]), **words))
+        text.append(template.format(moves=VERBS[sign, operand], **words))
         solution.append(
             f"From {field} {OPERATIONS[sign]} {operand} leads to <<{field}{sign}{operand}={reached}>>{reached}."
         )

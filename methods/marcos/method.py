@@ -117,7 +117,8 @@ class MarCos(MarCosModel):
           of tokens by the end of each step
         """
         options = self.options
-        shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked
+        fills = options.padding == "answer"
+        shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked, fills
         by_example = [step_targets(example, *shape) for example in examples]
         by_step = [row for step in zip(*by_example, strict=True) for row in step]
         ids, written = pad(by_step, self.vocabulary.eos)

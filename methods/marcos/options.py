@@ -128,6 +128,12 @@ class MarCosOptions(MethodOptions):
         description="mask-predict passes after the first with one_shot, which is then trained for them (the paper has "
         "none)",
     )
+    padding: Literal["silence", "answer"] = added_field(
+        "silence",
+        description="what the last groups say if a chain has too few steps for all of them. silence: nothing, so that "
+        "these steps are thought but not spoken; answer: the answer, so that thinking is trained to keep it. The paper "
+        "is silent; the published code moves the answer of some chains to an earlier group",
+    )
     marked: float = Field(
         default=1.0,
         ge=0,

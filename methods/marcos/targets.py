@@ -47,10 +47,10 @@ def has_answer_marker(example: str, share: float) -> bool:
 
 
 def step_targets(
-    example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0
+    example: Example, steps: int, vocabulary: Vocabulary, limit: int, marked: float = 1.0, answer_in_empty: bool = False
 ) -> list[list[int]]:
     """Return y_1, ..., y_K as token ids: the token that speaking starts from, the group's tokens, and end-of-text
-    unless the group is empty.
+    unless the group is empty. With ``answer_in_empty``, empty groups have the answer.
 
     A group longer than ``limit`` tokens is cut there, and still ends with end-of-text, as in the published code: the
     limit excludes end-of-text. Speaking is therefore trained for up to ``limit`` + 1 places, while one-shot decoding
@@ -67,5 +67,7 @@ def step_targets(
             tokens += [*separator, *step] if i else step
         rows.append([*start, *tokens[:limit], *([vocabulary.eos] if tokens else [])])
     marker = vocabulary.answer_marker if has_answer_marker(example.id, marked) else []
-    answer = [*marker, *example.answer]
-    return [*rows, [*start, *answer[:limit], vocabulary.eos]]
+    answer = [*start, *[*marker, *example.answer][:limit], vocabulary.eos]
+    if answer_in_empty:
+        rows[len(example.steps) :] = [answer] * max(len(rows) - len(example.steps), 0)
+    return [*rows, answer]

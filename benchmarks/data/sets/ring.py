@@ -11,11 +11,11 @@ NOTES = (
     f"right. Only the answer is scored, a number from 0 to {ring.RING - 1}."
 )
 RECORDS = {
-    "train": "eaa34b4ade7a86ceeec917face62b3e515ddaf2c1f2acd855f41d3805f604324",
-    "validation": "569d18b408a2792680342d4a18aae69e5165f39cbaa962f1c6f9abe3805a7aa1",
-    "in_domain": "63804899fcfd16519506b876d11fc06f26e4e2efbf9b99d3992d67b59770b892",
-    "reworded": "1280b7979f0a24a0a20c25cb152e7633d03372e8def0657056ba0f97c385634e",
-    "unseen": "702bbae3b65abc5230de0050d9cb6cdc2d74f54262c3566207913fe48a5dfe37",
+    "train": "a41f15ddb1179ce7d8011018e7b2e8946b81757b189bb457813864e69668f9a4",
+    "validation": "ac073590208b2c7ffcbcd6997d1d111742911d9ca58cef19a864f80369106d32",
+    "in_domain": "cba05481ec452a97a4ebca45662c0b906e5211dee703f0f92bfc5f312bf06d61",
+    "reworded": "97e7db79b942684672be079409049b09c4419017692d6df144ce3c7cdcd2764d",
+    "unseen": "9fe31a267ad0fa81e7a7be7f9c30f0629f2fa192454e09340dcb4aeef8c1b703",
 }
 
 
