@@ -69,5 +69,5 @@ def step_targets(
     marker = vocabulary.answer_marker if has_answer_marker(example.id, marked) else []
     answer = [*start, *[*marker, *example.answer][:limit], vocabulary.eos]
     if answer_in_empty:
-        rows[len(example.steps) :] = [answer] * max(len(rows) - len(example.steps), 0)
+        rows = [row if len(row) > len(start) else answer for row in rows]
     return [*rows, answer]
