@@ -21,8 +21,8 @@ from methods.errors import InputError
 
 VARIABLES = ("MARCOS_BENCH_", "MLFLOW_", "HF_")
 PANELS = {  # of the help, by what one wants to do
-    "Run: the tasks of a study, which the workflow strings together": stages.app,
-    "Look: results, and what models make of questions": inspection.app,
+    "Run: the tasks of a study, which the workflow runs in order": stages.app,
+    "Look: results, and how models answer": inspection.app,
     "Share": sharing.app,
     "Check": checks.app,
     "Add": catalogue.app,

@@ -77,8 +77,8 @@ def list_(
 ) -> None:
     """List methods, studies or data sets, or show one of them.
 
-    Of a method, its options are shown; of a study, its blocks, rows and tests; of a data set, where it comes from, its
-    licence and its files. Exit code 2 if a shipped study cannot be used.
+    Shows the options of a method; the blocks, rows and tests of a study; the source, licence and files of a data set.
+    Exit code 2 if a shipped study cannot be used.
     """
     if name is None:
         {Listed.methods: _methods, Listed.studies: _studies, Listed.datasets: _datasets}[kind]()

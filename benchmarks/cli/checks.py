@@ -43,8 +43,8 @@ def plan(
         bool,
         typer.Option(
             "--power",
-            help="Say instead how many training seeds and questions separate a difference of so many points, by the "
-            "answers that the study has in RESULTS.",
+            help="Estimate instead how many training seeds and questions it takes to separate a difference, from the "
+            "study's answers in RESULTS.",
         ),
     ] = False,
 ) -> None:
@@ -97,17 +97,15 @@ def try_(
     results: Results = RESULTS,
     backbone: Annotated[
         str | None,
-        typer.Option(help="Train every row from scratch with this backbone instead, e.g. qwen2-tiny."),
+        typer.Option(help="Backbone to train every row with from scratch, e.g. qwen2-tiny; default: the study's."),
     ] = None,
-    stand_in: Annotated[
-        str, typer.Option(help="Data set that stands in for training data that is not at hand.")
-    ] = "embedded",
+    stand_in: Annotated[str, typer.Option(help="Data set to use in place of missing training data.")] = "embedded",
 ) -> None:
     """Rehearse a whole study in minutes: data, every row, every table.
 
-    Trains some twenty steps of two rows each, asks fifty questions in all and times nothing. Tables are marked as a
-    rehearsal and lie in RESULTS/rehearsal. Says which rows do not fit this machine and how long the study takes here.
-    Exit code 1 if a part failed.
+    A run takes some twenty steps with batches of two; fifty questions are asked in all, and nothing is timed. Writes
+    tables that are marked as a rehearsal to RESULTS/rehearsal, and says which rows do not fit this machine and how long
+    the study takes here. Exit code 1 if a part failed.
     """
     loaded = load_study(study)
     from benchmarks import rehearsal
@@ -126,19 +124,19 @@ def measure(
     context: typer.Context,
     study: StudyArgument,
     name: Annotated[
-        str | None, typer.Option(help="Name of this machine, e.g. h200; needed unless `--batching` is measured.")
+        str | None, typer.Option(help="Name of this machine, e.g. h200; required, except with `--batching`.")
     ] = None,
     sweep: Annotated[
         bool,
         typer.Option(
             "--sweep",
-            help="Plot instead how every method's step and answers grow with the batch, the question, the number of "
-            "thoughts and the width.",
+            help="Plot instead how the costs of every method grow with the batch, the question, the number of thoughts "
+            "and the width.",
         ),
     ] = False,
     batching: Annotated[
         bool,
-        typer.Option("--batching", help="Measure how much faster batching and a cache make every method instead."),
+        typer.Option("--batching", help="Measure instead how much faster every method is with batches and a cache."),
     ] = False,
     results: Results = RESULTS,
     output: Annotated[
@@ -160,7 +158,7 @@ def measure(
     row: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
     learn: Annotated[
         list[str] | None,
-        typer.Option(help="Measure this row, whatever `--row` says, and follow its loss; may be repeated."),
+        typer.Option(help="Measure this row too, and follow its loss; may be repeated."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of the `--learn` rows.")] = 300,
     timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
@@ -170,10 +168,10 @@ def measure(
     compile: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile layers; default: the study's.")
     ] = None,
-    one_process: Annotated[bool, typer.Option("--one-process", help="Do without DeepSpeed.")] = False,
+    one_process: Annotated[bool, typer.Option("--one-process", help="Use one process, without DeepSpeed.")] = False,
     stand_in: Annotated[
         str | None,
-        typer.Option(help="Data set whose rows stand in for training data that is missing, e.g. gsm8k_aug_first3000."),
+        typer.Option(help="Data set to use in place of missing training data, e.g. gsm8k_aug_first3000."),
     ] = None,
     set: Annotated[
         list[str] | None,
@@ -186,16 +184,15 @@ def measure(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="Measure only this; may be repeated. `profile` writes what five steps spend their time on. "
-            "Default: all but the profile."
+            help="Measure only this part; may be repeated. `profile`: what five steps spend their time on. Default: "
+            "all but the profile."
         ),
     ] = None,
 ) -> None:
     """Measure what a study would cost on this machine.
 
-    Times training steps and answers of untrained models on one device, beside the paper's Train and Test columns.
-    With `--batching`, measures how much faster batches and a cache answer with every method; with `--sweep`, how its
-    costs grow. Nothing else should run on the machine.
+    Times training steps and answers of untrained models on one device, and shows them beside the paper's times.
+    Nothing else should run on the machine.
     """
     loaded = load_study(study)
     if batching:
@@ -284,7 +281,7 @@ def _measure_growth(study: Study, results: Path, folder: Path, repeats: int) -> 
 def verify(folder: FolderArgument, study: StudyOption = None) -> None:
     """Recompute scores and tables from the recorded answers.
 
-    Digests are checked, too, and packed results are read as they are. Exit code 1 if anything differs.
+    Also checks digests. Packed results are read as they are. Exit code 1 if anything differs.
     """
     from benchmarks.verification import checks
 
@@ -295,9 +292,9 @@ def verify(folder: FolderArgument, study: StudyOption = None) -> None:
 
 @app.command()
 def rescore(folder: FolderArgument, study: StudyOption = None) -> None:
-    """Score recorded answers again, where an older scorer did.
+    """Score answers again that an older version of a scorer scored.
 
-    No model is asked. Records and tables are written again.
+    Needs no model. Writes records and tables again.
     """
     from benchmarks.verification import rescoring
 

@@ -40,9 +40,9 @@ def table(
 ) -> None:
     """Render a table of a study, and print it.
 
-    Writes Markdown, LaTeX, CSV and JSON. Any study has the table `claims`; without collected results, the paper's
-    claims are only computed from the paper's own tables, and nothing is written. With `--with`, the table (`main` or
-    `3b`) is written to `with` in the study's folder: rows made elsewhere are labelled, and never ranked.
+    Writes Markdown, LaTeX, CSV and JSON. Every study has the table `claims`; without collected results, it is computed
+    from the paper's own tables alone, and not written. With `--with`, the table (`main` or `3b`) is written to `with`
+    in the study's folder; rows made elsewhere are labelled, and never ranked.
     """
     loaded = load_study(study)
     if table is None and not loaded.tables:
@@ -123,8 +123,8 @@ def compare(
 ) -> None:
     """Compare two runs or rows: metrics, paired tests, questions.
 
-    Reads the records and answers of a results folder, packed or not; MLflow is only asked for run ids. Shows the
-    metrics that both sides have, a paired test for each test set, and the questions on which the two differ.
+    Reads the records and answers of a results folder, packed or not, or of MLflow for its run ids. Shows the metrics
+    that both sides have, a paired test for each test set, and the questions on which the two differ.
     """
     from benchmarks import comparison
 
@@ -171,7 +171,7 @@ def published(
         typer.Option(help="Folder with its weights, and its backbone in `base`; default: download from the hub."),
     ] = None,
     latents: Annotated[
-        int | None, typer.Option(min=1, help="Latents before the answer, which no file has; default: the authors'.")
+        int | None, typer.Option(min=1, help="Number of latents before the answer; default: the authors'.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the answers to this file, for `score`.")] = None,
 ) -> None:
@@ -231,11 +231,11 @@ def explain(
     ] = 100,
     show: Annotated[int, typer.Option(min=0, help="Number of changed outputs to print.", rich_help_panel=BY_HAND)] = 5,
 ) -> None:
-    """Show what trained models make of a question, or of set latents.
+    """Show how trained models think and answer, or set their latents.
 
     Shows steps, answer, latents as nearest tokens, and active dimensions: of all trained runs of a study, or of a
-    model folder, which needs no study. With `--set-dims`, dimensions of a run's latents are set by hand instead, for
-    many questions of a test set: outputs before and after, and how their length, format and accuracy change.
+    model folder, which needs no study. With `--set-dims`, sets dimensions of a run's latents instead, and shows how
+    answers to many questions of a test set change, and their length, format and accuracy.
     """
     from benchmarks.analysis import explaining, interventions
     from benchmarks.processes import devices

@@ -55,10 +55,7 @@ def export(
 
 @app.command()
 def cite(study: StudyArgument) -> None:
-    """Print BibTeX of what a study compares.
-
-    These are its methods, its training data and its test sets.
-    """
+    """Print BibTeX of a study's methods, training data and test sets."""
     from benchmarks.report.report import citations
 
     entries = citations(load_study(study))

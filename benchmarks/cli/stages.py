@@ -1,4 +1,4 @@
-"""Commands that run the tasks of a study, which the workflow strings together."""
+"""Commands that run the tasks of a study, which the workflow runs in order."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def run(
     study: StudyArgument,
     snakemake: Annotated[list[str] | None, typer.Argument(help="Options and targets of Snakemake.")] = None,
 ) -> None:
-    """Run all tasks of a study, as a workflow of Snakemake.
+    """Run all tasks of a study, as a Snakemake workflow.
 
-    Makes what is missing or outdated of its tables, its figures and the report, in `results` of the current folder.
-    What follows the study is passed to Snakemake as it is, as in `run smoke --cores 2 --dry-run` (default: all cores)
-    or `run smoke -- results/table.md` (only the first table).
+    Makes the tables, figures and report that are missing or outdated, in `results` of the current folder. Whatever
+    follows the study is passed to Snakemake, as in `run smoke --cores 2 --dry-run` (default: all cores) or
+    `run smoke -- results/table.md` (only the first table).
     """
     asked = snakemake or []
     # Of Snakemake's options the last one counts. A cluster is not limited to as many cores as this machine has
@@ -110,7 +110,7 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Analyse what a trained run's latents carry.
 
-    Their patterns, interventions on them, and samples: what figures such as `dimensions` and `cases` are drawn from.
+    Records their patterns, interventions on them, and samples, for figures such as `dimensions` and `cases`.
     """
     spec = ready_run(study, run, results)
     from benchmarks.analysis import task
@@ -140,7 +140,7 @@ def collect(study: StudyArgument, results: Results = RESULTS) -> None:
 def track(study: StudyArgument, results: Results = RESULTS) -> None:
     """Import a study's collected records into MLflow.
 
-    This is the server that MLFLOW_TRACKING_URI names, or else a SQLite file in the results folder.
+    They go to the server that MLFLOW_TRACKING_URI names, or else to a SQLite file in the results folder.
     """
     from benchmarks.tracking import importer
 
