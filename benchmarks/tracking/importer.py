@@ -32,9 +32,9 @@ from benchmarks.tracking.entries import (
     DIGEST,
     FINISHING,
     KEY,
-    KINDS,
     create,
     inputs_of,
+    is_curve,
     is_mine,
     log_metrics,
     log_params,
@@ -265,7 +265,7 @@ class _Importer:
             if (tags.get("kind"), tags.get("run"), tags.get(KEY)) != (kind, name, key) or DIGEST in tags:
                 continue
             fits = all(params.get(param) == value for param, value in named.items())
-            if fits and is_mine(run, self.origin) and not set(run.data.metrics) - set(_curves(run)):
+            if fits and is_mine(run, self.origin) and all(map(is_curve, run.data.metrics)):
                 return run
         return None
 
@@ -393,11 +393,6 @@ class _Importer:
         for stage, scores in stages if len(stages) > 1 else ():
             means = {f"accuracy_by_stage/{test}": fmean(own.accuracy) for test, own in scores.tests.items()}
             yield from metrics(means, timestamp, stage.steps)
-
-
-def _curves(run: Run) -> list[str]:
-    """Return the names of the metrics that training logs."""
-    return [name for name in run.data.metrics if name.split("/")[0] in KINDS.values()]
 
 
 def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:
