@@ -23,7 +23,7 @@ from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctnes
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, load_study, require_run, shipped
-from benchmarks.tracking.importer import PER_RUN, PER_TEST
+from benchmarks.tracking.importer import run_results
 from benchmarks.tracking.reading import tracked_run
 from methods.errors import InputError
 
@@ -125,7 +125,7 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
         require_records(study, whole)
         records = read_study(study, whole)
         frame = to_frame(records)
-        metrics = [_metrics(frame, run) for run in runs]
+        metrics = [run_results(frame, run.id) for run in runs]
         answers = pd.concat([_answers(records, run, decoding, results) for run in runs], ignore_index=True)
         kernels = dict.fromkeys(text for run in runs for text in kernels_of(records.runs[run.id]))
     by_test = {str(test): frame for test, frame in answers.groupby("test", sort=False)}
@@ -173,17 +173,6 @@ def _runs(study: Study, called: str, place: str) -> list[RunSpec]:
         known = dict.fromkeys(f"{run.block}/{run.row}" for run in study.runs.values())
         raise InputError(f"study {called} has no row {place!r}; its rows are: {', '.join(known)}")
     return runs
-
-
-def _metrics(frame: pd.DataFrame, run: RunSpec) -> dict[str, float]:
-    """Return a run's results from the frame of its study, by the names that they have in MLflow."""
-    metrics: dict[str, float] = {}
-    lines = frame.loc[frame["run"] == run.id].to_dict("records")
-    for line in lines:
-        suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
-        metrics |= {f"{name}{suffix}/{line['test']}": line[column] for name, column in PER_TEST.items()}
-    metrics |= {name: lines[0][name] for name in PER_RUN}
-    return {name: float(value) for name, value in metrics.items() if pd.notna(value)}
 
 
 def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) -> pd.DataFrame:
