@@ -31,7 +31,9 @@ from benchmarks.figures.base import (
     SEQUENTIAL,
     FigureBuilder,
     NothingToDraw,
+    accuracy_and_interval,
     colour,
+    error_bars,
     grid,
     legend_below,
     marker,
@@ -422,8 +424,7 @@ class CalibrationFigure(LatentsFigure):
             shared = {"block": analysis.block.id, "test": test}
             for protocol, frame in protocols(group).items():
                 correct = statistics.correctness(frame)
-                low, high = statistics.interval(correct)
-                values = {"accuracy": statistics.accuracy(correct), "low": low, "high": high, "n": len(correct)}
+                values = accuracy_and_interval(correct) | {"n": len(correct)}
                 yield {"part": "accuracy", **shared, "protocol": protocol, **values}
             for line in reliability(group).to_dict("records"):
                 yield {"part": "reliability", **shared, **line}
@@ -438,9 +439,10 @@ class CalibrationFigure(LatentsFigure):
                 look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
                 scores = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "accuracy")]
                 places = [names.index(name) + 0.12 * (index - (len(tests) - 1) / 2) for name in scores["protocol"]]
-                bars = [100 * (scores["accuracy"] - scores["low"]), 100 * (scores["high"] - scores["accuracy"])]
                 label = self.test_title(str(test))
-                left.errorbar(places, 100 * scores["accuracy"], yerr=bars, linestyle="none", label=label, **look)
+                left.errorbar(
+                    places, 100 * scores["accuracy"], yerr=error_bars(scores), linestyle="none", label=label, **look
+                )
                 bins = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "reliability")]
                 right.plot(100 * bins["share"], 100 * bins["accuracy"], **look)
             left.set_xticks(range(len(names)), names)
