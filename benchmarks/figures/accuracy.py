@@ -399,13 +399,16 @@ class SweepsFigure(FigureBuilder):
 
         ``dead`` says whether R was dead at the end of a training.
         """
-        lines = [
-            {"option": option, "value": value, "default": row is self.default, "dead": line["dead_trainings"] > 0}
-            | {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
-            for block, option, value, row in self._points
-            for test in self.study.evaluation.tests
-            if (line := self.summary.line(block.id, row.id, "default", test)) and pd.notna(line["accuracy"])
-        ]
+        lines = []
+        for block, option, value, row in self._points:
+            for test in self.study.evaluation.tests:
+                line = self.summary.line(block.id, row.id, "default", test)
+                if line is None or pd.isna(line["accuracy"]):
+                    continue
+                point = {"option": option, "value": value, "default": row is self.default}
+                point["dead"] = line["dead_trainings"] > 0
+                scores = {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
+                lines.append(point | scores)
         if not lines:
             raise NothingToDraw(
                 f"no evaluated row of {self.study.name} differs from its first row, {self.default.id!r}, in one number "
@@ -415,15 +418,14 @@ class SweepsFigure(FigureBuilder):
 
     def _trained_alike(self, row: Row) -> bool:
         """Return whether a row is of the first row's method and has its training and backbone in each block."""
-        runs = self.study.trainings
-        pairs = [
-            pair
-            for block in self.study.blocks
-            for pair in zip(runs(block.id, row.id), runs(block.id, self.default.id), strict=False)  # none if skipped
-        ]
-        return row.method == self.default.method and all(
-            (spec.training, spec.backbone) == (first.training, first.backbone) for spec, first in pairs
-        )
+        if row.method != self.default.method:
+            return False
+        for block in self.study.blocks:
+            runs, firsts = (self.study.trainings(block.id, id) for id in (row.id, self.default.id))
+            for run, first in zip(runs, firsts, strict=False):  # none if a row is skipped
+                if (run.training, run.backbone) != (first.training, first.backbone):
+                    return False
+        return True
 
     @cached_property
     def _points(self) -> list[tuple[Block, str, float, Row]]:
