@@ -23,7 +23,7 @@ from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctnes
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, load_study, require_run, shipped
-from benchmarks.tracking.importer import PER_RUN, PER_TEST
+from benchmarks.tracking.importer import run_results
 from benchmarks.tracking.reading import tracked_run
 from methods.errors import InputError
 
@@ -125,7 +125,7 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
         require_records(study, whole)
         records = read_study(study, whole)
         frame = to_frame(records)
-        metrics = [_metrics(frame, run) for run in runs]
+        metrics = [run_results(frame, run.id) for run in runs]
         answers = pd.concat([_answers(records, run, decoding, results) for run in runs], ignore_index=True)
         kernels = dict.fromkeys(text for run in runs for text in kernels_of(records.runs[run.id]))
     by_test = {str(test): frame for test, frame in answers.groupby("test", sort=False)}
@@ -140,20 +140,16 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
 def _only_study_with(run: str, results: Path) -> str:
     """Return the name of the one study that has recorded a run of this name."""
     folders = sorted(path for path in results.iterdir() if path.is_dir()) if results.is_dir() else []
-    found = [folder.name for folder in folders if (folder / "runs" / run).is_dir()]
-    if not found:
-        known = [folder.name for folder in folders if (folder / "runs").is_dir() or (folder / ARCHIVE).is_file()]
-        has = (
-            f"there are results of {', '.join(known)}: say STUDY:{run}"
-            if known
-            else "there are no results of any study"
-        )
-        raise InputError(
-            f"no study in {results.absolute()} has recorded a run {run!r}; {has}, or name another folder (--results)"
-        )
-    if len(found) > 1:
-        raise InputError(f"{run!r} is a run of several studies, {', '.join(found)}: say STUDY:{run}")
-    return found[0]
+    studies = [folder.name for folder in folders if (folder / "runs" / run).is_dir()]
+    if len(studies) > 1:
+        raise InputError(f"{run!r} is a run of several studies, {', '.join(studies)}: say STUDY:{run}")
+    if studies:
+        return studies[0]
+    known = [folder.name for folder in folders if (folder / "runs").is_dir() or (folder / ARCHIVE).is_file()]
+    has = f"there are results of {', '.join(known)}: say STUDY:{run}" if known else "there are no results of any study"
+    raise InputError(
+        f"no study in {results.absolute()} has recorded a run {run!r}; {has}, or name another folder (--results)"
+    )
 
 
 def _study_and_results(called: str, results: Path) -> tuple[Study, Path]:
@@ -175,29 +171,18 @@ def _runs(study: Study, called: str, place: str) -> list[RunSpec]:
     return runs
 
 
-def _metrics(frame: pd.DataFrame, run: RunSpec) -> dict[str, float]:
-    """Return a run's results from the frame of its study, by the names that they have in MLflow."""
-    metrics: dict[str, float] = {}
-    lines = frame.loc[frame["run"] == run.id].to_dict("records")
-    for line in lines:
-        suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
-        metrics |= {f"{name}{suffix}/{line['test']}": line[column] for name, column in PER_TEST.items()}
-    metrics |= {name: lines[0][name] for name in PER_RUN}
-    return {name: float(value) for name, value in metrics.items() if pd.notna(value)}
-
-
 def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) -> pd.DataFrame:
     """Return what a run answered under a decoding. ``results``: the folder that messages name."""
-    own, home = records.runs[run.id], records.study.home(records.study.sources[run.id])
-    if own.evaluate is None:
-        stage = "train" if own.train is None else "evaluate"
+    record, home = records.runs[run.id], records.study.home(records.study.sources[run.id])
+    if record.evaluate is None:
+        stage = "train" if record.train is None else "evaluate"
         raise BrokenRecord(
             f"{run.id} of study {records.study.name} has no answers in {results.absolute()} "
-            f"({own.problems['evaluate']}): run `{home.command(stage, results, run.id)}`"
+            f"({record.problems['evaluate']}): run `{home.command(stage, results, run.id)}`"
             f"{', then `evaluate`' if stage == 'train' else ''}"
         )
     if (answers := records.answers_of(run, decoding, ANSWERS)) is None:
-        known = ", ".join(own.evaluate.predictions)
+        known = ", ".join(record.evaluate.predictions)
         raise InputError(f"{run.id} has no predictions of decoding {decoding!r}; it has: {known}")
     return answers
 
@@ -227,14 +212,16 @@ def render(comparison: Comparison, limit: int = 10) -> str:
     tests = tests.rename(columns={"a": "a (%)", "b": "b (%)", "a - b": "a - b (points)"})
     parts += [_table(tests, ("", "", ".2f", ".2f", "+.2f", ".4g", ".4g", ""))]
     for test in tests["test"]:
-        found = comparison.questions.loc[comparison.questions["test"] == test]
-        if found.empty:
+        differing = comparison.questions.loc[comparison.questions["test"] == test]
+        if differing.empty:
             parts.append(f"{test}: both answer the same questions right, equally often")
             continue
         texts = "; texts of the first training and decoding seed" if several else ""
-        shown = min(limit, len(found))
-        parts.append(f"{test}: the two differ on {len(found)} questions; {shown} of them, the clearest first{texts}")
-        parts.append(_table(found.drop(columns="test").head(limit), ("", "", ".2f", ".2f", "", ""), QUESTION_WIDTHS))
+        shown = differing.drop(columns="test").head(limit)
+        parts.append(
+            f"{test}: the two differ on {len(differing)} questions; {len(shown)} of them, the clearest first{texts}"
+        )
+        parts.append(_table(shown, ("", "", ".2f", ".2f", "", ""), QUESTION_WIDTHS))
     return "\n\n".join(parts)
 
 
@@ -258,32 +245,33 @@ def _table(frame: pd.DataFrame, formats: Sequence[str], wraps: list[int | None] 
 def _metric_differences(a: Side, b: Side) -> pd.DataFrame:
     """Return the results that all runs have, as means over trainings. With several trainings, deviations within each of
     them are left out."""
-    names = set.intersection(*(set(own) for own in (*a.metrics, *b.metrics)))
+    names = set.intersection(*map(set, (*a.metrics, *b.metrics)))
     if max(len(a.metrics), len(b.metrics)) > 1:
         names = {name for name in names if not name.startswith(WITHIN)}
     lines = []
     for name in sorted(names):
-        x, y = (fmean(own[name] for own in side.metrics) for side in (a, b))
+        x, y = (fmean(metrics[name] for metrics in side.metrics) for side in (a, b))
         lines.append((name, x, y, x - y))
     return pd.DataFrame(lines, columns=["metric", "a", "b", "a - b"])
 
 
 def _each_training(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
     """Return the accuracies of the trainings of both sides, as text, by test set; nothing if there is one of each."""
-    lines = []
-    for name, pair in pairs.items():
-        shares = [correctness(frame).mean() for frame in pair]
-        lines.append((name, *(", ".join(f"{100 * share:.2f}" for share in own) for own in shares)))
+
+    def accuracies(answers: pd.DataFrame) -> str:
+        return ", ".join(f"{100 * share:.2f}" for share in correctness(answers).mean())
+
     several = any(frame["training_seed"].nunique() > 1 for pair in pairs.values() for frame in pair)
-    return pd.DataFrame(lines if several else [], columns=["test", "a", "b"])
+    lines = [(test, accuracies(a), accuracies(b)) for test, (a, b) in pairs.items()] if several else []
+    return pd.DataFrame(lines, columns=["test", "a", "b"])
 
 
 def _paired_tests(pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
     correct = {name: (correctness(a), correctness(b)) for name, (a, b) in pairs.items()}
     lines = []
-    for (name, (a, b)), found in zip(correct.items(), family([*correct.values()]), strict=True):
-        values = {"test": name, "n": found["n"], "a": accuracy(a), "b": accuracy(b), "a - b": found["difference"]}
-        lines.append(values | {"p": found["p_value"], "p_holm": found["p_holm"], "kind": found["kind"]})
+    for (name, (a, b)), test in zip(correct.items(), family([*correct.values()]), strict=True):
+        values = {"test": name, "n": test["n"], "a": accuracy(a), "b": accuracy(b), "a - b": test["difference"]}
+        lines.append(values | {"p": test["p_value"], "p_holm": test["p_holm"], "kind": test["kind"]})
     return pd.DataFrame(lines)
 
 

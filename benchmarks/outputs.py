@@ -150,14 +150,14 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
     for record in questions.records:
         by_text.setdefault(normalise(record.question), []).append(record)
     for place, row in _rows(Path(name)):
-        found = _match(row, questions, by_id, by_text, answered)
-        if isinstance(found, str):
-            unmatched.append((place.rpartition(", line ")[2], found, row["output"]))
+        record = _match(row, questions, by_id, by_text, answered)
+        if isinstance(record, str):  # why there is none
+            unmatched.append((place.rpartition(", line ")[2], record, row["output"]))
             continue
-        answered.add(found.id)
-        verdict = questions.scorer.score(row["output"], Asked(found.question, found.answer, len(found.steps)))
+        answered.add(record.id)
+        verdict = questions.scorer.score(row["output"], Asked(record.question, record.answer, len(record.steps)))
         scores = (verdict.extracted, verdict.correct, verdict.strict)
-        lines.append((found.id, questions.same_as[found.id], found.answer, row["output"], *scores))
+        lines.append((record.id, questions.same_as[record.id], record.answer, row["output"], *scores))
     if not lines:
         _, why, _ = unmatched[0]
         raise InputError(f"{name}: no output matches a question of {questions.name} (line 1: {why}); {FORM}")
@@ -175,21 +175,21 @@ def _match(
     its id or index: otherwise the file may be of another version of the test set."""
     text = row.get("question")
     if "id" in row:
-        found, named = by_id.get(str(row["id"])), f"id {shown(row['id'])}"
+        record, named = by_id.get(str(row["id"])), f"id {shown(row['id'])}"
     elif "index" in row and questions.is_test:
         index, named = row["index"], f"index {shown(row['index'])}"
         whole = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(questions.records)
-        found = questions.records[index] if whole else None
+        record = questions.records[index] if whole else None
     elif isinstance(text, str):
         alike, named = by_text.get(normalise(text), ()), f"question {shown(text)}"
-        found = next((record for record in alike if record.id not in answered), alike[0] if alike else None)
+        record = next((one for one in alike if one.id not in answered), alike[0] if alike else None)
     else:
         return "no `id`, `index` or text `question`"
-    if found is None:
+    if record is None:
         return f"{questions.name} has no {named}"
-    if isinstance(text, str) and normalise(text) != normalise(found.question):
+    if isinstance(text, str) and normalise(text) != normalise(record.question):
         return f"another question stands at {named}"
-    return "a line before answers the same question" if found.id in answered else found
+    return "a line before answers the same question" if record.id in answered else record
 
 
 def _recorded(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:

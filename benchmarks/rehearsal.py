@@ -16,10 +16,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, cast
 
-import pandas as pd
 import psutil
 import torch
-from matplotlib.figure import Figure as Canvas
 from tabulate import tabulate
 
 from benchmarks.analysis.task import analyse
@@ -31,18 +29,16 @@ from benchmarks.data.records import Raw
 from benchmarks.data.sources import DataSet
 from benchmarks.evaluation.task import evaluate
 from benchmarks.figures.base import NothingToDraw
-from benchmarks.figures.render import FIGURE_BUILDERS, save
+from benchmarks.figures.render import FIGURE_BUILDERS
+from benchmarks.figures.render import render as render_figure
 from benchmarks.files import read_json, write_text
 from benchmarks.plan import costs
 from benchmarks.plan.costs import USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.records import results as records
-from benchmarks.records.provenance import provenance
 from benchmarks.report.report import report
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, parse_study
-from benchmarks.tables.markup import markdown_footer
 from benchmarks.tables.render import render
 from benchmarks.training import live_tracking
 from benchmarks.training.loop import train
@@ -54,12 +50,12 @@ ROWS, VALIDATION = 200, 4  # training rows that are read; rows that validate
 TOKENS = 16  # of an answer, at most: weights that learned nothing seldom end one
 STAND_IN = "embedded"  # training data in place of what is not at hand
 MARK = "REHEARSAL, no result"
-# Settings of training that a rehearsal has its own of
 HEADER = ["Run", "Params", "GB", "Fits", "Hours, at least", "Hours, at the rehearsal's pace"]
 LEGEND = (
     "At least: at the speed of large matrix products. The rehearsal's pace is that of batches of two, which is slower "
     "than that of the study's batches. Memory is that of `marcos-bench plan`; `marcos-bench measure` times real steps."
 )
+# Settings of training that a rehearsal has its own of
 OWN = {"epochs", "tokens", "batch_size", "validations", "warmup_steps", "log_every", "checkpoint_seconds"}
 
 
@@ -122,24 +118,24 @@ def rehearse(study: Study, results: Path, backbone: str | None = None, stand_in:
         notes.append(f"There is no plan, and no estimate of memory and hours: {error}")
     small = rehearsed(study, plans, machine, backbone, stand_in, notes)
     os.environ[live_tracking.VARIABLE] = "no"  # the curves of twenty steps tell nothing
-    found = Rehearsal(small, place / small.name, notes=notes)
+    rehearsal = Rehearsal(small, place / small.name, notes=notes)
     with excerpts(small):
         for block in small.blocks:
             prepare(small, block, place)
-        _run_all(found, place)
+        _run_all(rehearsal, place)
         records.collect(small, place)
         for table in small.tables:
-            with _noted(found, f"table {table}"):
+            with _noted(rehearsal, f"table {table}"):
                 render(small, place, table)
         for figure in small.figures:
-            with _noted(found, f"figure {figure}"):
-                _draw(small, place, figure)
+            with _noted(rehearsal, f"figure {figure}"):
+                render_figure(small, place, figure, mark=MARK)
         report(place)
-    found.seconds = time.monotonic() - began
+    rehearsal.seconds = time.monotonic() - began
     lines = [_line(plan, machine, None if backbone else _pace(small, plan, place)) for plan in plans]
-    found.table = tabulate(lines, HEADER, tablefmt="github", disable_numparse=True) if lines else ""
-    write_text(found.folder / "rehearsal.md", found.text() + "\n")
-    return found
+    rehearsal.table = tabulate(lines, HEADER, tablefmt="github", disable_numparse=True) if lines else ""
+    write_text(rehearsal.folder / "rehearsal.md", rehearsal.text() + "\n")
+    return rehearsal
 
 
 def rehearsed(
@@ -248,13 +244,13 @@ def excerpts(study: Study) -> Iterator[None]:
         DATASETS.update(whole)
 
 
-def _run_all(found: Rehearsal, place: Path) -> None:
+def _run_all(rehearsal: Rehearsal, place: Path) -> None:
     """Train and evaluate all runs, and analyse those that a figure is drawn from."""
-    study = found.study
+    study = rehearsal.study
     needed = {path for figure in study.figures for path in FIGURE_BUILDERS[figure].needs(study, place)}
     with Progress(f"{study.name} rehearsal", len(study.runs)) as progress:
         for spec in study.runs.values():
-            with _noted(found, spec.id):
+            with _noted(rehearsal, spec.id):
                 train(spec, place)
                 evaluate(spec, place)
                 if any(path.is_relative_to(Paths(place, spec).run) for path in needed):
@@ -263,28 +259,14 @@ def _run_all(found: Rehearsal, place: Path) -> None:
 
 
 @contextmanager
-def _noted(found: Rehearsal, part: str) -> Iterator[None]:
+def _noted(rehearsal: Rehearsal, part: str) -> Iterator[None]:
     """Note why a part failed, and go on with the others."""
     try:
         yield
     except NothingToDraw as error:
-        found.notes.append(f"{part.capitalize()}: {error}")
+        rehearsal.notes.append(f"{part.capitalize()}: {error}")
     except InputError as error:
-        found.failed[part] = str(error)
-
-
-def _draw(study: Study, place: Path, figure: Figure) -> None:
-    """Draw a figure with the mark of a rehearsal across it."""
-    drawing = FIGURE_BUILDERS[figure](records.load_collected(study, place))
-    data = drawing.data()
-
-    def marked(canvas: Canvas, data: pd.DataFrame) -> None:
-        drawing.draw(canvas, data)
-        canvas.text(0.5, 0.5, MARK, fontsize=20, color="#888888", alpha=0.5, rotation=20, ha="center", va="center")
-
-    footer = markdown_footer(provenance(drawing.records))
-    target = place / study.name / "figures" / figure
-    save(target, f"{MARK}: {drawing.title}", data, marked, drawing.caption(data), footer)
+        rehearsal.failed[part] = str(error)
 
 
 # -- the real thing on this machine

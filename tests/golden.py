@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig
 
 GOLDEN_VARIABLE = "MARCOS_BENCH_GOLDEN"
@@ -25,6 +26,25 @@ def load_case(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return a case's tensors by name, and its metadata."""
     with safe_open(path, "pt") as file:
         return load_file(path), file.metadata()
+
+
+def under_our_names(tensors: Mapping[str, Tensor], kind: str, prefixes: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return a case's tensors of a kind (``weight`` or ``grad``) by our names. ``prefixes``: ours by the published."""
+    named = {}
+    for place, tensor in tensors.items():
+        if place.startswith(f"{kind}."):
+            name = place.removeprefix(f"{kind}.")
+            published = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+            named[prefixes.get(published, "") + name.removeprefix(published)] = tensor
+    return named
+
+
+def check_gradients(model: nn.Module, expected: Mapping[str, Tensor]) -> None:
+    """Assert that the parameters that a case has gradients of, of which there are some, have these."""
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert expected
+    for name, gradient in expected.items():
+        close(gradients[name], gradient)
 
 
 def backbone_config(metadata: dict[str, str], **changes: int) -> PreTrainedConfig:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -27,6 +28,7 @@ from benchmarks.records.schema import parsed
 from benchmarks.studies.study import load_study, parse_study
 from benchmarks.studies.validation_errors import study_content
 from methods.errors import InputError
+from test_messages import STUDY
 
 quick = settings(
     deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -79,15 +81,6 @@ def test_any_bytes_are_rows_or_are_refused(kind: str, tmp_path: Path, monkeypatc
     check()
 
 
-STUDY = """
-name: minimal
-title: Minimal
-tokenizer: {trained: 512}
-blocks: [{id: equation, title: Equation, data: {train: embedded}}]
-rows: [{id: cot, method: cot_sft}]
-training: {epochs: 1}
-evaluation: {tests: [embedded_in_domain]}
-"""
 YAML = (
     "a: ",
     "- ",
@@ -133,17 +126,8 @@ VALUES = st.recursive(
 @quick
 @given(st.sampled_from(["name", "blocks", "rows", "training", "evaluation", "tokenizer", "backbone", "seeds"]), VALUES)
 def test_any_value_of_a_key_is_a_study_or_is_refused(key: str, value: Any) -> None:
-    content = {
-        "name": "minimal",
-        "title": "Minimal",
-        "tokenizer": {"trained": 512},
-        "blocks": [{"id": "equation", "title": "E", "data": {"train": "embedded"}}],
-        "rows": [{"id": "cot", "method": "cot_sft"}],
-        "training": {"epochs": 1},
-        "evaluation": {"tests": ["embedded_in_domain"]},
-    }
     with suppress(InputError):
-        parse_study(content | {key: value}, "study.yaml")
+        parse_study(yaml.safe_load(STUDY) | {key: value}, "study.yaml")
 
 
 @pytest.mark.parametrize("read", [read_json, lambda path: parsed(path, "train"), lambda path: parsed(path, "evaluate")])

@@ -153,20 +153,24 @@ def killed(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_checkpoint_before_a_damaged_one_is_used(
-    name: str,
-    damage: Callable[[Path], None],
-    killed: Path,
-    tmp_path: Path,
-    undisturbed: Callable[[RunSpec], str],
-    caplog: pytest.LogCaptureFixture,
+    name: str, damage: Callable[[Path], None], killed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec, results = run_of("cot_sft"), shutil.copytree(killed, tmp_path / "results", symlinks=True)
-    newest = max(Paths(results, spec).checkpoints.glob("step-*"))
-    before = (newest / name).read_bytes()
+    folder = shutil.copytree(Paths(killed, run_of("cot_sft")).checkpoints, tmp_path / "checkpoints")
+    newest = max(folder.glob("step-*"))
+    before, key = (newest / name).read_bytes(), checkpoints.load(newest).state["key"]
     damage(newest / name)
     assert not (newest / name).exists() or (newest / name).read_bytes() != before
-    assert train(spec, results)["weights_sha256"] == undisturbed(spec)
+    found = checkpoints.load_latest(folder, key)
+    assert found and found.state["train_state"]["stage_step"] == 5
     assert str(newest / name) in caplog.text and "going back to the checkpoint before it" in caplog.text
+
+
+def test_a_run_with_a_damaged_checkpoint_ends_as_one_without(
+    killed: Path, tmp_path: Path, undisturbed: Callable[[RunSpec], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    spec, results = run_of("cot_sft"), shutil.copytree(killed, tmp_path / "results", symlinks=True)
+    flip(max(Paths(results, spec).checkpoints.glob("step-*")) / "model.safetensors")
+    assert train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert "going on from step 5" in caplog.text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from golden import GOLDEN_VARIABLE, backbone_config, cases, close, load_case
+from golden import GOLDEN_VARIABLE, backbone_config, cases, check_gradients, close, load_case, under_our_names
 from methods.backbone import Backbone
 from methods.base import Context, Example, Setup, Stage, Vocabulary
 from methods.codi import ANSWER_PHRASE, CODI, MARKERS, CODIOptions
@@ -19,11 +19,6 @@ CASES = cases("codi")
 OURS = {"codi.": "lm.", "prj.1.": "project.0.", "prj.3.": "project.2.", "prj.ln.": "project.3."}  # published: ours
 CONTEXT = Context(Stage("distillation", 1.0), epoch=0, step=0, seed=0)
 pytestmark = pytest.mark.skipif(not CASES, reason=f"{GOLDEN_VARIABLE} names no folder with codi_*.safetensors")
-
-
-def our_name(name: str) -> str:
-    published = next(prefix for prefix in OURS if name.startswith(prefix))
-    return OURS[published] + name.removeprefix(published)
 
 
 class Golden:
@@ -54,7 +49,7 @@ class Golden:
         backbone = Backbone(backbone_config(meta, vocab_size=rows - MARKERS))
         self.model = CODI(options, Setup(backbone, vocabulary)).double()
         assert (self.model.begin, self.model.end) == (int(meta["bot"]), int(meta["eot"]))
-        state = {our_name(k.removeprefix("weight.")): v for k, v in self.tensors.items() if k.startswith("weight.")}
+        state = under_our_names(self.tensors, "weight", OURS)
         missing, unexpected = self.model.load_state_dict(state, strict=False)
         assert not unexpected and all("lm_head" in name for name in missing)
 
@@ -90,11 +85,7 @@ def test_losses_and_gradients(golden: Golden) -> None:
     total = torch.stack(list(means.values())).sum()
     close(total, golden.tensors["out.loss"])
     total.backward()
-    gradients = {name: p.grad for name, p in golden.model.named_parameters() if p.grad is not None}
-    expected = {our_name(k.removeprefix("grad.")): v for k, v in golden.tensors.items() if k.startswith("grad.")}
-    assert expected
-    for name, gradient in expected.items():
-        close(gradients[name], gradient)
+    check_gradients(golden.model, under_our_names(golden.tensors, "grad", OURS))
 
 
 def test_student_logits(golden: Golden) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from golden import GOLDEN_VARIABLE, backbone_config, cases, close, load_case
+from golden import GOLDEN_VARIABLE, backbone_config, cases, check_gradients, close, load_case, under_our_names
 from methods.backbone import Backbone
 from methods.base import Batch, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions
@@ -26,17 +26,12 @@ POINT = 1e-9  # the deviation that the published code gives a deterministic head
 pytestmark = pytest.mark.skipif(not CASES, reason=f"{GOLDEN_VARIABLE} names no folder with colar_*.safetensors")
 
 
-def our_name(name: str) -> str:
-    published = next(prefix for prefix in OURS if name.startswith(prefix))
-    return OURS[published] + name.removeprefix(published)
-
-
 class Golden:
     """A golden case: the model with its weights, and its batch with the labels that were drawn."""
 
     def __init__(self, path: Path) -> None:
         self.tensors, meta = load_case(path)
-        state = {our_name(k.removeprefix("weight.")): v for k, v in self.tensors.items() if k.startswith("weight.")}
+        state = under_our_names(self.tensors, "weight", OURS)
         self.deterministic = "latent_head.log_deviation.weight" not in state
         options = CoLaROptions.model_validate(
             {
@@ -89,11 +84,7 @@ def test_losses_and_gradients(golden: Golden) -> None:
         entropy = output.statistics["entropy"] / output.statistics["vectors"]
     close(entropy, golden.tensors["out.entropy"])
     total.backward()
-    gradients = {name: p.grad for name, p in golden.model.named_parameters() if p.grad is not None}
-    expected = {our_name(k.removeprefix("grad.")): v for k, v in golden.tensors.items() if k.startswith("grad.")}
-    assert expected
-    for name, gradient in expected.items():
-        close(gradients[name], gradient)
+    check_gradients(golden.model, under_our_names(golden.tensors, "grad", OURS))
 
 
 def test_compressed_vectors(golden: Golden) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from golden import backbone_config, cases, close, load_case
+from golden import backbone_config, cases, check_gradients, close, load_case, under_our_names
 from methods.backbone import Backbone
 from methods.base import Batch, Budget, Context, Setup, Stage, Vocabulary
 from methods.collate import IGNORE, label_indices
@@ -29,13 +29,6 @@ OURS = {  # published prefix -> ours
 pytestmark = pytest.mark.skipif(not CASES, reason="MARCOS_BENCH_GOLDEN names no folder with marcos_*.safetensors")
 
 
-def our_name(name: str) -> str:
-    for published, ours in OURS.items():
-        if name.startswith(published):
-            return ours + name.removeprefix(published)
-    return name
-
-
 class Golden:
     """A golden case: the model with its weights, and the batch."""
 
@@ -53,7 +46,7 @@ class Golden:
         vocabulary = Vocabulary(config.vocab_size, self.eos, lambda text: [newline] if text == "\n" else [])
         self.model = MarCos(options, Setup(Backbone(config), vocabulary)).double()
         self.neurons = options.deep + options.shallow
-        state = {our_name(k.removeprefix("weight.")): v for k, v in self.tensors.items() if k.startswith("weight.")}
+        state = under_our_names(self.tensors, "weight", OURS)
         state["neurons"] = state.pop("neuron_matrix")[: self.neurons]
         state.pop("thinking.embed_tokens.weight")
         missing, unexpected = self.model.load_state_dict(state, strict=False)
@@ -100,19 +93,11 @@ def test_losses_and_gradients(golden: Golden) -> None:
     close(losses["reconstruction"], golden.tensors["out.reconstruction_nll_sum"])
     close(losses["sparsity"], weight * golden.tensors["out.sparsity_l1_sum"])
     torch.stack(list(losses.values())).sum().backward()
-    gradients = {name: p.grad for name, p in golden.model.named_parameters() if p.grad is not None}
-    compared = 0
-    for name, expected in golden.tensors.items():
-        if not name.startswith("grad."):
-            continue
-        name = name.removeprefix("grad.")
-        if name == "neuron_matrix":
-            assert not expected[golden.neurons :].any()  # the R rows of the published matrix have no use here
-            close(gradients["neurons"], expected[: golden.neurons])
-        else:
-            close(gradients[our_name(name)], expected)
-        compared += 1
-    assert compared
+    expected = under_our_names(golden.tensors, "grad", OURS)
+    if (neurons := expected.pop("neuron_matrix", None)) is not None:
+        assert not neurons[golden.neurons :].any()  # the R rows of the published matrix have no use here
+        expected["neurons"] = neurons[: golden.neurons]
+    check_gradients(golden.model, expected)
 
 
 def test_hidden_values(golden: Golden) -> None:

@@ -16,7 +16,18 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.data.loading import validation_rows
-from benchmarks.figures.base import GREY, FigureBuilder, NothingToDraw, colour, grid, legend_below, log_axis, marker
+from benchmarks.figures.base import (
+    GREY,
+    FigureBuilder,
+    NothingToDraw,
+    accuracy_and_interval,
+    colour,
+    error_bars,
+    grid,
+    legend_below,
+    log_axis,
+    marker,
+)
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
 from benchmarks.studies.runs import RunSpec
@@ -76,11 +87,10 @@ class ParetoFigure(FigureBuilder):
         axes.step(front["value"], 100 * front["accuracy"], where="post", color=GREY, linewidth=0.8, linestyle="--")
         for line in data.to_dict("records"):
             row, block = rows[line["row"]], blocks.index(line["block"])
-            bars = [[100 * (line["accuracy"] - line["low"])], [100 * (line["high"] - line["accuracy"])]]
             axes.errorbar(
                 line["value"],
                 100 * line["accuracy"],
-                yerr=bars,
+                yerr=[[reach] for reach in error_bars(line)],
                 fillstyle=fills[block % len(fills)],
                 linestyle="none",
                 elinewidth=0.7,
@@ -97,14 +107,7 @@ class ParetoFigure(FigureBuilder):
         panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are not on the front.
         The filling of a marker stands for the training data. A row at the lower right need not be a worse method: its
         training budget is the study's, and may be too short."""
-        drawn = set(zip(data["block"], data["row"], strict=True))
-        absent = [
-            f"{self.row_name(row)} ({block.id})"
-            for block in self.study.blocks
-            for row in self.study.rows_of(block)
-            if (block.id, row.id) not in drawn
-        ]
-        if absent:
+        if absent := self.undrawn(data):
             yield f"Not drawn, as an accuracy or a cost is missing: {', '.join(absent)}."
 
 
@@ -131,18 +134,16 @@ class StepsFigure(FigureBuilder):
         return self.by_row(self._lines, f"no test set of {self.study.name} says how many steps its solutions have")
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
-        found = self.records.answers(block.id, row.id, "default", COLUMNS)
-        if found is None:
+        answers = self.records.answers(block.id, row.id, "default", COLUMNS)
+        if answers is None:
             return
-        known = found.dropna(subset="n_steps")
-        for key, group in known.groupby(["test", "n_steps"]):
+        for key, group in answers.dropna(subset="n_steps").groupby(["test", "n_steps"]):
             test, steps = key  # type: ignore[misc]
             correct = statistics.correctness(group)
             if len(correct) < FEWEST:
                 continue
-            low, high = statistics.interval(correct)
-            shared = {"test": test, "block": block.id, "row": row.id, "steps": int(steps), "n": len(correct)}
-            yield {**shared, "accuracy": statistics.accuracy(correct), "low": low, "high": high}
+            place = {"test": test, "block": block.id, "row": row.id, "steps": int(steps), "n": len(correct)}
+            yield place | accuracy_and_interval(correct)
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]
@@ -264,13 +265,14 @@ class LatentsCurveFigure(FigureBuilder):
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         for decoding in self._decodings(block, row):
-            found = self.records.answers(block.id, row.id, decoding, (*COLUMNS, "latent_steps"))
-            for test, group in () if found is None else found.groupby("test", sort=False):
+            answers = self.records.answers(block.id, row.id, decoding, (*COLUMNS, "latent_steps"))
+            if answers is None:
+                continue
+            for test, group in answers.groupby("test", sort=False):
                 correct = statistics.correctness(group)
-                low, high = statistics.interval(correct)
                 place = {"test": test, "block": block.id, "row": row.id, "decoding": decoding}
                 counts = {"latents": float(group["latent_steps"].to_numpy().mean()), "n": len(correct)}
-                yield place | counts | {"accuracy": statistics.accuracy(correct), "low": low, "high": high}
+                yield place | counts | accuracy_and_interval(correct)
 
     def _decodings(self, block: Block, row: Row) -> Iterator[str]:
         """Yield the default decoding of a row, and those that answer by other options and are equal otherwise."""
@@ -374,9 +376,7 @@ class CurvesFigure(FigureBuilder):
         those of the run that it starts from; in stages without marks, a method cannot answer yet. A line is one
         training. Each mark stands for {fewest} questions or more, of which chance alone moves a share of 50 % by
         {98 / sqrt(fewest):.0f} points (95 %); weights are selected by {chosen}, and tests are other questions."""
-        known = set(zip(data["block"], data["row"], strict=True))
-        places = ((block.id, row) for block in self.study.blocks for row in self.study.rows_of(block))
-        if absent := [f"{self.row_name(row)} ({block})" for block, row in places if (block, row.id) not in known]:
+        if absent := self.undrawn(data):
             yield f"Not drawn, as they answered nothing while they trained: {', '.join(absent)}."
 
 
@@ -399,13 +399,16 @@ class SweepsFigure(FigureBuilder):
 
         ``dead`` says whether R was dead at the end of a training.
         """
-        lines = [
-            {"option": option, "value": value, "default": row is self.default, "dead": line["dead_trainings"] > 0}
-            | {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
-            for block, option, value, row in self._points
-            for test in self.study.evaluation.tests
-            if (line := self.summary.line(block.id, row.id, "default", test)) and pd.notna(line["accuracy"])
-        ]
+        lines = []
+        for block, option, value, row in self._points:
+            for test in self.study.evaluation.tests:
+                line = self.summary.line(block.id, row.id, "default", test)
+                if line is None or pd.isna(line["accuracy"]):
+                    continue
+                point = {"option": option, "value": value, "default": row is self.default}
+                point["dead"] = line["dead_trainings"] > 0
+                scores = {key: line[key] for key in ("block", "row", "test", "n", "accuracy", "spread", "low", "high")}
+                lines.append(point | scores)
         if not lines:
             raise NothingToDraw(
                 f"no evaluated row of {self.study.name} differs from its first row, {self.default.id!r}, in one number "
@@ -415,15 +418,14 @@ class SweepsFigure(FigureBuilder):
 
     def _trained_alike(self, row: Row) -> bool:
         """Return whether a row is of the first row's method and has its training and backbone in each block."""
-        runs = self.study.trainings
-        pairs = [
-            pair
-            for block in self.study.blocks
-            for pair in zip(runs(block.id, row.id), runs(block.id, self.default.id), strict=False)  # none if skipped
-        ]
-        return row.method == self.default.method and all(
-            (spec.training, spec.backbone) == (first.training, first.backbone) for spec, first in pairs
-        )
+        if row.method != self.default.method:
+            return False
+        for block in self.study.blocks:
+            runs, firsts = (self.study.trainings(block.id, id) for id in (row.id, self.default.id))
+            for run, first in zip(runs, firsts, strict=False):  # none if a row is skipped
+                if (run.training, run.backbone) != (first.training, first.backbone):
+                    return False
+        return True
 
     @cached_property
     def _points(self) -> list[tuple[Block, str, float, Row]]:
@@ -471,12 +473,11 @@ class SweepsFigure(FigureBuilder):
         for test in tests:
             line = data.loc[data["test"] == test].sort_values("value")
             index = self.study.evaluation.tests.index(test)
-            bars = [100 * (line["accuracy"] - line["low"]), 100 * (line["high"] - line["accuracy"])]
             look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
             axes.errorbar(
                 [values.index(value) for value in line["value"]],
                 100 * line["accuracy"],
-                yerr=bars,
+                yerr=error_bars(line),
                 elinewidth=0.7,
                 label=self.test_title(test),
                 **look,

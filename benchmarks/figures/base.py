@@ -18,6 +18,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from benchmarks.records import statistics
 from benchmarks.records.results import StudyRecords
 from benchmarks.records.summary import Summary, summarise
 from benchmarks.studies.specs import Block, Row
@@ -93,10 +94,23 @@ class FigureBuilder(ABC):
     def by_row(self, lines: Callable[[Block, Row], Iterable[dict[str, Any]]], nothing: str) -> pd.DataFrame:
         """Return the ``lines`` of all rows of all blocks. If there are none, raise :class:`NothingToDraw` with the
         message ``nothing``."""
-        found = [line for block in self.study.blocks for row in self.study.rows_of(block) for line in lines(block, row)]
-        if not found:
+        every: list[dict[str, Any]] = []
+        for block in self.study.blocks:
+            for row in self.study.rows_of(block):
+                every += lines(block, row)
+        if not every:
             raise NothingToDraw(nothing)
-        return pd.DataFrame(found)
+        return pd.DataFrame(every)
+
+    def undrawn(self, data: pd.DataFrame) -> list[str]:
+        """Return the names of the rows, each with its block, that have no line in the figure's ``data``."""
+        drawn = set(zip(data["block"], data["row"], strict=True))
+        return [
+            f"{self.row_name(row)} ({block.id})"
+            for block in self.study.blocks
+            for row in self.study.rows_of(block)
+            if (block.id, row.id) not in drawn
+        ]
 
     @cached_property
     def summary(self) -> Summary:
@@ -149,6 +163,17 @@ def colour_order() -> dict[str, int]:
 
 def _foreign(method: type[Method]) -> bool:
     return method.__module__.partition(".")[0] != Method.__module__.partition(".")[0]
+
+
+def accuracy_and_interval(correct: pd.DataFrame) -> dict[str, float]:
+    """Return the accuracy and its 95 % interval, under the names of a figure's columns. Shares of 1."""
+    low, high = statistics.interval(correct)
+    return {"accuracy": statistics.accuracy(correct), "low": low, "high": high}
+
+
+def error_bars(lines: Any) -> list[Any]:
+    """Return how far the 95 % intervals of ``lines`` reach below and above their accuracies, in percentage points."""
+    return [100 * (lines["accuracy"] - lines["low"]), 100 * (lines["high"] - lines["accuracy"])]
 
 
 def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **settings: object) -> list[list[Axes]]:

@@ -31,7 +31,9 @@ from benchmarks.figures.base import (
     SEQUENTIAL,
     FigureBuilder,
     NothingToDraw,
+    accuracy_and_interval,
     colour,
+    error_bars,
     grid,
     legend_below,
     marker,
@@ -57,10 +59,11 @@ class LatentsFigure(FigureBuilder):
 
     @cached_property
     def analyses(self) -> list[Analysis]:
-        found = [read_analysis(block, row, spec, self.records.results) for block, row, spec in analysed(self.study)]
-        if not found:
+        results = self.records.results
+        analyses = [read_analysis(block, row, spec, results) for block, row, spec in analysed(self.study)]
+        if not analyses:
             raise NothingToDraw(f"no row of {self.study.name} has latents that can be set by hand")
-        return found
+        return analyses
 
     @property
     def asked(self) -> str:
@@ -216,7 +219,7 @@ class InterventionFigure(LatentsFigure):
         picture(axes)
 
     def _effect(self, axes: Axes, data: pd.DataFrame) -> None:
-        table = data.pivot(index="setting", columns="measure", values="value").reindex(data["setting"].unique())
+        table = _by_setting(data)
         places = range(len(table))
         axes.bar(places, table["tokens"], color=colour(4), width=0.6, label="length (tokens)")
         axes.set_ylabel("Tokens per question")
@@ -240,17 +243,17 @@ class InterventionFigure(LatentsFigure):
         A force-directed layout would pull a clique together until its labels overlap.
         """
         dims, inside = analysis.record.frequent, set(analysis.record.clique)
-        found = correlation_graph(matrix.to_numpy(), dims, self.study.analysis.correlated_above)
+        correlated = correlation_graph(matrix.to_numpy(), dims, self.study.analysis.correlated_above)
         small = len(dims) <= LABELLED
-        order = sorted(found, key=lambda dim: (dim not in inside, dim))
-        places = nx.circular_layout(nx.empty_graph(order)) if small else nx.spring_layout(found, seed=0)
-        colours = [colour(1) if dim in inside else GREY for dim in found]
-        nx.draw_networkx_edges(found, places, ax=axes, edge_color=GREY, width=0.6)
-        nx.draw_networkx_edges(found.subgraph(inside), places, ax=axes, edge_color=colour(1), width=1.0)
+        order = sorted(correlated, key=lambda dim: (dim not in inside, dim))
+        places = nx.circular_layout(nx.empty_graph(order)) if small else nx.spring_layout(correlated, seed=0)
+        colours = [colour(1) if dim in inside else GREY for dim in correlated]
+        nx.draw_networkx_edges(correlated, places, ax=axes, edge_color=GREY, width=0.6)
+        nx.draw_networkx_edges(correlated.subgraph(inside), places, ax=axes, edge_color=colour(1), width=1.0)
         look = {"node_color": colours, "node_size": 130 if small else 12, "edgecolors": "white"}
-        nx.draw_networkx_nodes(found, places, ax=axes, **look)  # type: ignore[arg-type]
+        nx.draw_networkx_nodes(correlated, places, ax=axes, **look)  # type: ignore[arg-type]
         if small:
-            nx.draw_networkx_labels(found, places, ax=axes, font_size=6.5)
+            nx.draw_networkx_labels(correlated, places, ax=axes, font_size=6.5)
         axes.set_aspect("equal")
         axes.margins(0.15)
         axes.axis("off")
@@ -264,9 +267,7 @@ class InterventionFigure(LatentsFigure):
         of {self.asked}: length of all that is said, share of answers with the marker, accuracy."""
         for analysis in self._active:
             block_data = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
-            table = block_data.pivot(index="setting", columns="measure", values="value").reindex(
-                block_data["setting"].unique()
-            )
+            table = _by_setting(block_data)
             dims, last = analysis.record.clique, table.iloc[-1]
             correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
             alone = (
@@ -281,6 +282,12 @@ class InterventionFigure(LatentsFigure):
             yield f"{', '.join(dead)}: no dimension of R is ever active."
         yield f"""The paper, with its own model and data, at 0.5: outputs {PAPERS_LONGER:g} % longer,
         {PAPERS_MARKED:.2f} % of answers with the marker, accuracy largely unaffected."""
+
+
+def _by_setting(effects: pd.DataFrame) -> pd.DataFrame:
+    """Return a clique's effects with one column per measure, and one line per setting, in the order of the settings."""
+    table = effects.pivot(index="setting", columns="measure", values="value")
+    return table.reindex(effects["setting"].unique())
 
 
 def _left_out(axes: Axes, why: str) -> None:
@@ -300,10 +307,10 @@ class EncodingFigure(LatentsFigure):
 
     @property
     def _encoded(self) -> list[tuple[Analysis, EncodingRecord]]:
-        found = [(one, one.record.encoding) for one in self.analyses if one.record.encoding]
-        if not found:
+        encoded = [(analysis, analysis.record.encoding) for analysis in self.analyses if analysis.record.encoding]
+        if not encoded:
             raise NothingToDraw(f"no test set of {self.study.name} is Random Summation, or no run of it encodes steps")
-        return found
+        return encoded
 
     def data(self) -> pd.DataFrame:
         """Return the numbers of both panels, by ``part``.
@@ -371,21 +378,24 @@ class EncodingFigure(LatentsFigure):
             agreement = [share for share in encoded.agreement if share is not None]
             yield f"""{self.block_title(analysis)}: {len(encoded.own)} of 10 digits have a dimension of their own; the
             assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the
-            lowest: {100 * min(agreement):.1f} %). {steered(block_data)} The paper: {PAPERS_STEERING:g} %.
-            {told(encoded)}"""
+            lowest: {100 * min(agreement):.1f} %). {steering_accuracy(block_data)} The paper: {PAPERS_STEERING:g} %.
+            {explained_variance(encoded)}"""
 
 
-def told(encoded: EncodingRecord) -> str:
+def explained_variance(encoded: EncodingRecord) -> str:
     """Say how much of R's variance the drawn digit explains, and how much the level of the numbers that result."""
-    shares = {what: [share for share in found if share is not None] for what, found in encoded.explained.items()}
-    if not all(shares.values()) or not shares:
+    percentages = {
+        cause: " and ".join(f"{100 * share:.0f}" for share in by_step if share is not None)
+        for cause, by_step in encoded.explained.items()
+    }
+    if not all(percentages.values()) or not percentages:
         return ""
-    digit, level = (" and ".join(f"{100 * share:.0f}" for share in shares[what]) for what in ("digit", "level"))
+    digit, level = percentages["digit"], percentages["level"]
     return f"""Of R's variance the drawn digit explains {digit} % (by step), and the level, the rounded mean of the
         numbers that the step writes, {level} %."""
 
 
-def steered(shares: pd.DataFrame) -> str:
+def steering_accuracy(shares: pd.DataFrame) -> str:
     """Describe the result of the steering test."""
     if shares.empty:
         return "Steering accuracy: none, since no digit can be set by hand."
@@ -422,8 +432,7 @@ class CalibrationFigure(LatentsFigure):
             shared = {"block": analysis.block.id, "test": test}
             for protocol, frame in protocols(group).items():
                 correct = statistics.correctness(frame)
-                low, high = statistics.interval(correct)
-                values = {"accuracy": statistics.accuracy(correct), "low": low, "high": high, "n": len(correct)}
+                values = accuracy_and_interval(correct) | {"n": len(correct)}
                 yield {"part": "accuracy", **shared, "protocol": protocol, **values}
             for line in reliability(group).to_dict("records"):
                 yield {"part": "reliability", **shared, **line}
@@ -438,9 +447,10 @@ class CalibrationFigure(LatentsFigure):
                 look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
                 scores = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "accuracy")]
                 places = [names.index(name) + 0.12 * (index - (len(tests) - 1) / 2) for name in scores["protocol"]]
-                bars = [100 * (scores["accuracy"] - scores["low"]), 100 * (scores["high"] - scores["accuracy"])]
                 label = self.test_title(str(test))
-                left.errorbar(places, 100 * scores["accuracy"], yerr=bars, linestyle="none", label=label, **look)
+                left.errorbar(
+                    places, 100 * scores["accuracy"], yerr=error_bars(scores), linestyle="none", label=label, **look
+                )
                 bins = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "reliability")]
                 right.plot(100 * bins["share"], 100 * bins["accuracy"], **look)
             left.set_xticks(range(len(names)), names)

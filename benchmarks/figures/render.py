@@ -16,7 +16,7 @@ from benchmarks.figures.accuracy import (
     StepsFigure,
     SweepsFigure,
 )
-from benchmarks.figures.base import FigureBuilder, styled
+from benchmarks.figures.base import GREY, FigureBuilder, styled
 from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.latents import (
     CalibrationFigure,
@@ -49,13 +49,20 @@ FIGURE_BUILDERS: dict[Figure, type[FigureBuilder]] = {
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that the same numbers give the same bytes
 
 
-def render(study: Study, results: Path, figure: Figure) -> list[Path]:
-    """Write a figure's four files, the caption last, and return their paths."""
-    drawing = FIGURE_BUILDERS[figure](load_collected(study, results))
-    data = drawing.data()
+def render(study: Study, results: Path, figure: Figure, mark: str = "") -> list[Path]:
+    """Write a figure's four files, the caption last, and return their paths. ``mark``: a text before the title and
+    across the picture."""
+    builder = FIGURE_BUILDERS[figure](load_collected(study, results))
+    data = builder.data()
+
+    def draw(canvas: Canvas, data: pd.DataFrame) -> None:
+        builder.draw(canvas, data)
+        if mark:
+            canvas.text(0.5, 0.5, mark, fontsize=20, color=GREY, alpha=0.5, rotation=20, ha="center", va="center")
+
     target = results / study.name / "figures" / figure
-    footer = markdown_footer(provenance(drawing.records))
-    return save(target, drawing.title, data, drawing.draw, drawing.caption(data), footer)
+    title = f"{mark}: {builder.title}" if mark else builder.title
+    return save(target, title, data, draw, builder.caption(data), markdown_footer(provenance(builder.records)))
 
 
 def save(

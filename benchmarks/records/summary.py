@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from statistics import fmean
 from typing import Any, NamedTuple, cast
 
@@ -102,7 +102,7 @@ class Summary:
 
     @cached_property
     def _by_key(self) -> dict[Key, dict[str, Any]]:
-        return {_key(line): line for line in self.tested.to_dict("records")}
+        return {Key(*(line[key] for key in KEYS)): line for line in self.tested.to_dict("records")}
 
     def line(self, block: str, row: str, decoding: str, test: str) -> dict[str, Any] | None:
         """Return the line of these keys, or None if the decoding does not apply to the row."""
@@ -117,21 +117,30 @@ def summarise(records: StudyRecords, decodings: Sequence[str]) -> Summary:
     correct: dict[Key, pd.DataFrame] = {}
     for (block, row, decoding), group in _groups(frame, KEYS[:3]):
         correct |= _correctness(records, block, row, decoding, group["test"].unique())
-    lines = [_aggregate(group, correct.get(Key(*key))) for key, group in _groups(frame, KEYS)]
-    compared = _comparisons(study, correct, controls)
-    corrected = {(line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in compared}
-    marks, pairs = _rank({key: found for key, found in correct.items() if key.row not in controls}, corrected)
-    for line in lines:
-        line |= {"control": line["row"] in controls, "mark": marks.get(_key(line), "")}
-    swapped = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
-    tests = _against_own({key: found for key, found in correct.items() if key.decoding in swapped}, correct)
-    against = _against_controls(correct, controls, corrected)
-    found = pd.DataFrame(compared, columns=list(COMPARED)).astype(COMPARED)
-    return Summary(pd.DataFrame(lines, columns=list(LINES)).astype(LINES), pairs, tests, against, found)
+    comparisons = _comparisons(study, correct, controls)
+    corrected = {
+        (line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in comparisons
+    }
+    marks, pairs = _rank({key: answers for key, answers in correct.items() if key.row not in controls}, corrected)
+    lines = []
+    for key, group in _groups(frame, KEYS):
+        place = Key(*key)
+        about = {"control": place.row in controls, "mark": marks.get(place, "")}
+        lines.append(_aggregate(group, correct.get(place)) | about)
+    swapping = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
+    swapped = {key: answers for key, answers in correct.items() if key.decoding in swapping}
+    return Summary(
+        lines=_frame(lines, LINES),
+        pairs=pairs,
+        swaps=_against_own(swapped, correct),
+        against_controls=_against_controls(correct, controls, corrected),
+        comparisons=_frame(comparisons, COMPARED),
+    )
 
 
-def _key(line: Mapping[str, Any]) -> Key:
-    return Key(*(line[key] for key in KEYS))
+def _frame(lines: list[dict[str, Any]], types: dict[str, str]) -> pd.DataFrame:
+    """Return lines as a frame that has the columns of ``types``, even without any line."""
+    return pd.DataFrame(lines, columns=list(types)).astype(types)
 
 
 def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
@@ -146,11 +155,12 @@ def _correctness(
 
     The frames have one line per question and one column per training seed.
     """
-    every = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
-    if every is None:
+    answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
+    if answers is None:
         return {}
-    found = {test: statistics.correctness(every.loc[every["test"] == test]) for test in tests}
-    return {Key(block, row, decoding, test): frame for test, frame in found.items()}
+    return {
+        Key(block, row, decoding, test): statistics.correctness(answers.loc[answers["test"] == test]) for test in tests
+    }
 
 
 def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
@@ -203,11 +213,13 @@ def _comparisons(study: Study, correct: Mapping[Key, pd.DataFrame], controls: se
         controls_last = sorted(rows, key=lambda row: row in controls)
         others = [pair for pair in combinations(controls_last, 2) if pair not in planned and pair[::-1] not in planned]
         tests = statistics.family([(rows[a], rows[b]) for a, b in (*planned, *others)])
-        own = statistics.holm([found["p_value"] for found in tests[: len(planned)]])
-        for number, ((a, b), found) in enumerate(zip((*planned, *others), tests, strict=True)):
-            line = {"block": block, "test": test, "a": a, "b": b, "planned": number < len(planned)} | found
-            line |= zip(("low", "high"), statistics.difference_interval(rows[a], rows[b]), strict=True)
-            lines.append(line | ({"p_holm": own[number]} if number < len(planned) else {}))
+        among_planned = statistics.holm([result["p_value"] for result in tests[: len(planned)]])
+        for number, ((a, b), result) in enumerate(zip((*planned, *others), tests, strict=True)):
+            line = {"block": block, "test": test, "a": a, "b": b, "planned": number < len(planned)} | result
+            line["low"], line["high"] = statistics.difference_interval(rows[a], rows[b])
+            if line["planned"]:
+                line["p_holm"] = among_planned[number]
+            lines.append(line)
     return lines
 
 
@@ -221,17 +233,20 @@ def _rank(correct: Mapping[Key, pd.DataFrame], corrected: Corrected) -> tuple[di
         if corrected:
             named = zip(pairs["a"], pairs["b"], strict=True)
             pairs["p_holm"] = [corrected[block, test, frozenset(pair)] for pair in named]
-        found = statistics.marks(rows, pairs)
-        marks |= {Key(block, row, "default", test): mark for row, mark in found.items()}
+        for row, mark in statistics.marks(rows, pairs).items():
+            marks[Key(block, row, "default", test)] = mark
         tables.append(pairs.assign(block=block, test=test))
     return marks, pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
 def _families(correct: Mapping[Key, pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
     """Yield each block and test set, with the rows that answered it under the default decoding."""
-    defaults = {key: found for key, found in correct.items() if key.decoding == "default"}
-    for block, test in dict.fromkeys((key.block, key.test) for key in defaults):
-        yield block, test, {key.row: found for key, found in defaults.items() if (key.block, key.test) == (block, test)}
+    families: dict[tuple[str, str], dict[str, pd.DataFrame]] = {}
+    for key, answers in correct.items():
+        if key.decoding == "default":
+            families.setdefault((key.block, key.test), {})[key.row] = answers
+    for (block, test), rows in families.items():
+        yield block, test, rows
 
 
 def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.DataFrame]) -> pd.DataFrame:
@@ -244,8 +259,8 @@ def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.D
         others = {key: other for key, other in swapped.items() if (key.block, key.test) == (block, test)}
         defaults = [correct[key._replace(decoding="default")] for key in others]
         tests = statistics.family([*zip(defaults, others.values(), strict=True)])
-        lines += [key._asdict() | found for key, found in zip(others, tests, strict=True)]
-    return pd.DataFrame(lines, columns=list(TESTED)).astype(TESTED)
+        lines += [key._asdict() | result for key, result in zip(others, tests, strict=True)]
+    return _frame(lines, TESTED)
 
 
 def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], corrected: Corrected) -> pd.DataFrame:
@@ -257,10 +272,11 @@ def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], c
     for block, test, rows in _families(correct):
         pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
         tests = statistics.family([(rows[row], rows[control]) for row, control in pairs])
-        for (row, control), found in zip(pairs, tests, strict=True):
-            line = {"block": block, "row": row, "control": control, "test": test} | found
-            lines.append(line | {"p_holm": corrected.get((block, test, frozenset((row, control))), found["p_holm"])})
-    return pd.DataFrame(lines, columns=list(AGAINST)).astype(AGAINST)
+        for (row, control), result in zip(pairs, tests, strict=True):
+            p_holm = corrected.get((block, test, frozenset((row, control))), result["p_holm"])
+            place = {"block": block, "row": row, "control": control, "test": test}
+            lines.append(place | result | {"p_holm": p_holm})
+    return _frame(lines, AGAINST)
 
 
 # ---- GPU time of training: seconds times the ranks that took them, summed over a run and its warm starts, which may
@@ -297,6 +313,9 @@ def gpu_seconds_of_an_epoch(records: StudyRecords, block: str, row: str) -> floa
 
 def _mean_over_seeds(study: Study, block: str, row: str, parts: Callable[[str], list[float]]) -> float | None:
     """Return the mean over training seeds of the sum of all runs' parts. A sum that lacks a run's is left out."""
-    found = [[parts(run) for run in with_starts(study, spec)] for spec in study.trainings(block, row)]
-    sums = [sum(part for of_run in runs for part in of_run) for runs in found if all(runs)]
+    sums = []
+    for spec in study.trainings(block, row):
+        runs = [parts(run) for run in with_starts(study, spec)]
+        if all(runs):
+            sums.append(sum(chain.from_iterable(runs)))
     return fmean(sums) if sums else None

@@ -168,11 +168,11 @@ class TableBuilder(ABC):
 
     def strict(self) -> str:
         """Return a legend text on the column Strict, which depends on the scorers of the study's test sets."""
-        found: dict[str, list[str]] = {}
+        tests: dict[str, list[str]] = {}  # by what strict means for them
         for test in self.test_names:
-            found.setdefault(_scorer(test).strict_means, []).append(self.test_title(test))
-        parts = [f"{text} ({', '.join(titles)})" for text, titles in found.items()]
-        return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(found))}."
+            tests.setdefault(_scorer(test).strict_means, []).append(self.test_title(test))
+        parts = [f"{meaning} ({', '.join(titles)})" for meaning, titles in tests.items()]
+        return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(tests))}."
 
     def decodings(self) -> dict[str, DecodingSpec]:
         """Return the decodings that the table shows besides `default`."""

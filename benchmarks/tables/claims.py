@@ -86,17 +86,18 @@ def load_claims() -> tuple[Claim, ...]:
 @cache
 def papers_numbers() -> Numbers:
     """Return the numbers that the paper prints."""
-    return {
-        _cell(name, id, row, test): {
-            "accuracy": score.accuracy.mean * (100 if table.unit == "share" else 1),
-            "test": score.seconds and score.seconds.mean,
-            "train": line.train_hours and 3600 * line.train_hours.mean,
-        }
-        for name, table in paper_tables().items()
-        for id, block in table.blocks.items()
-        for row, line in block.rows.items()
-        for test, score in line.tests.items()
-    }
+    numbers: dict[str, Mapping[Measure, float | None]] = {}
+    for name, table in paper_tables().items():
+        percent = 100 if table.unit == "share" else 1
+        for id, block in table.blocks.items():
+            for row, line in block.rows.items():
+                for test, score in line.tests.items():
+                    numbers[_cell(name, id, row, test)] = {
+                        "accuracy": percent * score.accuracy.mean,
+                        "test": score.seconds and score.seconds.mean,
+                        "train": line.train_hours and 3600 * line.train_hours.mean,
+                    }
+    return numbers
 
 
 def compared(claim: Claim, numbers: Numbers) -> Iterator[float | None]:
@@ -105,15 +106,14 @@ def compared(claim: Claim, numbers: Numbers) -> Iterator[float | None]:
         ((table, block, row, on, against, other_table, other_test),) = _CELLS.findall(cells)
         tests = on.split(", ") if on else [*paper_table(table).tests]
         for test in tests[:1] if claim.measure == "train" else tests:  # training has no test set
-            names = [_cell(table, block, row, test)]
-            if against:
-                names += [
-                    _cell(other_table or table, block, other, other_test or test) for other in against.split(", ")
-                ]
-            number, *others = (numbers.get(name, {}).get(claim.measure) for name in names)
+            number = numbers.get(_cell(table, block, row, test), {}).get(claim.measure)
+            others: list[float | None] = [] if against else [0.0]
+            for other_row in against.split(", ") if against else ():
+                place = _cell(other_table or table, block, other_row, other_test or test)
+                others.append(numbers.get(place, {}).get(claim.measure))
             if claim.versus == "best":
                 others = [max((other for other in others if other is not None), default=None)]
-            for other in others if against else [0.0]:
+            for other in others:
                 if number is None or other is None:
                     yield None
                 else:
@@ -162,7 +162,8 @@ def claim_lines(sources: Sequence[Numbers]) -> list[dict[str, str]]:
     other. Without sources, they are the paper's alone."""
     lines = []
     for claim in load_claims():
-        papers, *ours = ([*compared(claim, source)] for source in (papers_numbers(), *sources))
+        papers = list(compared(claim, papers_numbers()))
+        ours = [list(compared(claim, source)) for source in sources]
         beside = next((values for values in ours if any(value is not None for value in values)), [])
         lines.append(
             {
@@ -215,10 +216,11 @@ def _cells_of() -> dict[tuple[str, str, str, str], list[str]]:
     for study in map(load_study, shipped()):
         for run in study.runs.values():
             homes = {(home.study, home.block, home.row) for home in (run, study.sources[run.id])}
-            for home, test, block in product(homes, run.evaluation.tests, (run.block, "all")):
-                cells[*home, test] += [
-                    _cell(str(study.paper), block, run.row, name) for name in (test, *test.split("_"))
-                ]
+            for test in run.evaluation.tests:
+                places = product((run.block, "all"), (test, *test.split("_")))
+                of_test = [_cell(str(study.paper), block, run.row, name) for block, name in places]
+                for home in homes:
+                    cells[*home, test] += of_test
     return cells
 
 

@@ -22,22 +22,19 @@ class ComparisonsTable(TableBuilder):
     """A line for each pair of rows, in sections by block and test set, which are the families of tests."""
 
     def grids(self) -> list[Grid]:
-        planned = [
-            (
-                self._heading(block.id, test),
-                tuple(self._planned(block, test, a, b) for a, b in self.study.planned(block)),
-            )
-            for block in self.study.blocks
-            for test in self.study.tests_of(block)
-            if self.study.planned(block)
-        ]
-        others = self.frame.loc[~self.frame["planned"]].to_dict("records")
-        looked_up = [
-            (self._heading(*place), tuple(self._line(test) for test in tests))
-            for place, tests in groupby(others, key=lambda test: (test["block"], test["test"]))
-        ]
+        planned = []
+        for block in self.study.blocks:
+            for test in self.study.tests_of(block) if self.study.planned(block) else ():
+                lines = tuple(self._planned(block, test, a, b) for a, b in self.study.planned(block))
+                planned.append((self._heading(block.id, test), lines))
         grids = [Grid(self.title, COLUMNS, tuple(planned), head="Rows")]
-        return [*grids, Grid(AFTERWARDS, COLUMNS, tuple(looked_up), head="Rows")] if looked_up else grids
+        looked_up = []
+        others = self.frame.loc[~self.frame["planned"]].to_dict("records")
+        for place, tests in groupby(others, key=lambda test: (test["block"], test["test"])):
+            looked_up.append((self._heading(*place), tuple(map(self._line, tests))))
+        if looked_up:
+            grids.append(Grid(AFTERWARDS, COLUMNS, tuple(looked_up), head="Rows"))
+        return grids
 
     @property
     def title(self) -> str:
@@ -48,7 +45,7 @@ class ComparisonsTable(TableBuilder):
         return self.summary.comparisons
 
     @cached_property
-    def _found(self) -> dict[tuple[str, ...], dict[str, Any]]:
+    def _by_pair(self) -> dict[tuple[str, ...], dict[str, Any]]:
         return by_place(self.frame, "block", "test", "a", "b")
 
     def _heading(self, block: str, test: str) -> str:
@@ -56,8 +53,8 @@ class ComparisonsTable(TableBuilder):
 
     def _planned(self, block: Block, test: str, a: str, b: str) -> Line:
         """Return the line of a planned pair, with a note if a row of it has no answers."""
-        if found := self._found.get((block.id, test, a, b)):
-            return self._line(found)
+        if paired_test := self._by_pair.get((block.id, test, a, b)):
+            return self._line(paired_test)
         missing = next(line for line in self._rows(block.id, test, a, b) if pd.isna(line["accuracy"]))
         return Line(self._pair(block.id, test, a, b), (self.absent(missing), *[Cell()] * (len(COLUMNS) - 1)))
 

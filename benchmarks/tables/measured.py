@@ -42,17 +42,16 @@ def render_measured(study: Study, folder: Path) -> list[Path]:
     runs = [run for run in runs if run["study"] == study.name]
     records = {(run["block"], run["row"]): run for run in runs}
     lines = measured_lines(study, records)
-    content = {
+    numbers = {"study": study.name, "lines": lines, "legend": _legend(runs), "notes": _notes(lines)}
+    texts = {
         "md": markdown(_document(study, lines, runs)),
         "csv": pd.DataFrame(lines).to_csv(index=False),
-        "json": json.dumps(
-            {"study": study.name, "lines": lines, "legend": _legend(runs), "notes": _notes(lines)}, indent=1
-        )
-        + "\n",
+        "json": json.dumps(numbers, indent=1) + "\n",
     }
-    paths = [folder / f"table_{study.name}.{ending}" for ending in content]
-    for path, text in zip(paths, content.values(), strict=True):
-        write_text(path, text)
+    paths = []
+    for ending, text in texts.items():
+        paths.append(folder / f"table_{study.name}.{ending}")
+        write_text(paths[-1], text)
     return paths
 
 
@@ -77,20 +76,27 @@ def _training(record: dict[str, Any], records: dict[tuple[str, str], dict[str, A
     phase = max(record["train"]["phases"].values(), key=lambda phase: phase["epoch_seconds"])
     step = phase["step_seconds_median"]
     gpu = gpu_of(record["environment"]["device"])
-    epoch, parent, whole = record["train"]["epoch_seconds"], record["starts_from"], True
-    while parent:
-        before = records.get((record["block"], parent))
-        timed = before["train"] if before else None
-        whole, epoch = whole and timed is not None, epoch + (timed["epoch_seconds"] if timed else 0.0)
-        parent = before["starts_from"] if before else None
+    epoch = _epoch_seconds(record, records)
     return {
         "step_seconds": step,
         "tokens_per_second": phase["tokens_per_step"] / step,
         "mfu": phase["flops_per_step"] / step / gpu.peak(record["precision"]) if gpu else None,
         "peak_memory_gb": max(p["peak_memory_bytes"] for p in record["train"]["phases"].values()) / 1e9,
-        "epoch_seconds": epoch if whole else None,
-        "gpu_hours": epoch / 3600 if whole else None,
+        "epoch_seconds": epoch,
+        "gpu_hours": None if epoch is None else epoch / 3600,
     }
+
+
+def _epoch_seconds(record: dict[str, Any], records: dict[tuple[str, str], dict[str, Any]]) -> float | None:
+    """Return the seconds of one epoch of a row and of all that it starts from, or None if one of them was not timed."""
+    chain: dict[str, Any] | None = record
+    total = 0
+    while chain and chain["train"]:
+        total += chain["train"]["epoch_seconds"]
+        if not chain["starts_from"]:
+            return total
+        chain = records.get((chain["block"], chain["starts_from"]))
+    return None
 
 
 def _beside(paper: PaperRow | None, line: dict[str, Any]) -> dict[str, Any]:
@@ -101,15 +107,21 @@ def _beside(paper: PaperRow | None, line: dict[str, Any]) -> dict[str, Any]:
 
 def _tests(record: dict[str, Any], paper: PaperRow | None) -> dict[str, Any]:
     """Return the costs of answers. What :data:`FURTHER` names is left out where it was not measured."""
-    found: dict[str, Any] = {}
+    costs: dict[str, Any] = {}
     for name, test in record["tests"].items():
         score = paper.tests.get(name) if paper else None
         theirs = score.seconds.mean if score and score.seconds else None
-        whole = median(test["seconds"]) if test["n"] == test["n_total"] else None
-        found |= {f"{name}_seconds": whole, f"{name}_paper": theirs, f"{name}_ratio": _ratio(theirs, whole)}
-        spoken = {"_question_ms": test if whole is None else None, "_steps_question_ms": test.get("all_steps")}
-        found |= {name + key: 1000 * median(one["seconds"]) / one["n"] for key, one in spoken.items() if one}
-    return found
+        ours = median(test["seconds"]) if test["n"] == test["n_total"] else None
+        costs |= {f"{name}_seconds": ours, f"{name}_paper": theirs, f"{name}_ratio": _ratio(theirs, ours)}
+        if ours is None:
+            costs[f"{name}_question_ms"] = _question_ms(test)
+        if all_steps := test.get("all_steps"):
+            costs[f"{name}_steps_question_ms"] = _question_ms(all_steps)
+    return costs
+
+
+def _question_ms(times: dict[str, Any]) -> float:
+    return 1000 * median(times["seconds"]) / times["n"]
 
 
 def _ratio(theirs: float | None, ours: float | None) -> float | None:

@@ -105,10 +105,10 @@ class StagesTable(TableBuilder):
     def _correct(self, block: Block, moment: Moment) -> dict[str, pd.DataFrame]:
         """Return each question's correctness in each training, by test set. Empty without answers."""
         columns = ("test", "id", "same_as", "correct")
-        found = self.records.answers(block.id, moment.row, moment.answered, columns)
-        return (
-            {} if found is None else {str(test): statistics.correctness(group) for test, group in found.groupby("test")}
-        )
+        answers = self.records.answers(block.id, moment.row, moment.answered, columns)
+        if answers is None:
+            return {}
+        return {str(test): statistics.correctness(group) for test, group in answers.groupby("test")}
 
     def grids(self) -> list[Grid]:
         columns = (Column("Epochs"), *(Column(name, self.test_title(t)) for t in self.test_names for name in OF_TEST))
@@ -121,8 +121,9 @@ class StagesTable(TableBuilder):
     def _shown(self, block: Block, row: Row) -> Iterator[Line]:
         lines = by_place(self.frame, "block", "row", "moment", "test")
         for number, moment in enumerate(self._moments(block, row)):
-            found = [lines.get((block.id, row.id, number, test)) for test in self.test_names]
-            cells = [cell for line in found for cell in self._of_test(block, moment, line)]
+            cells: list[Cell] = []
+            for test in self.test_names:
+                cells += self._of_test(block, moment, lines.get((block.id, row.id, number, test)))
             warned = self.line(block, row)["warning"] if moment.row == row.id and moment.answered == "default" else None
             yield Line(Cell(moment.title, mark=self.note(warned)), (cell(moment.epochs, "{:.2f}".format), *cells))
 

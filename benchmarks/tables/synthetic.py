@@ -22,8 +22,6 @@ from benchmarks.studies.study import StudyError
 from benchmarks.tables.base import TableBuilder, bounds, cell, percent, spoken
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 
-Found = dict[str, Any]
-
 
 class SyntheticTable(TableBuilder):
     """For every row a decoding that samples, and beside it one that does not. A block is a task with one test set."""
@@ -66,14 +64,14 @@ class SyntheticTable(TableBuilder):
 
     def _title(self, row: Row) -> Cell:
         """Return a row's title, with the tasks in which R was dead when training ended."""
-        lines = [(block.title, self.found(block, row, drawn=True)) for block in self.study.blocks]
+        lines = [(block.title, self.evaluated_line(block, row, drawn=True)) for block in self.study.blocks]
         tasks = [task for task, line in lines if line is not None and self.without_r(line)]
         where = "" if len(tasks) == len(lines) else f": {', '.join(tasks)}"
         return Cell(self.study.row_title(row), f" (R dead{where})" if tasks else "")
 
     def _block_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         for drawn in (True, False):
-            line = self.found(block, row, drawn)
+            line = self.evaluated_line(block, row, drawn)
             yield Cell() if line is None else self._accuracy(line)
         yield from self.extra_cells(block, row)
 
@@ -81,7 +79,7 @@ class SyntheticTable(TableBuilder):
         """Yield one cell for each column of ``extra``."""
         yield _entropy(self.draws(block, row, drawn=True))
 
-    def found(self, block: Block, row: Row, drawn: bool) -> Found | None:
+    def evaluated_line(self, block: Block, row: Row, drawn: bool) -> dict[str, Any] | None:
         """Return the line of a row's first evaluated decoding that draws (or does not), or None.
 
         If no decoding has been evaluated, return the line of the first one, which says why.
@@ -93,14 +91,14 @@ class SyntheticTable(TableBuilder):
             return next((line for line in lines if line is not None), None)
         return next((line for line in scored if bool(line["stochastic"]) == drawn), None)
 
-    def _accuracy(self, line: Found) -> Cell:
+    def _accuracy(self, line: dict[str, Any]) -> Cell:
         if pd.isna(line["accuracy"]):
             return self.absent(line)
         tail = "" if pd.isna(line["spread"]) else f" ± {percent(line['spread'])}"
         marks = (self.lacking(line), self.accuracy_note(line))
         return Cell(percent(line["accuracy"]), tail, mark=" ".join(mark for mark in marks if mark))
 
-    def accuracy_note(self, line: Found) -> str:
+    def accuracy_note(self, line: dict[str, Any]) -> str:
         """Return the number of a note that qualifies an accuracy, or an empty text."""
         return ""
 
@@ -122,7 +120,7 @@ class SyntheticTable(TableBuilder):
 
     def draws(self, block: Block, row: Row, drawn: bool) -> list[list[DrawStatistics]]:
         """Return statistics of the draws: for each step, one entry per training seed."""
-        line = self.found(block, row, drawn)
+        line = self.evaluated_line(block, row, drawn)
         if line is None or pd.isna(line["accuracy"]):
             return []
         records = self.records.evaluations(block.id, row.id)
@@ -137,7 +135,7 @@ class SyntheticTable(TableBuilder):
 
     def _detail_lines(self, block: Block, row: Row) -> Iterable[Line]:
         for drawn in (True, False):
-            line = self.found(block, row, drawn)
+            line = self.evaluated_line(block, row, drawn)
             if line is None or pd.isna(line["accuracy"]):
                 continue
             draws = self.draws(block, row, drawn)
@@ -259,13 +257,13 @@ class LongRangeTable(SyntheticTable):
         return [self._scores(), self._copied(), self._detail()]
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
-        lines = [self.found(block, row, drawn) for drawn in (True, False)]
+        lines = [self.evaluated_line(block, row, drawn) for drawn in (True, False)]
         yield from (Cell() if line is None else cell(line["strict"], percent) for line in lines)
         for line in lines:
             habit = self._habit(line)
             yield Cell() if habit is None else Cell(percent(habit.repeats))
 
-    def _habit(self, line: Found | None) -> Habit | None:
+    def _habit(self, line: dict[str, Any] | None) -> Habit | None:
         """Return how often the answers of a line repeat their own steps, or None if there is no answer."""
         if line is None:
             return None
@@ -279,7 +277,7 @@ class LongRangeTable(SyntheticTable):
         """A cache of habits by block, row and decoding."""
         return {}
 
-    def _by_habit(self, line: Found | None) -> str | None:
+    def _by_habit(self, line: dict[str, Any] | None) -> str | None:
         """Say why the accuracy of a line is no evidence of memory, or return None."""
         habit = self._habit(line)
         if (
@@ -291,14 +289,16 @@ class LongRangeTable(SyntheticTable):
             return None
         return habit.reason(line["accuracy"])
 
-    def accuracy_note(self, line: Found) -> str:
+    def accuracy_note(self, line: dict[str, Any]) -> str:
         reason = self._by_habit(line)
         place = f"{self.study.block(line['block']).title}, {line['title']}"
         return self.note(reason and f"{place}, {'sampled' if line['stochastic'] else 'greedy'}: {reason}")
 
     def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
         """Name those of two compared rows whose accuracy is no evidence of memory."""
-        titles = [self.study.row_title(row) for row in rows if self._by_habit(self.found(block, row, drawn=True))]
+        titles = [
+            self.study.row_title(row) for row in rows if self._by_habit(self.evaluated_line(block, row, drawn=True))
+        ]
         return f"; no evidence of memory by {' and '.join(titles)}" if titles else ""
 
     def _copied(self) -> Grid:

@@ -84,9 +84,14 @@ def metrics_of(line: Mapping[str, Any], timestamp: int) -> Iterator[Metric]:
         yield from metrics({f"{prefix}/{name}": value for name, value in numbers.items()}, timestamp, line["step"])
 
 
+def is_curve(metric: str) -> bool:
+    """Return whether training logs a metric of this name, step by step; all others are results."""
+    return metric.split("/")[0] in KINDS.values()
+
+
 def points_of(client: MlflowClient, run: Run) -> set[tuple[str, int]]:
     """Return the metrics and steps of the curves that a run has already."""
-    curves = [name for name in run.data.metrics if name.split("/")[0] in KINDS.values()]
+    curves = filter(is_curve, run.data.metrics)
     return {(name, point.step) for name in curves for point in client.get_metric_history(run.info.run_id, name)}
 
 
@@ -135,9 +140,10 @@ def settle_row(client: MlflowClient, experiment: str, row: str) -> None:
 
 def mark_killed(client: MlflowClient, run: Run) -> None:
     """End a run whose process is gone, at the last moment of which something is known."""
-    known = [name for name in run.data.metrics if name.split("/")[0] in KINDS.values()][:1]
-    moments = [point.timestamp for name in known for point in client.get_metric_history(run.info.run_id, name)]
-    client.set_terminated(run.info.run_id, "KILLED", max([run.info.start_time, *moments]))
+    moments = [run.info.start_time]
+    if curve := next(filter(is_curve, run.data.metrics), None):
+        moments += [point.timestamp for point in client.get_metric_history(run.info.run_id, curve)]
+    client.set_terminated(run.info.run_id, "KILLED", max(moments))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -32,9 +32,9 @@ from benchmarks.tracking.entries import (
     DIGEST,
     FINISHING,
     KEY,
-    KINDS,
     create,
     inputs_of,
+    is_curve,
     is_mine,
     log_metrics,
     log_params,
@@ -265,7 +265,7 @@ class _Importer:
             if (tags.get("kind"), tags.get("run"), tags.get(KEY)) != (kind, name, key) or DIGEST in tags:
                 continue
             fits = all(params.get(param) == value for param, value in named.items())
-            if fits and is_mine(run, self.origin) and not set(run.data.metrics) - set(_curves(run)):
+            if fits and is_mine(run, self.origin) and all(map(is_curve, run.data.metrics)):
                 return run
         return None
 
@@ -285,7 +285,7 @@ class _Importer:
         run = self._open(found, settings, "run", start, tags)
         points = points_of(self.client, found) if found else set()
         missing = [point for point in _logged(paths.log, start or 0) if (point.key, point.step) not in points]
-        results = metrics(self._results(id), end or 0, 0)
+        results = metrics(run_results(self.frame, id), end or 0, 0)
         log_metrics(self.client, run, [*missing, *results, *self._by_stage(id, end or 0)])
         for path, folder in files:
             self.client.log_artifact(run, str(path), folder)
@@ -308,7 +308,7 @@ class _Importer:
     def _close_row(self, run: str, trainings: Sequence[str], digest: str) -> None:
         """Give a row the means of its trainings' results."""
         end = max((end for _, _, end in map(self._made, trainings) if end), default=None)
-        results = [self._results(id) for id in trainings]
+        results = [run_results(self.frame, id) for id in trainings]
         means = {
             name: fmean(own[name] for own in results) for name in results[0] if all(name in own for own in results)
         }
@@ -373,19 +373,6 @@ class _Importer:
         folder = self.records.folder / "runs" / run.data.tags["run"]
         return RunLock(folder).held() or recording_lock(folder).held()
 
-    def _results(self, run: str) -> dict[str, float]:
-        """Return the numbers of the tables.
-
-        Names are ``accuracy/TEST`` for the default decoding, and ``accuracy_DECODING/TEST`` for others.
-        """
-        lines = [line for line in self.frame.to_dict("records") if line["run"] == run]
-        values: dict[str, Any] = {}
-        for line in lines:
-            suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
-            values |= {f"{name}{suffix}/{line['test']}": line[column] for name, column in PER_TEST.items()}
-        values |= {name: lines[0][name] for name in PER_RUN}
-        return {name: float(value) for name, value in values.items() if pd.notna(value)}
-
     def _by_stage(self, run: str, timestamp: int) -> Iterator[Metric]:
         """Yield ``accuracy_by_stage/TEST`` at the steps at which stages ended, if there are several."""
         evaluated = self.records.runs[run].evaluate
@@ -395,9 +382,16 @@ class _Importer:
             yield from metrics(means, timestamp, stage.steps)
 
 
-def _curves(run: Run) -> list[str]:
-    """Return the names of the metrics that training logs."""
-    return [name for name in run.data.metrics if name.split("/")[0] in KINDS.values()]
+def run_results(frame: pd.DataFrame, run: str) -> dict[str, float]:
+    """Return a run's numbers from the frame of its study, under their names in MLflow: ``accuracy/TEST`` for the
+    default decoding, and ``accuracy_DECODING/TEST`` for others."""
+    lines = frame.loc[frame["run"] == run].to_dict("records")
+    values: dict[str, Any] = {}
+    for line in lines:
+        suffix = "" if line["decoding"] == "default" else f"_{line['decoding']}"
+        values |= {f"{name}{suffix}/{line['test']}": line[column] for name, column in PER_TEST.items()}
+    values |= {name: lines[0][name] for name in PER_RUN}
+    return {name: float(value) for name, value in values.items() if pd.notna(value)}
 
 
 def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:

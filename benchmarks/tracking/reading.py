@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from benchmarks.tracking.entries import KINDS
+from benchmarks.tracking.entries import is_curve
 from benchmarks.tracking.store import Outage, advice, find_experiments, require_store, session
 from methods.errors import InputError
 
@@ -43,7 +43,7 @@ def tracked_run(id: str, results: Path, decoding: str) -> TrackedRun:
     except Outage as outage:
         cause = str(outage).partition("\n")[0]
         raise InputError(f"MLflow cannot be asked ({cause}): {advice(results, outage)}") from outage
-    metrics = {name: value for name, value in run.data.metrics.items() if name.split("/")[0] not in KINDS.values()}
+    metrics = {name: value for name, value in run.data.metrics.items() if not is_curve(name)}
     return TrackedRun(f"{run.data.tags.get('study')}:{run.info.run_name} (MLflow {id})", metrics, answers)
 
 

@@ -165,10 +165,13 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
                     recorded[key] = value
     named = versions(dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"]))
     if record.get("scorers") != named:
-        items = {key: value for key, value in record.items() if key != "scorers"}
-        at = [*items].index("decodings")  # where `evaluate` writes it
-        parts = [*items.items()]
-        write_json(paths.record("evaluate"), dict([*parts[:at], ("scorers", named), *parts[at:]]))
+        renewed: dict[str, Any] = {}
+        for key, value in record.items():
+            if key == "decodings":  # `evaluate` writes the scorers before them
+                renewed["scorers"] = named
+            if key != "scorers":
+                renewed[key] = value
+        write_json(paths.record("evaluate"), renewed)
 
 
 def _renew_proof(path: Path, digest: str) -> None:
