@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -141,7 +141,7 @@ def _fake_adapters(method: Method, mode: FakeTensorMode) -> None:
     for module in method.modules():
         for name, weight in module.named_parameters(recurse=False):
             if not isinstance(weight, FakeTensor):
-                module.register_parameter(name, mode.from_tensor(weight))
+                module.register_parameter(name, cast(Any, mode.from_tensor(weight)))
 
 
 def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> None:

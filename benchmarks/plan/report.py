@@ -38,7 +38,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"Lengths: {'; '.join(dict.fromkeys(plan.basis for plan in plans))}.",
         "ZeRO 0 to 3: GB on each GPU, activations of the largest micro-batch included; * the stage that the study asks "
         "for: columns from this stage on leave out what the study offloads to the CPU. Hours: training alone, "
-        "without what GPUs tell each other; a warm start has its own line.",
+        "without communication; a warm start has its own line.",
         f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
         "for two methods at a small size. On an H200 five methods at 0.5B took 33% to 90% of it, as few rows are the "
         "longest, and layers were compiled.",
@@ -86,8 +86,8 @@ def _launched(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[st
     several = [plan.run.id for plan in waiting if plan.passes > 1 + WORTH_A_NOTE]
     fewer = f" Larger micro-batches, where they fit, take less ({', '.join(several)})." if several else ""
     return [
-        f"Hours of {', '.join(plan.run.id for plan in waiting)}: not the GPU's, but what a host takes to launch their "
-        f"layers, {LAUNCH * 1e3:g} ms each, forward and backward, as it did beside an H200.{fewer}"
+        f"Hours of {', '.join(plan.run.id for plan in waiting)}: the time that the host takes to launch their layers, "
+        f"{LAUNCH * 1e3:g} ms each, forward and backward, as measured with an H200. It is longer than the GPU's.{fewer}"
     ]
 
 
