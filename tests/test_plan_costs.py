@@ -153,7 +153,7 @@ def test_hours_are_the_host_s_where_the_gpu_is_faster(
     assert made.passes == 4
     assert made.hours(fast, 0.5) == pytest.approx(made.layers * 4 * LAUNCH / 3600)
     assert made.hours(slow, 0.5) > 10 * made.hours(fast, 0.5)
-    note = "what a host takes to launch"
+    note = "the time that the host takes to launch"
     assert [note in render(study, [made], gpu, 0.5, folder) for gpu in (fast, slow)] == [True, False]
 
 
