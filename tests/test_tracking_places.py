@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from mlflow.tracking._tracking_service import utils as tracking_service
@@ -99,6 +100,17 @@ def test_results_start_in_a_folder_with_any_name(tmp_path: Path) -> None:
     assert importer.track(small(), folder)["status"] == "done" and (folder / "mlflow.db").is_file()
     assert len(compare(*RUNS, folder, None, "default").tests)
     assert [path.name for path in tmp_path.iterdir()] == ["100%? #1"]
+
+
+def test_a_database_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorder that was killed while MLflow built its database left one that nothing could open."""
+    fabricate(small(), tmp_path)
+    results.collect(small(), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.store.db.utils._upgrade_db", Mock(side_effect=OSError("killed between two migrations")))
+        assert importer.track(small(), tmp_path)["status"] == "pending"
+    assert not (tmp_path / "mlflow.db").exists()
+    assert importer.track(small(), tmp_path)["status"] == "done"
 
 
 def test_files_that_were_removed_come_again(copied: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -202,10 +203,13 @@ class Fixable(Outage):
 
 @contextmanager
 def session(results: Path) -> Iterator[MlflowClient]:
-    """Yield a client whose failures are raised as :class:`Outage`."""
+    """Yield a client whose failures are raised as :class:`Outage`. If the local database may be missing, hold
+    :func:`one_writer`: it is created here."""
     try:
         if is_local() and (results / DATABASE).is_file():
             _settle(results)
+        elif is_local():
+            _create(results)
         yield connect(results)
     except Exception as error:
         if not _is_outage(error):
@@ -213,6 +217,17 @@ def session(results: Path) -> Iterator[MlflowClient]:
         if "database is locked" in str(error):
             raise Busy(_busy(results / DATABASE)) from error
         raise Outage(public(str(error))) from error
+
+
+def _create(results: Path) -> None:
+    """Create the database of a results folder, whole or not at all.
+
+    MLflow builds it by some fifty migrations, one transaction each. A process that is killed between two of them leaves
+    a database that no later one can open, so it is made elsewhere and moved into place.
+    """
+    with TemporaryDirectory(prefix=".mlflow.", dir=results) as folder:
+        connect(Path(folder)).search_experiments()
+        (Path(folder) / DATABASE).replace(results / DATABASE)
 
 
 def _settle(results: Path) -> None:
