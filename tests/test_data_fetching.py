@@ -20,8 +20,8 @@ from benchmarks.data import fetching, sources, store
 from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
 from benchmarks.data.sets import DATASETS, gsm8k
-from benchmarks.data.sources import DATA_VARIABLE, DataSet
-from benchmarks.studies.study import Study
+from benchmarks.data.sources import DATA_VARIABLE, DataSet, Generated
+from benchmarks.studies.study import Study, load_study
 from small import small_study
 
 CONTENT = b"How many?||<<1+1=2>> #### 2\n"
@@ -192,6 +192,17 @@ def test_what_the_hub_has_or_is_generated_is_not_fetched(monkeypatch: pytest.Mon
     assert fetching.fetch(study_on(monkeypatch, train="gsm8k", test="multiarith"), None) == []
     with pytest.raises(DataError, match=f"name a folder for the files with --folder, and set {DATA_VARIABLE} to it"):
         fetching.fetch(study_on(monkeypatch, File.of("train.txt", None)), None)
+
+
+def test_files_of_the_data_sets_that_others_derive_from_are_fetched() -> None:
+    dataset = DATASETS["gsm8k_held_out"]
+    assert isinstance(dataset, Generated)
+    assert [(source.card.name, split) for source, split in dataset.derived] == [
+        ("gsm8k", "train"),
+        ("gsm8k_aug", "validation"),
+    ]
+    wanted = [file.path for _, _, file in fetching._wanted(load_study("smollm2"))]
+    assert wanted == ["gsm8k_aug/valid.txt", "gsm_hard/gsmhardv2.jsonl"]
 
 
 def test_the_command_prints_what_is_new(

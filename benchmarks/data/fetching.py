@@ -61,8 +61,9 @@ def _wanted(study: Study) -> Iterator[tuple[DataSet, str, File]]:
     """Yield each file that a study's blocks train or test on, if no pinned copy on the hub has its rows."""
     for name, split in dict.fromkeys(chain.from_iterable(used_by(study, block) for block in study.blocks)):
         dataset = get_dataset(name)
-        if isinstance(dataset, DataSet) and not (dataset.card.hub and dataset.card.hub.revision):
-            yield from ((dataset, split, file) for file in dataset.card.files.get(split, ()))
+        for source, part in ((dataset, split),) if isinstance(dataset, DataSet) else dataset.derived:
+            if not (source.card.hub and source.card.hub.revision):
+                yield from ((source, part, file) for file in source.card.files.get(part, ()))
 
 
 def _download(dataset: DataSet, split: str, file: File, path: Path) -> str:

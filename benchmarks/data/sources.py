@@ -185,10 +185,12 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Generated:
-    """A corpus that is generated, not read. ``generate`` returns the rows of a split."""
+    """A corpus that is generated, or derived from others. ``generate`` returns the rows of a split; ``derived`` lists
+    the data sets, each with a split, whose files it reads."""
 
     card: Card
     generate: Callable[[str], Iterable[Raw]]
+    derived: tuple[tuple[DataSet, str], ...] = ()
 
     def unpinned(self, split: str) -> dict[str, str]:
         """Return no file: see :meth:`DataSet.unpinned`."""

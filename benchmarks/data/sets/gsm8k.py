@@ -17,6 +17,8 @@ COBBE = """@article{cobbe2021gsm8k, title={Training Verifiers to Solve Math Word
 DENG = """@article{deng2023implicit, title={Implicit Chain of Thought Reasoning via Knowledge Distillation},
  author={Deng, Yuntian and Prasad, Kiran and Fernandez, Roland and Smolensky, Paul and Chaudhary, Vishrav and
  Shieber, Stuart}, journal={arXiv preprint arXiv:2311.01460}, year={2023}}"""
+# Of iCoT-SI's authors. GitHub serves the training file, which is in Git LFS, from another host
+DENG_FILES = "da03/Internalize_CoT_Step_by_Step/e06a32ee5e4cd117171daeb4755d2a97ece62761/data/gsm8k"
 
 GSM8K = Card(
     name="gsm8k",
@@ -66,14 +68,23 @@ GSM8K_AUG = Card(
             File.of(
                 "gsm8k_aug/train.txt",
                 "0a3909a9e7d8d2f7ad6b8c7b5608aa744988d835f9bf874d4cf06ca77df6bf8c",
-                "https://media.githubusercontent.com/media/da03/Internalize_CoT_Step_by_Step/"
-                "e06a32ee5e4cd117171daeb4755d2a97ece62761/data/gsm8k/train.txt",  # in Git LFS
+                f"https://media.githubusercontent.com/media/{DENG_FILES}/train.txt",
             ),
         ),
         "validation": (
-            File.of("gsm8k_aug/valid.txt", "04f9bddfe8ac4846571b1e2b612b289c95770b5012fdb34cc36a597b041afb87"),
+            File.of(
+                "gsm8k_aug/valid.txt",
+                "04f9bddfe8ac4846571b1e2b612b289c95770b5012fdb34cc36a597b041afb87",
+                f"https://raw.githubusercontent.com/{DENG_FILES}/valid.txt",
+            ),
         ),
-        "test": (File.of("gsm8k_aug/test.txt", "e464efa2713fbcf423bdbfb482c543a6a086188c3d97c294b1d19a70c2a515e8"),),
+        "test": (
+            File.of(
+                "gsm8k_aug/test.txt",
+                "e464efa2713fbcf423bdbfb482c543a6a086188c3d97c294b1d19a70c2a515e8",
+                f"https://raw.githubusercontent.com/{DENG_FILES}/test.txt",
+            ),
+        ),
     },
     hub=Hub(
         name="whynlp/gsm8k-aug",

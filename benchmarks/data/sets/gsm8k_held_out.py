@@ -10,6 +10,7 @@ from benchmarks.data.sets.gsm8k import COBBE
 from benchmarks.data.sets.gsm8k import DATASETS as GSM8K
 from benchmarks.data.sources import Generated
 
+PUBLISHED, AUGMENTED = GSM8K[:2]
 HELD_OUT = Card(
     name="gsm8k_held_out",
     title="GSM8K (held out)",
@@ -27,9 +28,8 @@ HELD_OUT = Card(
 
 def held_out(split: str) -> Iterator[Raw]:
     """Yield the rows of GSM8K's training split whose questions validate GSM8K-Aug."""
-    published, augmented = GSM8K[:2]
-    questions = {normalise(row.question) for row in augmented.rows("validation")}
-    return (row for row in published.rows("train") if normalise(row.question) in questions)
+    questions = {normalise(row.question) for row in AUGMENTED.rows("validation")}
+    return (row for row in PUBLISHED.rows("train") if normalise(row.question) in questions)
 
 
-DATASETS = (Generated(HELD_OUT, held_out),)
+DATASETS = (Generated(HELD_OUT, held_out, derived=((PUBLISHED, "train"), (AUGMENTED, "validation"))),)
