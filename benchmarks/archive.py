@@ -52,7 +52,7 @@ def pack(folder: Path, target: Path) -> Path:
         raise BrokenRecord(f"{folder} has no {COLLECTED}: run `marcos-bench collect` for the study first")
     contents = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder, RECORDED)}
     for path in _files(folder, (LOGS,)):
-        contents[str(path.relative_to(folder))] = thinned(read_text(path, "train this run again")).encode()
+        contents[str(path.relative_to(folder))] = thin_log(read_text(path, "train this run again")).encode()
     if answers := _files(folder, (ANSWERS,)):
         contents[PREDICTIONS] = _joined(folder, answers)
     target.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def refuse_packed(folder: Path) -> None:
         )
 
 
-def thinned(log: str) -> str:
+def thin_log(log: str) -> str:
     """Return a run's log with at most :data:`LOGGED_STEPS` lines of training steps, evenly spaced, of which the last
     is kept. All other lines stay: validations, ends of stages, warnings."""
     lines = log.splitlines()

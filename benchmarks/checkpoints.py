@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks.engine import Ranks
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.files import BrokenRecord, json_digest, read_json, replacing, sha256, space_in, sync, write_json
+from benchmarks.files import BrokenRecord, json_digest, read_json, replacing, report_full_disk, sha256, sync, write_json
 from methods.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ def save(
     if ranks.first:
         for left in folder.glob(".*.partial"):  # by an attempt that was killed, or in which a rank failed
             shutil.rmtree(left, ignore_errors=True)
-        with space_in(folder.parent):
+        with report_full_disk(folder.parent):
             temporary.mkdir(parents=True)
     ranks.wait("a checkpoint's folder")
     try:
@@ -168,14 +168,14 @@ def _write(folder: Path, parts: Mapping[str, Tensors], state: dict[str, Any], ra
     digests = {}
     for part, tensors in parts.items():
         path, shares = folder / _file_name(part, ranks), _share_of_rank(tensors, ranks)
-        with space_in(folder, sum(tensor.nbytes for tensor in shares.values())):
+        with report_full_disk(folder, sum(tensor.nbytes for tensor in shares.values())):
             save_file(shares, path)
             sync(path)
         digests[path.name] = sha256(path)
         del shares  # free the copies before the next part is copied
     state = {**state, "digests": {name: digest for found in ranks.gather(digests) for name, digest in found.items()}}
     if ranks.first:
-        with space_in(folder):
+        with report_full_disk(folder):
             write_json(folder / "state.json", {**state, "seal": seal(state)})
             sync(folder)
 
@@ -191,11 +191,11 @@ def _share_of_rank(tensors: Tensors, ranks: Ranks) -> dict[str, Tensor]:
         owner = bytes_of.index(min(bytes_of))
         bytes_of[owner] += tensor.nbytes
         if owner == ranks.rank:
-            shares[name] = copied(tensor)
+            shares[name] = cpu_copy(tensor)
     return shares
 
 
-def copied(tensor: Tensor) -> Tensor:
+def cpu_copy(tensor: Tensor) -> Tensor:
     """Return one copy in CPU memory, wherever the tensor is, which lies there in one piece."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 

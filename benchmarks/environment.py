@@ -32,7 +32,7 @@ def environment(method: str | None = None) -> dict[str, Any]:
     """Return the commit and package versions of this process, and the digest of a method's code.
 
     Call this when work begins, since a process keeps running the code that it started with. Pass the result through
-    :func:`ended` before storing it in a record.
+    :func:`with_hardware` before storing it in a record.
     """
     return {
         **({"code": code_digest(method)} if method else {}),
@@ -46,7 +46,7 @@ def environment(method: str | None = None) -> dict[str, Any]:
     }
 
 
-def ended(environment: dict[str, Any]) -> dict[str, Any]:
+def with_hardware(environment: dict[str, Any]) -> dict[str, Any]:
     """Add the hardware, kernels and threads of this process.
     Call this when work ends, since a process must not occupy a GPU before its work does."""
     return environment | {

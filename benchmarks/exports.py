@@ -13,11 +13,11 @@ from benchmarks.analysis.responses import TrainedModel
 from benchmarks.data import load_tokenizer
 from benchmarks.engine import pick_device
 from benchmarks.evaluation.inference import decoding_of, prepare_for_inference
-from benchmarks.files import read_json, space_in, sync
+from benchmarks.files import read_json, report_full_disk, sync
 from benchmarks.models import CONFIG, SPEC, TOKENIZER, exported_method
 from benchmarks.studies.paths import WEIGHTS
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.validation_errors import checked
+from benchmarks.studies.validation_errors import validate_settings
 from methods.base import Method
 from methods.errors import InputError
 
@@ -28,14 +28,14 @@ def answer(folder: Path, question: str) -> str:
     """Return a model's answer to a question, by the default decoding of its run (seed 0)."""
     model = exported_model(folder)
     decoding = decoding_of(model.spec.evaluation.decodings["default"], model.spec.evaluation, seed=0)
-    return model.generate([model.read(question)], decoding).answers[0]
+    return model.generate([model.tokenize(question)], decoding).answers[0]
 
 
 def exported_model(folder: Path) -> TrainedModel:
     """Return the model in a ``model`` folder on the device that answers. Its layers are not compiled, as that takes
     longer than a few answers."""
     require_whole(folder)
-    spec = checked(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
+    spec = validate_settings(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
     torch.set_num_threads(spec.threads)
     method = exported_method(folder).to(pick_device())
     prepare_for_inference(method, spec.engine.model_copy(update={"compile": False}))
@@ -56,7 +56,10 @@ def export(folder: Path, target: Path) -> str:
     if settings is not None:  # else `generate` of transformers would not know where an answer ends
         settings.eos_token_id = settings.pad_token_id = tokenizer.eos_token_id
     target.parent.mkdir(parents=True, exist_ok=True)
-    with space_in(target.parent), tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as aside:
+    with (
+        report_full_disk(target.parent),
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as aside,
+    ):
         whole = Path(aside) / "whole"
         model.save_pretrained(whole)
         tokenizer.save_pretrained(whole)

@@ -42,7 +42,7 @@ BLOCK = 1 << 24  # bytes that are written at once
 
 
 @contextmanager
-def space_in(folder: Path, needed: int = 0) -> Iterator[None]:
+def report_full_disk(folder: Path, needed: int = 0) -> Iterator[None]:
     """Raise :class:`DiskFull` instead of the error of a full disk.
     ``needed``: the bytes that were to be written, if known."""
     try:
@@ -73,7 +73,7 @@ def gigabytes(size: float) -> str:
 def reserve(path: Path, size: int) -> None:
     """Create a file of ``size`` bytes with all of its blocks allocated. Writing to a memory-mapped sparse file would
     end the process (SIGBUS) once the disk is full."""
-    with space_in(path.parent, size), path.open("wb") as file:
+    with report_full_disk(path.parent, size), path.open("wb") as file:
         try:
             if sys.platform == "darwin":  # has no such call
                 for start in range(0, size, BLOCK):
@@ -93,7 +93,7 @@ def replacing(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        with space_in(path.parent):
+        with report_full_disk(path.parent):
             yield temporary
             sync(temporary)
             temporary.chmod(0o644)  # mkstemp makes files private
@@ -148,7 +148,7 @@ def read_json(path: Path, fix: str = "run the stage that writes it") -> dict[str
         raise BrokenRecord(f"{path} does not exist: {fix}")
     content = parse_json(read_text(path, again, BrokenRecord), str(path), again, BrokenRecord)
     if not isinstance(content, dict):
-        raise BrokenRecord(f"{path}: must be a JSON object, not {shown(content)}; {again}")
+        raise BrokenRecord(f"{path}: must be a JSON object, not {shortened(content)}; {again}")
     return _entries(content, path)
 
 
@@ -262,7 +262,7 @@ def _is_text(content: Any) -> bool:
     return True
 
 
-def shown(content: Any, length: int = 40) -> str:
+def shortened(content: Any, length: int = 40) -> str:
     """Return the content of JSON for a message, shortened."""
     text = json.dumps(content, ensure_ascii=False)
     return text if len(text) <= length else f"{text[:length]} ..."
@@ -270,11 +270,11 @@ def shown(content: Any, length: int = 40) -> str:
 
 def json_rows(text: str, path: Path, fix: str, refusal: type[InputError] = InputError) -> Iterator[tuple[str, Any]]:
     """Yield the place and the content of each line of JSON lines that is not blank."""
-    for place, line in filled_lines(text, path):
+    for place, line in nonblank_lines(text, path):
         yield place, parse_json(line, place, fix, refusal, lines=False)
 
 
-def filled_lines(text: str, path: Path) -> Iterator[tuple[str, str]]:
+def nonblank_lines(text: str, path: Path) -> Iterator[tuple[str, str]]:
     """Yield the place of each line that is not blank, and the line. Lines end at newlines only: ``splitlines`` would
     also split at separators that JSON allows inside text."""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -302,7 +302,7 @@ def csv_table(
         raise refusal(f"{path}, line {reader.reader.line_num}: broken CSV ({error}); {fix}") from error
 
 
-def named_folder(variable: str, content: str, refusal: type[InputError] = InputError) -> Path | None:
+def folder_from_environment(variable: str, content: str, refusal: type[InputError] = InputError) -> Path | None:
     """Return the folder that an environment variable names, or None if it is not set. Raise an error of type
     ``refusal`` if there is none. ``content``: what the folder should hold."""
     name = os.environ.get(variable)

@@ -16,7 +16,7 @@ from benchmarks.files import BrokenRecord, MissingKey, read_json, write_json
 from benchmarks.processes import kernels
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.validation_errors import checked
+from benchmarks.studies.validation_errors import validate_settings
 from methods.backbone import Backbone, load_backbone
 from methods.base import Method, Setup
 from methods.context_length import context_limit, require_context
@@ -77,7 +77,7 @@ def trained_method(spec: RunSpec, results: Path, stage: int | None = None, decod
     if weights.metadata[DIGEST] != trained_weights(paths, stage):
         raise BrokenRecord(f"{path} is not what {paths.record('train')} recorded: train this run again")
     setup = _setup(spec, paths.data, spec.training.dropout)  # for training steps, which may be timed
-    return _filled(spec.answering(decoding), setup, weights)
+    return _filled(spec.with_decoding_options(decoding), setup, weights)
 
 
 def trained_weights(paths: Paths, stage: int | None = None) -> str:
@@ -107,7 +107,7 @@ def complete_folder(spec: RunSpec, paths: Paths) -> None:
 def exported_method(folder: Path) -> Method:
     """Return the method in a run's ``model`` folder, in evaluation mode. The folder may have been copied anywhere and
     is self-contained: neither the network nor a checkpoint that training may have started from is needed."""
-    spec = checked(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
+    spec = validate_settings(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
     read_json(folder / CONFIG / "config.json", "copy all of the folder again")  # says what is wrong with the file
     try:
         backbone = Backbone(AutoConfig.from_pretrained(folder / CONFIG))

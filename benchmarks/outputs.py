@@ -18,9 +18,9 @@ from tabulate import tabulate
 
 from benchmarks.comparison import read_side
 from benchmarks.data import Record, get_dataset, load_records, normalise
-from benchmarks.files import json_rows, read_text, shown, write_text
+from benchmarks.files import json_rows, read_text, shortened, write_text
 from benchmarks.records.statistics import compare_rows, correctness, interval
-from benchmarks.scoring import SCORERS, Asked, Scorer
+from benchmarks.scoring import SCORERS, Reference, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Form
 from benchmarks.tables.markup import DASH
@@ -135,7 +135,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
         raise InputError(f"{path} is empty; {FORM}")
     for place, row in rows:
         if not isinstance(row, dict):
-            raise InputError(f"{place}: must be a JSON object, not {shown(row)}; {FORM}")
+            raise InputError(f"{place}: must be a JSON object, not {shortened(row)}; {FORM}")
         if not isinstance(row.get("output"), str):
             raise InputError(f"{place}: no text `output`; {FORM}")
     return rows
@@ -155,7 +155,7 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
             unmatched.append((place.rpartition(", line ")[2], record, row["output"]))
             continue
         answered.add(record.id)
-        verdict = questions.scorer.score(row["output"], Asked(record.question, record.answer, len(record.steps)))
+        verdict = questions.scorer.score(row["output"], Reference(record.question, record.answer, len(record.steps)))
         scores = (verdict.extracted, verdict.correct, verdict.strict)
         lines.append((record.id, questions.same_as[record.id], record.answer, row["output"], *scores))
     if not lines:
@@ -175,13 +175,13 @@ def _match(
     its id or index: otherwise the file may be of another version of the test set."""
     text = row.get("question")
     if "id" in row:
-        record, named = by_id.get(str(row["id"])), f"id {shown(row['id'])}"
+        record, named = by_id.get(str(row["id"])), f"id {shortened(row['id'])}"
     elif "index" in row and questions.is_test:
-        index, named = row["index"], f"index {shown(row['index'])}"
+        index, named = row["index"], f"index {shortened(row['index'])}"
         whole = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(questions.records)
         record = questions.records[index] if whole else None
     elif isinstance(text, str):
-        alike, named = by_text.get(normalise(text), ()), f"question {shown(text)}"
+        alike, named = by_text.get(normalise(text), ()), f"question {shortened(text)}"
         record = next((one for one in alike if one.id not in answered), alike[0] if alike else None)
     else:
         return "no `id`, `index` or text `question`"
@@ -251,7 +251,7 @@ def render(scores: Scores) -> str:
             tabulate(tests, headers="keys", tablefmt="pipe", disable_numparse=True),
         ]
     if len(scores.unmatched):
-        lines = scores.unmatched.assign(output=[shown(text) for text in scores.unmatched["output"]])
+        lines = scores.unmatched.assign(output=[shortened(text) for text in scores.unmatched["output"]])
         parts += ["## Not matched", tabulate(lines, headers="keys", tablefmt="pipe", showindex=False)]
     return "\n\n".join(parts)
 

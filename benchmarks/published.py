@@ -30,7 +30,7 @@ from benchmarks.evaluation.inference import batches_by_length, generate, texts_o
 from benchmarks.files import read_json, write_text
 from benchmarks.outputs import Questions, published_questions
 from benchmarks.records.statistics import correctness, interval
-from benchmarks.scoring import Asked
+from benchmarks.scoring import Reference
 from methods.backbone import Backbone
 from methods.base import Method
 from methods.errors import InputError, suggestion
@@ -201,12 +201,12 @@ def evaluate(name: str, test: str, folder: Path | None = None, latents: int | No
             for indices in batches_by_length(prompts, BATCH):
                 synchronize(device)
                 began = time.perf_counter()
-                said = generate(method, [prompts[i] for i in indices], decoding, "float32")
+                generation = generate(method, [prompts[i] for i in indices], decoding, "float32")
                 synchronize(device)
                 seconds += time.perf_counter() - began
-                passes += [said.cost.forward_passes] * len(indices)
-                thoughts += [said.cost.latent_steps] * len(indices)
-                texts = texts_of(said, model.tokenizer)
+                passes += [generation.cost.forward_passes] * len(indices)
+                thoughts += [generation.cost.latent_steps] * len(indices)
+                texts = texts_of(generation, model.tokenizer)
                 rows += [_judged(questions, *row) for row in zip(indices, texts, strict=True)]
                 progress.advance(len(indices))
     verdicts = pd.DataFrame(rows, columns=["id", "same_as", "output", "correct"])
@@ -216,7 +216,7 @@ def evaluate(name: str, test: str, folder: Path | None = None, latents: int | No
 
 def _judged(questions: Questions, index: int, text: str) -> tuple[str, str, str, bool]:
     record = questions.records[index]
-    score = questions.scorer.score(text, Asked(record.question, record.answer, len(record.steps)))
+    score = questions.scorer.score(text, Reference(record.question, record.answer, len(record.steps)))
     return record.id, questions.same_as[record.id], text, score.correct
 
 
@@ -239,8 +239,8 @@ def load(name: str, folder: Path, latents: int | None = None) -> Loaded:
     try:
         config = AutoConfig.from_pretrained(base, revision=revision)
     except Exception as error:  # those of the hub have no common base class
-        said = " ".join(str(error).split())
-        raise InputError(f"no backbone can be read from {base} ({type(error).__name__}: {said}); {fix}") from error
+        cause = " ".join(str(error).split())
+        raise InputError(f"no backbone can be read from {base} ({type(error).__name__}: {cause}); {fix}") from error
     tokenizer = read_tokenizer(base, revision or "main", fix)
     for rate in [rate for rate in config.to_dict() if "drop" in rate]:
         setattr(config, rate, 0.0)
@@ -274,8 +274,8 @@ def read_tensors(folder: Path) -> tuple[dict[str, Tensor], str]:
         tensors = {name: tensor for part in parts for name, tensor in part.items()}
         index = folder / "model.safetensors.index.json"
         listed = read_json(index)["weight_map"].keys() if index.is_file() else tensors.keys()
-        if lacking := listed - tensors.keys():
-            raise InputError(f"{folder} lacks {len(lacking)} tensors that {index.name} lists: download all shards")
+        if missing := listed - tensors.keys():
+            raise InputError(f"{folder} lacks {len(missing)} tensors that {index.name} lists: download all shards")
         return tensors, str(shards[0])
     found = [path for pattern in FILES for path in sorted(folder.glob(pattern)) if path.is_file()]
     if len(found) != 1:
@@ -306,9 +306,9 @@ def _downloaded(name: str, entry: Published) -> Path:
         return Path(snapshot_download(hub, revision=revision))
     except Exception as error:  # those of the hub have no common base class
         pinned = f" --revision {revision}" if revision else ""
-        said = " ".join(str(error).split())[:200]
+        cause = " ".join(str(error).split())[:200]
         raise InputError(
-            f"cannot download {hub} ({type(error).__name__}: {said}). Where there is a network: `hf download {hub}"
+            f"cannot download {hub} ({type(error).__name__}: {cause}). Where there is a network: `hf download {hub}"
             f"{pinned} --local-dir FOLDER` and `hf download {entry.base[0]} --local-dir FOLDER/{BASE}`; then give "
             "--folder FOLDER"
         ) from error

@@ -74,7 +74,7 @@ def main() -> None:
 
     from benchmarks.engine.ranks import join
     from benchmarks.timing.task import time_as
-    from benchmarks.training.live_tracking import followed
+    from benchmarks.training.live_tracking import track_live
     from benchmarks.training.loop import Trainer
 
     try:
@@ -82,7 +82,7 @@ def main() -> None:
             gc.freeze()  # imported objects stay: garbage collection at the end of each stage skips them
             if given.task == "train":
                 trainer = Trainer(spec, given.results, ranks)
-                with followed(trainer, given.results):
+                with track_live(trainer, given.results):
                     trainer.run()
             else:
                 time_as(ranks, spec, given.results)

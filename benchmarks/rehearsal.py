@@ -116,7 +116,7 @@ def rehearse(study: Study, results: Path, backbone: str | None = None, stand_in:
     except InputError as error:
         plans = []
         notes.append(f"There is no plan, and no estimate of memory and hours: {error}")
-    small = rehearsed(study, plans, machine, backbone, stand_in, notes)
+    small = rehearsal_study(study, plans, machine, backbone, stand_in, notes)
     os.environ[live_tracking.VARIABLE] = "no"  # the curves of twenty steps tell nothing
     rehearsal = Rehearsal(small, place / small.name, notes=notes)
     with excerpts(small):
@@ -138,7 +138,7 @@ def rehearse(study: Study, results: Path, backbone: str | None = None, stand_in:
     return rehearsal
 
 
-def rehearsed(
+def rehearsal_study(
     study: Study, plans: Sequence[RunPlan], machine: GPU, backbone: str | None, stand_in: str, notes: list[str]
 ) -> Study:
     """Return the study that is run in place of another one, and add to ``notes`` what it lacks."""

@@ -51,13 +51,13 @@ class StaticKVCache(KVCache):
         self.buffers = _BUFFERS.setdefault(trunk, Buffers())
         self.ticket = 0
 
-    def read(
+    def forward(
         self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False, last: int | None = None
     ) -> Any:
         count, length = vectors.shape[1], real.shape[1]
         if self.prompt is not None:
             if count == length:
-                return self.prompt.read(vectors, real, unpadded, hidden_states, last)
+                return self.prompt.forward(vectors, real, unpadded, hidden_states, last)
             self.ticket = self.buffers.take(self.trunk, self.prompt, length - count)
             self.prompt = None
         if self.ticket != self.buffers.ticket:

@@ -125,7 +125,7 @@ class Context:
     over_ranks: Callable[[Tensor], Tensor] | None = None
 
     @property
-    def moment(self) -> tuple[int, int] | tuple[None, None]:
+    def epoch_and_step(self) -> tuple[int, int] | tuple[None, None]:
         """The epoch and the step, for the keys of random draws. Both are None in validation, so that all weights of a
         run are compared under the same draws."""
         return (self.epoch, self.step) if self.training else (None, None)
@@ -185,7 +185,7 @@ class Method(nn.Module, ABC):
     thoughts_option: ClassVar[str | None] = None
     # Loss terms that are statistics of a micro-batch, not sums over its rows (see `Context.over_ranks`)
     batch_terms: ClassVar[tuple[str, ...]] = ()
-    says_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
+    can_skip_steps: ClassVar[bool] = False  # whether Decoding.answer_only makes a difference
     caches_in_training: ClassVar[bool] = False  # whether forward reads a KV cache: activations are not recomputed then
     answering_options: ClassVar[tuple[str, ...]] = ()  # options that a trained model can change when it answers
     tested_options: ClassVar[Mapping[str, Any]] = {}  # of the conformance tests, where the defaults are slow
@@ -207,7 +207,7 @@ class Method(nn.Module, ABC):
         (:attr:`Decoding.encoded`) in place of those that it draws."""
         return False
 
-    def encoded(self, examples: Sequence[Example]) -> Tensor | None:
+    def encode_steps(self, examples: Sequence[Example]) -> Tensor | None:
         """Return the latents (B, steps, dims) into which training encodes the examples' own steps, or None if it
         encodes none (:meth:`encodes_steps`)."""
         return None
@@ -272,21 +272,21 @@ class Method(nn.Module, ABC):
     def after_step(self, statistics: dict[str, float]) -> None:
         """Update controllers (kept in buffers, so that checkpoints hold them) from the statistics of one step."""
 
-    def observed(self, statistics: dict[str, float]) -> dict[str, float]:
+    def metrics(self, statistics: dict[str, float]) -> dict[str, float]:
         """Return the values to log, given the statistics of one optimizer step or of all validation rows."""
         return {}
 
     def warnings(self, observed: dict[str, float]) -> list[str]:
-        """Return a sentence for each sign of a failed run in what was :meth:`observed` over all validation rows."""
+        """Return a sentence for each sign of a failed run in what was :meth:`metrics` over all validation rows."""
         return []
 
     def dead_latents(self, observed: Mapping[str, float]) -> bool:
-        """Return whether no latent is in use, by what was :meth:`observed` over all validation rows: the results are
+        """Return whether no latent is in use, by what was :meth:`metrics` over all validation rows: the results are
         then those of a method without latents. Records keep it, and tables mark such rows."""
         return False
 
     def length(self, example: Example) -> Length:
-        """Return how much ``generate`` says if it answers as trained: by default the marked answer and end-of-text."""
+        """Return how much ``generate`` emits if it answers as trained: by default the marked answer and end-of-text."""
         return Length(len(self.vocabulary.answer_marker) + len(example.answer) + 1)
 
     def stochastic(self, decoding: Decoding) -> bool:
@@ -295,7 +295,7 @@ class Method(nn.Module, ABC):
 
     def nats(self, examples: Sequence[Example]) -> Nats | None:
         """Return what the examples' gold steps and answers cost the trained model, which answers by its own options.
-        None: the method does not say. Called without gradients."""
+        None: the method has no such likelihood. Called without gradients."""
         return None
 
     @abstractmethod
@@ -307,12 +307,12 @@ class Method(nn.Module, ABC):
 def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
     """Copy tensors into the module's tensors of the same names; raise InputError if it lacks one. Rows that only the
     module's table has (markers) keep their values."""
-    own = module.state_dict()
-    if lacking := sorted(weights.keys() - own.keys()):
+    held = module.state_dict()
+    if missing := sorted(weights.keys() - held.keys()):
         raise InputError(
-            f"the weights to start from have {lacking[0]!r} and {len(lacking) - 1} more tensors that "
+            f"the weights to start from have {missing[0]!r} and {len(missing) - 1} more tensors that "
             f"{type(module).__name__} lacks: name its parts as the method that it starts from does, or "
             "map the names in `warm_start`"
         )
     for name, tensor in weights.items():
-        own[name][tuple(map(slice, tensor.shape))].copy_(tensor)
+        held[name][tuple(map(slice, tensor.shape))].copy_(tensor)

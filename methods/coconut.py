@@ -28,14 +28,14 @@ from methods.base import (
 )
 from methods.collate import IGNORE, label_indices, masks_of_padding, pad
 from methods.cot_sft import SCORING, prompt, target, target_nats
-from methods.decoding import Prefix, batch_prompts, blank, decode, read, swap_latents
+from methods.decoding import Prefix, batch_prompts, decode, empty_prefix, forward_cached, swap_latents
 from methods.generation import Decoding, Generation, Length, Nats
 from methods.random_keys import key, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OWN = Decoding(cache="dynamic")  # training: every question keeps its own thoughts, and gradients flow
+TRAINING = Decoding(cache="dynamic")  # training: every question keeps its own thoughts, and gradients flow
 
 
 class CoconutOptions(MethodOptions):
@@ -70,7 +70,7 @@ class CoconutOptions(MethodOptions):
     )
 
     @model_validator(mode="after")
-    def _leaves_a_final_stage(self) -> CoconutOptions:
+    def _require_final_stage(self) -> CoconutOptions:
         stages = 0 if self.control in ("no_cot", "no_curriculum") else self.max_stage
         if stages * self.stage_share >= 1:
             raise ValueError(
@@ -81,7 +81,7 @@ class CoconutOptions(MethodOptions):
 
 
 @dataclass
-class Reading:
+class ThoughtPass:
     """The result of reading a sequence together with its thoughts."""
 
     hidden: Tensor  # (B, M, d) final hidden states of the last pass, from the last thought on
@@ -145,9 +145,9 @@ class Coconut(Method):
         first = self.final_stage if self.options.control in ("no_cot", "no_curriculum") else 1
         shares = dict.fromkeys(range(first, self.final_stage), self.options.stage_share)
         shares[self.final_stage] = 1 - sum(shares.values())
-        return [stage for number, share in shares.items() for stage in self._parts(number, share * budget.epochs)]
+        return [stage for number, share in shares.items() for stage in self._split_stage(number, share * budget.epochs)]
 
-    def _parts(self, number: int, epochs: float) -> list[Stage]:
+    def _split_stage(self, number: int, epochs: float) -> list[Stage]:
         """Return one stage, or parts of about an epoch each if the optimizer restarts every epoch. Only the final stage
         selects its weights, and only in its last part, because each part starts from what the one before selects."""
         final = number == self.final_stage
@@ -195,7 +195,7 @@ class Coconut(Method):
         where the last m columns of ``prompt`` hold thoughts."""
         prompts, texts = [], []
         for example, stage in zip(examples, self.example_stages(examples, context), strict=True):
-            opened, closed = self._enclose(example.question, self.thoughts_in(stage))
+            opened, closed = self._enclose(example.question, self.thought_count(stage))
             prompts.append(opened)
             left = replace(example, steps=self.steps_left(example, stage))
             texts.append([closed, *target(left, self.vocabulary)])
@@ -207,7 +207,7 @@ class Coconut(Method):
             {
                 "prompt": prompt_ids,
                 **masks_of_padding(real=real),
-                "thinking": self._thinking(prompt_ids),
+                "thinking": self._thought_mask(prompt_ids),
                 "text": text[:, :-1],
                 "labels": labels,
                 "labelled": at,
@@ -216,12 +216,12 @@ class Coconut(Method):
             tokens=int(real.sum()) + at.shape[1],
         )
 
-    def _thinking(self, prompts: Tensor) -> Tensor:
+    def _thought_mask(self, prompts: Tensor) -> Tensor:
         """Return where the last m columns of prompts (B, P) hold thoughts, (B, m); m is the most that any row has."""
         held = (prompts == self.latent) & (self.options.control != "pause")
         return held[:, prompts.shape[1] - int(held.sum(1).max()) :]
 
-    def thoughts_in(self, stage: int) -> int:
+    def thought_count(self, stage: int) -> int:
         """Return the number of thoughts that an example of a stage is trained with."""
         return self.options.thoughts_per_step * min(stage, self.options.max_stage)
 
@@ -238,14 +238,14 @@ class Coconut(Method):
     def losses_and_latents(self, batch: Batch, context: Context) -> tuple[Output, Tensor]:
         """Return the loss sums and the thoughts (B, m, d); a row with fewer than m thoughts has them at the end."""
         text = batch["text"]
-        reading = self.read(batch["prompt"], batch.get("real"), batch["thinking"], text)
+        reading = self.forward_with_thoughts(batch["prompt"], batch.get("real"), batch["thinking"], text)
         hidden = reading.hidden[:, -text.shape[1] :]
         loss = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
         return Output({"cross_entropy": loss}), reading.thoughts
 
-    def read(
-        self, prompts: Tensor, real: Tensor | None, thinking: Tensor, text: Tensor, decoding: Decoding = OWN
-    ) -> Reading:
+    def forward_with_thoughts(
+        self, prompts: Tensor, real: Tensor | None, thinking: Tensor, text: Tensor, decoding: Decoding = TRAINING
+    ) -> ThoughtPass:
         """Read prompts (B, P) and the text (B, T) after them: one pass up to the first thought, then one from each
         thought on.
 
@@ -253,7 +253,7 @@ class Coconut(Method):
         columns of the prompts hold thoughts. Rows with fewer thoughts still read their question while others think.
         """
         vectors = self.lm.get_input_embeddings()(torch.cat([prompts, text], dim=1))
-        prefix, hidden, thoughts = blank(self.lm.base_model, vectors, decoding.cache), vectors[:, :0], []
+        prefix, hidden, thoughts = empty_prefix(self.lm.base_model, vectors, decoding.cache), vectors[:, :0], []
         if real is not None:  # padding after a text counts as real: causal attention hides it from all tokens before
             real = torch.cat([real, real.new_ones(text.shape)], dim=1)
         first = prompts.shape[1] - thinking.shape[1]
@@ -264,9 +264,9 @@ class Coconut(Method):
                 thoughts.append(torch.where(thinking[:, start - first, None, None], own, inputs[:, :1]))
                 inputs = torch.cat([thoughts[-1], inputs[:, 1:]], dim=1)
             last = text.shape[1] if stop == vectors.shape[1] else 1
-            prefix, output = read(prefix, inputs, None if real is None else real[:, start:stop], last=last)
+            prefix, output = forward_cached(prefix, inputs, None if real is None else real[:, start:stop], last=last)
             hidden = output.last_hidden_state
-        return Reading(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
+        return ThoughtPass(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
 
     def naive_forward(self, batch: Batch, context: Context) -> Output:
         """Compute the losses row by row, reading each row again from its start for every thought."""
@@ -291,21 +291,21 @@ class Coconut(Method):
     # -- inference
 
     def nats(self, examples: Sequence[Example]) -> Nats:
-        reading, _ = self._read_and_think([example.question for example in examples], SCORING)
+        reading, _ = self._prefill_and_think([example.question for example in examples], SCORING)
         return target_nats(self.lm, reading.prefix, examples, self.vocabulary, self.writes_steps)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        reading, keys = self._read_and_think(questions, decoding)
+        reading, keys = self._prefill_and_think(questions, decoding)
         answer, cost = decode(self.lm, reading.prefix, decoding, keys, self.vocabulary.eos)
         cost.latent_steps += reading.thoughts.shape[1]
         return Generation(answer, cost, trace={"thoughts": reading.thoughts} if decoding.trace else {})
 
-    def _read_and_think(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Reading, Tensor]:
+    def _prefill_and_think(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[ThoughtPass, Tensor]:
         """Return what precedes the text, thoughts included, and the keys (B,) for sampling it."""
         stage = self.final_stage if decoding.stage is None else int(decoding.stage.settings["stage"])
-        thoughts = self.thoughts_in(stage) if self.options.thoughts is None else self.options.thoughts
+        thoughts = self.thought_count(stage) if self.options.thoughts is None else self.options.thoughts
         enclosed = [self._enclose(question, thoughts) for question in questions]
         prompts = [opened for opened, _ in enclosed]
         ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
         closed = torch.tensor([[token] for _, token in enclosed], device=self.device)
-        return self.read(ids, real, self._thinking(ids), closed, decoding), keys
+        return self.forward_with_thoughts(ids, real, self._thought_mask(ids), closed, decoding), keys

@@ -15,9 +15,9 @@ from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collate import build_inputs_and_labels, label_indices, masks_of_padding, pad
 from methods.cot_sft import SCORING, lines, prompt
-from methods.decoding import Prefix, batch_prompts, decode, extend, prefill, read, swap_latents, text_nats
+from methods.decoding import Prefix, batch_prompts, decode, extend, forward_cached, prefill, swap_latents, text_nats
 from methods.generation import Decoding, Generation, Length, Nats
-from methods.last_layer import read_last
+from methods.last_layer import forward_last
 
 ANSWER_PHRASE = "The answer is: "  # precedes every answer; the state at its last token is distilled
 MARKERS = 2  # begin and end of thought: embedding rows after the vocabulary
@@ -80,46 +80,50 @@ class CODI(Method):
     # -- training
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
-        """Collate ``asked`` (B, n), padded on the left, which the student reads before it thinks; ``said``, which it
-        writes afterwards; ``taught``, which the teacher reads; and ``distilled`` (B,), the position in ``taught`` whose
-        next token begins the answer."""
+        """Collate ``prompt`` (B, n), padded on the left, which the student reads before it thinks; ``student``, which
+        it writes afterwards; ``teacher``, which the teacher reads; and ``distilled_position`` (B,), the position in
+        ``teacher`` whose next token begins the answer."""
         eos = self.vocabulary.eos
-        asked, asked_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
-        answers = [self._said(e) for e in examples]
-        said, said_labels, said_tokens = build_inputs_and_labels([[self.end]] * len(examples), answers, eos)
+        prompt_ids, prompt_real = pad([self._prompt(e.question) for e in examples], eos, side="left")
+        answers = [self._answer(e) for e in examples]
+        student_ids, student_labels, student_tokens = build_inputs_and_labels(
+            [[self.end]] * len(examples), answers, eos
+        )
         prompts = [prompt(e.question, self.vocabulary) for e in examples]
         chains = [self._chain(e) for e in examples]
-        taught, taught_labels, taught_tokens = build_inputs_and_labels(
+        teacher_ids, teacher_labels, teacher_tokens = build_inputs_and_labels(
             prompts, [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)], eos
         )
         last = [len(p) + len(chain) + len(self.phrase) - 1 for p, chain in zip(prompts, chains, strict=True)]
-        said_labelled, taught_labelled = label_indices(said_labels), label_indices(taught_labels)
-        taught_labelled[1] -= taught.shape[1]  # counted from the end, as states are missing before the first label
+        student_labelled, teacher_labelled = label_indices(student_labels), label_indices(teacher_labels)
+        teacher_labelled[1] -= teacher_ids.shape[
+            1
+        ]  # counted from the end, as states are missing before the first label
         return Batch(
             {
-                "asked": asked,
-                **masks_of_padding(asked_real=asked_real),
-                "said": said,
-                "taught": taught,
-                "distilled": torch.tensor(last),
-                "said_labels": said_labels,
-                "said_labelled": said_labelled,
-                "taught_labels": taught_labels,
-                "taught_labelled": taught_labelled,
+                "prompt": prompt_ids,
+                **masks_of_padding(prompt_real=prompt_real),
+                "student": student_ids,
+                "teacher": teacher_ids,
+                "distilled_position": torch.tensor(last),
+                "student_labels": student_labels,
+                "student_labelled": student_labelled,
+                "teacher_labels": teacher_labels,
+                "teacher_labelled": teacher_labelled,
             },
             {
-                "student": float(said_labelled.shape[1]),
-                "teacher": float(taught_labelled.shape[1]),
+                "student": float(student_labelled.shape[1]),
+                "teacher": float(teacher_labelled.shape[1]),
                 "distillation": float(len(examples)),
             },
-            tokens=int(asked_real.sum()) + self.options.num_latents * len(examples) + said_tokens + taught_tokens,
-            last=-int(taught_labelled[1].min()),
+            tokens=int(prompt_real.sum()) + self.options.num_latents * len(examples) + student_tokens + teacher_tokens,
+            last=-int(teacher_labelled[1].min()),
         )
 
     def _prompt(self, question: Sequence[int]) -> list[int]:
         return [*prompt(question, self.vocabulary), self.begin]
 
-    def _said(self, example: Example) -> list[int]:
+    def _answer(self, example: Example) -> list[int]:
         """Return the tokens of the answer: its phrase, and end-of-text."""
         return [*self.phrase, *example.answer, self.vocabulary.eos]
 
@@ -137,22 +141,25 @@ class CODI(Method):
         loss, with gradients, and the states that the student has to match, without gradients.
         """
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
-        taught, count = batch["taught"], batch.last
+        teacher_ids, count = batch["teacher"], batch.last
         assert count is not None
-        teacher = read_last(trunk, count, input_ids=taught, output_hidden_states=True, use_cache=False)
-        prefix, latents = self.think(prefill(trunk, embed(batch["asked"]), batch.get("asked_real")), Decoding())
-        _, student = read(prefix, embed(batch["said"]), hidden_states=True)
-        rows, at = torch.arange(len(taught), device=self.device), batch["distilled"] - taught.shape[1]
+        teacher = forward_last(trunk, count, input_ids=teacher_ids, output_hidden_states=True, use_cache=False)
+        prefix, latents = self.think(prefill(trunk, embed(batch["prompt"]), batch.get("prompt_real")), Decoding())
+        _, student = forward_cached(prefix, embed(batch["student"]), hidden_states=True)
+        rows, at = (
+            torch.arange(len(teacher_ids), device=self.device),
+            batch["distilled_position"] - teacher_ids.shape[1],
+        )
         wanted = torch.stack([states[rows, at] for states in teacher.hidden_states]).detach()
         reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])
         distance = layer_distance(reached, wanted, self.options.divide_by_std, context.over_ranks)
-        taught_loss, said_loss = (
+        teacher_loss, student_loss = (
             label_loss(head, output.last_hidden_state, batch[f"{what}_labels"], batch[f"{what}_labelled"])
-            for what, output in (("taught", teacher), ("said", student))
+            for what, output in (("teacher", teacher), ("student", student))
         )
         losses = {
-            "student": said_loss,
-            "teacher": taught_loss,
+            "student": student_loss,
+            "teacher": teacher_loss,
             "distillation": self.options.distill_weight * distance,
         }
         return Output(losses), torch.cat([latents, self.project(prefix.hidden)[:, None]], dim=1)
@@ -168,20 +175,22 @@ class CODI(Method):
     # -- inference
 
     def length(self, example: Example) -> Length:
-        return Length(len(self._said(example)))
+        return Length(len(self._answer(example)))
 
     def nats(self, examples: Sequence[Example]) -> Nats:
-        prefix, _, _ = self._read_and_think([example.question for example in examples], SCORING)
-        said = [self._said(example) for example in examples]
-        return Nats(answer=text_nats(self.lm, prefix, said, self.vocabulary.eos).sum(1))
+        prefix, _, _ = self._prefill_and_think([example.question for example in examples], SCORING)
+        answers = [self._answer(example) for example in examples]
+        return Nats(answer=text_nats(self.lm, prefix, answers, self.vocabulary.eos).sum(1))
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        prefix, latents, keys = self._read_and_think(questions, decoding)
+        prefix, latents, keys = self._prefill_and_think(questions, decoding)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         cost.latent_steps += self.options.num_latents
         return Generation(answer, cost, trace={"latents": latents} if decoding.trace else {})
 
-    def _read_and_think(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Prefix, Tensor, Tensor]:
+    def _prefill_and_think(
+        self, questions: Sequence[Sequence[int]], decoding: Decoding
+    ) -> tuple[Prefix, Tensor, Tensor]:
         """Return what precedes the answer, the latents (B, num_latents, d) in it, and the keys (B,) for sampling."""
         prompts = [self._prompt(question) for question in questions]
         ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)

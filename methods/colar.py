@@ -20,9 +20,9 @@ from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collate import IGNORE, label_indices, labelled_tail, pad
 from methods.cot_sft import SCORING, lines, prompt, target, target_nats
-from methods.decoding import Prefix, batch_prompts, choose, decode, extend, forced, prefill, swap_latents
+from methods.decoding import Prefix, batch_prompts, choose_tokens, decode, extend, forced_lengths, prefill, swap_latents
 from methods.generation import Decoding, Generation, Length, Nats
-from methods.last_layer import read_last
+from methods.last_layer import forward_last
 from methods.random_keys import generator, key, normal, question_keys, uniform
 
 SEPARATOR_LIKE = "###"  # the published separator, one token in large vocabularies; here it is an added token
@@ -138,10 +138,10 @@ class CoLaR(Method):
         place, counts = merge(start, length, real, factor)
         merged = between(start - 1, start + length, ids.shape[1])
         thinks = between(start - 1, start + blocks(length, factor), counts.shape[1])
-        _, step = context.moment
+        _, step = context.epoch_and_step
         keys = torch.tensor([key(context.seed, step, example.id) for example in examples])
-        said = (counts > 0) & between(start - 1, start.new_tensor(counts.shape[1]), counts.shape[1])
-        labels = labelled_tail(draw_labels(ids, place, counts, keys).masked_fill(~said, IGNORE)[:, 1:])
+        written = (counts > 0) & between(start - 1, start.new_tensor(counts.shape[1]), counts.shape[1])
+        labels = labelled_tail(draw_labels(ids, place, counts, keys).masked_fill(~written, IGNORE)[:, 1:])
         return Batch(
             {
                 "ids": ids,
@@ -152,7 +152,7 @@ class CoLaR(Method):
                 "labelled": label_indices(labels),
                 "thinks": thinks.nonzero().T.contiguous(),
             },
-            {"cross_entropy": float(said.sum()), "latent": float(thinks.sum())},
+            {"cross_entropy": float(written.sum()), "latent": float(thinks.sum())},
             tokens=int((counts > 0).sum()) - len(examples),
             keys=keys,
         )
@@ -178,7 +178,7 @@ class CoLaR(Method):
     def forward(self, batch: Batch, context: Context) -> Output:
         vectors = self._compress(batch)
         read, count = vectors[:, :-1], batch["labels"].shape[1]
-        hidden = read_last(self.lm.base_model, count, inputs_embeds=read, use_cache=False).last_hidden_state
+        hidden = forward_last(self.lm.base_model, count, inputs_embeds=read, use_cache=False).last_hidden_state
         rows, columns = batch["thinks"]
         wanted = vectors[rows, columns + 1].detach() / self.embedding_deviation
         mean, log_deviation = self.latent_head(hidden[rows, columns - read.shape[1]])
@@ -213,7 +213,7 @@ class CoLaR(Method):
             mean = mean + log_deviation.exp() * draws.to(mean)
         return F.mse_loss(mean, wanted, reduction="none").mean(-1).sum()
 
-    def observed(self, statistics: dict[str, float]) -> dict[str, float]:
+    def metrics(self, statistics: dict[str, float]) -> dict[str, float]:
         if "entropy" not in statistics:
             return {}
         return {"latent_entropy": statistics["entropy"] / max(statistics["vectors"], 1.0)}
@@ -234,16 +234,16 @@ class CoLaR(Method):
         return Length(len(target(example, self.vocabulary, steps=False)), latents)
 
     def nats(self, examples: Sequence[Example]) -> Nats:
-        prefix, _, _, _ = self._read_and_think([example.question for example in examples], SCORING)
+        prefix, _, _, _ = self._prefill_and_think([example.question for example in examples], SCORING)
         return target_nats(self.lm, prefix, examples, self.vocabulary, steps=False)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        prefix, latents, thought, keys = self._read_and_think(questions, decoding)
+        prefix, latents, thought, keys = self._prefill_and_think(questions, decoding)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         cost.latent_steps += float(thought.sum(1).float().mean())
         return Generation(answer, cost, trace={"latents": latents * thought[..., None]} if decoding.trace else {})
 
-    def _read_and_think(
+    def _prefill_and_think(
         self, questions: Sequence[Sequence[int]], decoding: Decoding
     ) -> tuple[Prefix, Tensor, Tensor, Tensor]:
         """Return what precedes the answer, the vectors (B, n, d) in it, the mask (B, n) of those that belong to the
@@ -266,15 +266,16 @@ class CoLaR(Method):
         """
         head = self.lm.get_output_embeddings()
         ends = replace(decoding, top_p=1.0)  # nucleus sampling is for answers only
-        lengths = forced(decoding, keys["ends"], "latents")
+        lengths = forced_lengths(decoding, keys["ends"], "latents")
         running = torch.ones_like(keys["ends"], dtype=torch.bool)
         latents, thought = [], []
         for step in range(self.options.max_latents):
             latents.append(swap_latents(self._next_latent(prefix.hidden, keys["latents"], step, decoding), decoding))
             thought.append(running)
             prefix = _visible(extend(prefix, latents[-1]), running)
-            said = choose(head(prefix.hidden), ends, keys["ends"], step)  # also if forced: that is part of the work
-            running = running & (said != self.separator) if lengths is None else lengths > step + 1
+            # Also if lengths are forced: choosing a token is part of the work
+            written = choose_tokens(head(prefix.hidden), ends, keys["ends"], step)
+            running = running & (written != self.separator) if lengths is None else lengths > step + 1
             if not running.any():
                 break
         return prefix, torch.stack(latents, dim=1), torch.stack(thought, dim=1)

@@ -92,15 +92,15 @@ class CoTSFT(Method):
         return Length(len(target(example, self.vocabulary, self.writes_steps)))
 
     def nats(self, examples: Sequence[Example]) -> Nats:
-        prefix, _ = self._read_questions([example.question for example in examples], SCORING)
+        prefix, _ = self._prefill_questions([example.question for example in examples], SCORING)
         return target_nats(self.lm, prefix, examples, self.vocabulary, self.writes_steps)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
-        prefix, keys = self._read_questions(questions, decoding)
+        prefix, keys = self._prefill_questions(questions, decoding)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         return Generation(answer, cost)
 
-    def _read_questions(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Prefix, Tensor]:
+    def _prefill_questions(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Prefix, Tensor]:
         """Return what precedes the text, and the keys (B,) for sampling it."""
         prompts = [prompt(question, self.vocabulary) for question in questions]
         ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)

@@ -72,7 +72,7 @@ def batch_prompts(
     return ids.to(device), None if real.all() else real.to(device), keys.to(device)
 
 
-def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
+def empty_prefix(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dynamic") -> Prefix:
     """Return the empty prefix of rows of vectors (B, L, d), before any of them is read."""
     real = torch.zeros(len(embeddings), 0, dtype=torch.bool, device=embeddings.device)
     return Prefix(make_cache(cache, trunk), torch.zeros_like(embeddings[:, 0]), real, Cost())
@@ -80,15 +80,15 @@ def blank(trunk: PreTrainedModel, embeddings: Tensor, cache: CachePolicy = "dyna
 
 def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cache: CachePolicy = "dynamic") -> Prefix:
     """Read left-padded vectors (B, L, d) in one pass. ``real`` (B, L) masks out padding; None: there is none."""
-    return read(blank(trunk, embeddings, cache), embeddings, real, last=1)[0]
+    return forward_cached(empty_prefix(trunk, embeddings, cache), embeddings, real, last=1)[0]
 
 
 def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
     """Read one more vector per row, (B, d). The cache is changed in place: do not use ``prefix`` again."""
-    return read(prefix, embeddings[:, None])[0]
+    return forward_cached(prefix, embeddings[:, None])[0]
 
 
-def read(
+def forward_cached(
     prefix: Prefix,
     embeddings: Tensor,
     real: Tensor | None = None,
@@ -102,7 +102,7 @@ def read(
     own = prefix.real.new_ones(embeddings.shape[:2]) if real is None else real
     seen = torch.cat([prefix.real, own], dim=1)
     unpadded = prefix.unpadded and real is None
-    output = prefix.cache.read(embeddings, seen, unpadded, hidden_states, last)
+    output = prefix.cache.forward(embeddings, seen, unpadded, hidden_states, last)
     return Prefix(prefix.cache, output.last_hidden_state[:, -1], seen, prefix.cost + Cost(1), unpadded), output
 
 
@@ -113,7 +113,7 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
     If tokens are sampled, the keys (B,) determine the draws of each row.
     """
     head, embed = lm.get_output_embeddings(), lm.get_input_embeddings()
-    ends = forced(decoding, keys, "tokens")
+    ends = forced_lengths(decoding, keys, "tokens")
     limit = decoding.max_new_tokens if ends is None else int(ends.max())
     tokens = torch.full((len(keys), limit), eos, dtype=torch.long, device=keys.device)
     rows = torch.arange(len(keys), device=keys.device)  # row of `tokens` for each row still being decoded
@@ -122,8 +122,8 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
     for step in range(limit):
         logits = head(prefix.hidden)
         if ends is not None:
-            logits = end_where(logits, step + 1 >= ends[rows], eos)
-        chosen = torch.where(running, choose(logits, decoding, keys[rows], step), eos)
+            logits = force_end(logits, step + 1 >= ends[rows], eos)
+        chosen = torch.where(running, choose_tokens(logits, decoding, keys[rows], step), eos)
         tokens[rows, step] = chosen
         alive = chosen != eos
         still, left = torch.stack([running.sum(), alive.sum()]).tolist()  # a greedy step waits for the device only here
@@ -141,12 +141,13 @@ def text_nats(lm: Any, prefix: Prefix, texts: Sequence[Sequence[int]], eos: int)
     """Return the nats (B, L) of each token of the texts that rows write after a prefix, and 0 after a text's end. The
     cache is changed in place: do not use ``prefix`` again."""
     ids, written = (tensor.to(prefix.hidden.device) for tensor in pad(texts, eos))
-    _, output = read(prefix, lm.get_input_embeddings()(ids[:, :-1]))  # what follows a text's end is seen by none of it
+    # What follows a text's end is seen by none of it
+    _, output = forward_cached(prefix, lm.get_input_embeddings()(ids[:, :-1]))
     hidden = torch.cat([prefix.hidden[:, None], output.last_hidden_state], dim=1)
     return label_nats(lm.get_output_embeddings(), hidden, ids.masked_fill(~written, IGNORE))
 
 
-def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"]) -> Tensor | None:
+def forced_lengths(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"]) -> Tensor | None:
     """Return the number (B,) of tokens or latents that :attr:`Decoding.lengths` forces on each row, or None."""
     if decoding.lengths is None:
         return None
@@ -158,22 +159,22 @@ def forced(decoding: Decoding, keys: Tensor, what: Literal["tokens", "latents"])
     return torch.tensor([getattr(length, what) for length in decoding.lengths], device=keys.device)
 
 
-def end_where(logits: Tensor, over: Tensor, eos: int) -> Tensor:
+def force_end(logits: Tensor, over: Tensor, eos: int) -> Tensor:
     """Return logits (…, V) that allow only end-of-text where ``over`` (…) is True, and never end-of-text elsewhere."""
     logits = logits.masked_fill(over[..., None], -torch.inf)
     logits[..., eos] = torch.where(over, 0.0, -torch.inf).to(logits)
     return logits
 
 
-def choose(logits: Tensor, decoding: Decoding, keys: Tensor, step: int) -> Tensor:
+def choose_tokens(logits: Tensor, decoding: Decoding, keys: Tensor, step: int) -> Tensor:
     """Choose tokens (B,) by logits (B, V): the likeliest, or one draw per row from the nucleus."""
     if decoding.tokens == "greedy":
         return logits.argmax(-1)
     probability = torch.softmax(logits.double() / decoding.temperature, -1)
-    return from_nucleus(probability, decoding.top_p, uniform(keys, 1, step).to(probability))
+    return sample_nucleus(probability, decoding.top_p, uniform(keys, 1, step).to(probability))
 
 
-def from_nucleus(probability: Tensor, top_p: float, draws: Tensor) -> Tensor:
+def sample_nucleus(probability: Tensor, top_p: float, draws: Tensor) -> Tensor:
     """Sample tokens (B,) from the likeliest ones whose probabilities (B, V) add up to ``top_p``, by draws (B, 1) in
     [0, 1). Sorting a large vocabulary takes longer than a decoding step. Nearly all draws fall among its likeliest
     tokens, so the whole vocabulary is sorted only if some row's draw does not."""

@@ -35,7 +35,7 @@ class Intervention:
 @dataclass(frozen=True)
 class Length:
     """How much is generated for a question: tokens, end-of-text included, and latents, if their number varies.
-    ``steps``: the tokens of each step, the answer last, if the method can say them and skip them."""
+    ``steps``: the tokens of each step, the answer last, if the method can generate or skip them."""
 
     tokens: int
     latents: int = 0
@@ -53,12 +53,12 @@ class Decoding:
     thoughts: Literal["own", "exchanged", "mean"] = "own"  # controls: another row's latents, or the batch mean
     seed: int = 0
     max_new_tokens: int = 128
-    answer_only: bool = True  # do not say the steps, if the method can skip that; False: say them too
+    answer_only: bool = True  # skip the steps, if the method can; False: generate them too
     trace: bool = False  # keep the latents in Generation.trace
     cache: CachePolicy = "auto"  # how keys and values are kept; changes no answer
     stage: Stage | None = None  # answer as a model trained up to the end of this stage; None: of the last stage
     lengths: tuple[Length, ...] | None = None  # forced, one per question, to measure work whatever the weights are
-    encoded: Tensor | None = None  # latents from `Method.encoded`, in place of those that the method would draw
+    encoded: Tensor | None = None  # latents from `Method.encode_steps`, in place of those that the method would draw
     # for methods whose `steerable_latents` names latents; if two set the same dimension, the last one wins
     interventions: tuple[Intervention, ...] = ()
 
@@ -85,7 +85,7 @@ class Generation:
     """Answers of a batch of questions.
 
     ``answer``: ids (B, L), with end-of-text from each row's end on. ``steps``: ids (B, K, L), the last step being the
-    answer, if requested and the method can say them. ``trace``: latents by name, one row per question, if requested.
+    answer, if requested and the method generates them. ``trace``: latents by name, one row per question, if requested.
     """
 
     answer: Tensor

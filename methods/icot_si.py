@@ -122,7 +122,7 @@ class ICoTSI(CoTSFT):
 
     def _removed(self, examples: Sequence[Example], context: Context) -> Tensor:
         """Return the number of tokens to remove (B,): the stage's plus each example's offset, at most the chain."""
-        epoch, _ = context.moment
+        epoch, _ = context.epoch_and_step
         keys = torch.tensor([key(context.seed, "removal", epoch, example.id) for example in examples])
         offsets = (-torch.log1p(-uniform(keys, 1).squeeze(1)) / (self.options.smoothing or math.inf)).floor()
         return torch.minimum(context.stage.settings["removed"] + offsets, self._chains(examples)).long()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from methods.last_layer import read_last
+from methods.last_layer import forward_last
 from methods.masks import causal_mask, positions_of
 
 
@@ -22,7 +22,7 @@ class KVCache(ABC):
         self.trunk = trunk
 
     @abstractmethod
-    def read(
+    def forward(
         self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False, last: int | None = None
     ) -> Any:
         """Read vectors (B, n, d) at the last n of L positions, and return the trunk's output there, with the
@@ -49,11 +49,11 @@ class DynamicKVCache(KVCache):
         super().__init__(trunk)
         self.cache = DynamicCache(config=trunk.config)
 
-    def read(
+    def forward(
         self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False, last: int | None = None
     ) -> Any:
         count = vectors.shape[1]
-        return read_last(
+        return forward_last(
             self.trunk,
             last or count,
             inputs_embeds=vectors,
@@ -75,7 +75,7 @@ class NoCache(KVCache):
         super().__init__(trunk)
         self.vectors: Tensor | None = None
 
-    def read(
+    def forward(
         self, vectors: Tensor, real: Tensor, unpadded: bool, hidden_states: bool = False, last: int | None = None
     ) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 NARROWED = ("LlamaDecoderLayer", "Qwen2DecoderLayer")  # their layers have the modules that `NarrowLayer` calls
 
 
-def read_last(trunk: Any, count: int, **inputs: Any) -> Any:
+def forward_last(trunk: Any, count: int, **inputs: Any) -> Any:
     """Return the output of a trunk with final hidden states (B, count, d) at the last ``count`` positions alone. With
     ``output_hidden_states``, those of the other layers are at all positions."""
     output = trunk(**inputs, **({"last": count} if isinstance(_last(trunk), NarrowLayer) else {}))
@@ -24,7 +24,7 @@ def read_last(trunk: Any, count: int, **inputs: Any) -> Any:
 
 
 def narrow(trunk: Any) -> None:
-    """Let :func:`read_last` save work in the last layer of a trunk, if its architecture is one of ``NARROWED``."""
+    """Let :func:`forward_last` save work in the last layer of a trunk, if its architecture is one of ``NARROWED``."""
     layer = _last(trunk)
     if layer is not None and type(layer).__name__ in NARROWED:
         layer.__class__ = _narrowed(type(layer))
@@ -38,7 +38,7 @@ def widen(module: nn.Module) -> None:
 
 
 class NarrowLayer(nn.Module):
-    """A decoder layer that takes the argument ``last`` of :func:`read_last`. The classes of :func:`_narrowed` derive
+    """A decoder layer that takes the argument ``last`` of :func:`forward_last`. The classes of :func:`_narrowed` derive
     from it and from the layer's own class."""
 
     def forward(self, hidden_states: Tensor, *args: Any, last: int | None = None, **kwargs: Any) -> Tensor:
@@ -80,8 +80,8 @@ class NarrowLayer(nn.Module):
             columns = torch.arange(key.shape[2], device=key.device)
             attention_mask = (columns <= columns[-last:, None])[None, None]
         dropout = attention.attention_dropout if self.training else 0.0
-        told: dict[str, Any] = {"dropout": dropout, "scaling": attention.scaling, "is_causal": False}
-        attended, _ = cast(Any, sdpa_attention_forward)(attention, query, key, value, attention_mask, **told)
+        settings: dict[str, Any] = {"dropout": dropout, "scaling": attention.scaling, "is_causal": False}
+        attended, _ = cast(Any, sdpa_attention_forward)(attention, query, key, value, attention_mask, **settings)
         asking = asking + attention.o_proj(attended.flatten(2))
         return asking + layer.mlp(layer.post_attention_layernorm(asking))
 

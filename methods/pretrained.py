@@ -130,14 +130,14 @@ def check_logits_match(lm: Any, place: str) -> None:
 def _logits_of_decoding(lm: Any, ids: Tensor) -> Tensor:
     """Return the logits (1, n, V) after each id as decoding computes them: of vectors behind padding, half of them in
     one pass and the others one by one, with a cache."""
-    from methods.decoding import blank, read
+    from methods.decoding import empty_prefix, forward_cached
 
     vectors, half = lm.get_input_embeddings()(ids), ids.shape[1] // 2
     padded = torch.cat([vectors[:, :1], vectors[:, :half]], dim=1)
     real = torch.arange(half + 1, device=ids.device)[None] > 0
-    prefix, output = read(blank(lm.base_model, vectors), padded, real)
+    prefix, output = forward_cached(empty_prefix(lm.base_model, vectors), padded, real)
     hidden = [output.last_hidden_state[:, 1:]]
     for place in range(half, ids.shape[1]):
-        prefix, output = read(prefix, vectors[:, place : place + 1])
+        prefix, output = forward_cached(prefix, vectors[:, place : place + 1])
         hidden.append(output.last_hidden_state)
     return lm.get_output_embeddings()(torch.cat(hidden, dim=1))

@@ -79,32 +79,32 @@ class SimCoT(Method):
         batch = self.base.collate(examples, context)
         texts = [self.explanations(example, context) for example in examples]
         weights, most = self.text_weights(texts), max(map(len, texts))
-        said = [  # examples with fewer groups of latents than others have them at the end
+        rows = [  # examples with fewer groups of latents than others have them at the end
             (row * most + most - len(own) + i, weights[row][i], [*text, self.vocabulary.eos])
             for row, own in enumerate(texts)
             for i, text in enumerate(own)
             if text
         ]
-        if not said and most:  # a text of weight 0, so that every micro-batch takes the same path
-            said = [(0, 0.0, [self.vocabulary.eos])]
-        ids, written = pad([text for _, _, text in said], self.vocabulary.eos)
-        groups = torch.tensor([place for place, _, _ in said], dtype=torch.long)[:, None]
+        if not rows and most:  # a text of weight 0, so that every micro-batch takes the same path
+            rows = [(0, 0.0, [self.vocabulary.eos])]
+        ids, written = pad([text for _, _, text in rows], self.vocabulary.eos)
+        groups = torch.tensor([place for place, _, _ in rows], dtype=torch.long)[:, None]
         labels = ids.masked_fill(~written, IGNORE)
         tensors = {
             "explained": ids[:, :-1],
             "explained_labels": labels,
             "explained_labelled": label_indices(labels),
-            "weights": torch.tensor([weight for _, weight, _ in said])[:, None].expand_as(ids),
+            "weights": torch.tensor([weight for _, weight, _ in rows])[:, None].expand_as(ids),
             "latents": groups * self.group + torch.arange(self.group),
         }
-        tokens = batch.tokens + int(written.sum()) + len(said) * (self.group - 1)
+        tokens = batch.tokens + int(written.sum()) + len(rows) * (self.group - 1)
         denominators = batch.denominators | {"explanation": float(len(examples))}
         return Batch(batch.tensors | tensors, denominators, tokens, batch.keys, batch.last)
 
     def forward(self, batch: Batch, context: Context) -> Output:
         output, latents = self.base.losses_and_latents(batch, context)
         weights = self.weights(batch, context)
-        explained = self.explain(batch, latents, weights) if len(batch["latents"]) else self._nothing()
+        explained = self.explain(batch, latents, weights) if len(batch["latents"]) else self._zero_loss()
         output.losses["explanation"] = self.options.weight * explained
         return output
 
@@ -124,7 +124,7 @@ class SimCoT(Method):
     def length(self, example: Example) -> Length:
         return self.base.length(example)
 
-    def _nothing(self) -> Tensor:
+    def _zero_loss(self) -> Tensor:
         """Return 0, for a batch whose examples have no latents, by calling the same modules as any explanation."""
         end = torch.full((1, 1), self.vocabulary.eos, device=self.device)
         words = self.base.lm.get_input_embeddings()(end)
@@ -146,7 +146,7 @@ class SimCoTCoconutOptions(SimCoTOptions):
 
     @field_validator("base")
     @classmethod
-    def _thinks(cls, base: CoconutOptions) -> CoconutOptions:
+    def _require_thoughts(cls, base: CoconutOptions) -> CoconutOptions:
         if base.control not in ("none", "no_curriculum"):
             raise ValueError(f"Coconut's control {base.control!r} has no thoughts to explain")
         if base.warm_start != CoconutOptions().warm_start:
@@ -225,7 +225,7 @@ class SimCoTCODI(SimCoT):
         nth = batch["latents"][:, 0] % (self.base.options.num_latents + 1)
         written = (batch["explained_labels"] != IGNORE) * batch["weights"].double()  # a text of weight 0 does not count
         count = written.new_zeros(self.base.options.num_latents + 1).index_add(0, nth, written.sum(1))
-        rows = written.new_full((1,), len(batch["asked"]))
+        rows = written.new_full((1,), len(batch["prompt"]))
         if context.over_ranks:
             count, rows = context.over_ranks(torch.cat([count, rows])).split([len(count), 1])
         share = rows / (count * (count > 0).sum()).clamp(min=1)

@@ -91,7 +91,7 @@ def cases() -> list[Case]:
     for name in available():
         if name not in ("cot_sft", "marcos"):
             grid.append(Case(name, 3 if Case(name, 0, 2).made().even_passes else 2, 2))
-            # As runs of the paper's size that share all GPUs (benchmarks.studies.micro_batches.spread)
+            # As runs of the paper's size that share all GPUs (benchmarks.studies.micro_batches.on_gpus)
             grid.append(Case(name, 1, None))
         if get_method(name).batch_terms:
             grid.append(Case(name, 0, None))

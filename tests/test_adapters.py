@@ -22,9 +22,9 @@ from benchmarks.engine.adapters import (
     add_adapters,
     enable_gradients,
     in_adapter,
-    plain_size,
-    plain_weights,
+    merged_weights,
     save_adapters,
+    size_without_adapters,
     whole_weights,
 )
 from benchmarks.files import read_json
@@ -63,13 +63,17 @@ def test_adapters_add_nothing_at_first_and_end_as_part_of_the_weights(name: str,
     options = get_method(name).tested_options
     plain, adapted = (make(name, options, tie_word_embeddings=tied) for _ in range(2))
     add_adapters(adapted, LORA, seed=0)
-    assert plain_size(adapted) == plain_size(plain) < sum(parameter.numel() for parameter in adapted.parameters())
+    assert (
+        size_without_adapters(adapted)
+        == size_without_adapters(plain)
+        < sum(parameter.numel() for parameter in adapted.parameters())
+    )
     before = dict(whole_weights(plain))
-    assert_close(dict(plain_weights(adapted)), before, rtol=0, atol=0)
+    assert_close(dict(merged_weights(adapted)), before, rtol=0, atol=0)
     assert_close(losses(adapted), losses(plain))  # kernels depend on what takes gradients
     disturb(adapted)
     found = losses(adapted)
-    load_weights(plain, dict(plain_weights(adapted)))
+    load_weights(plain, dict(merged_weights(adapted)))
     assert_close(losses(plain), found)
     fresh = losses(make(name, options, tie_word_embeddings=tied))
     assert any(not torch.equal(found[term], value) for term, value in fresh.items())
@@ -137,7 +141,7 @@ def test_adapters_are_written_as_peft_reads_them(tied: bool, tmp_path: Path) -> 
     assert (settings["r"], settings["lora_alpha"], settings["peft_type"]) == (4, 8, "LORA")
     assert settings["base_model_name_or_path"] == "a checkpoint"
     merged = PeftModel.from_pretrained(lm, tmp_path / "lm").merge_and_unload()
-    expected = {name.removeprefix("lm."): weight for name, weight in plain_weights(method) if name.startswith("lm.")}
+    expected = {name.removeprefix("lm."): weight for name, weight in merged_weights(method) if name.startswith("lm.")}
     assert_close(dict(whole_weights(merged)), expected)
 
 
@@ -313,7 +317,7 @@ def test_markers_are_scaled_as_tokens_are() -> None:
     backbone = Backbone(AutoConfig.for_model("gemma3_text", **sizes, **heads))
     adapted, plain = (build("codi", {}, Setup(backbone, Vocabulary(128, 0, ids)), seed) for seed in (0, 1))
     disturb(add_adapters(adapted, LORA, seed=0))
-    load_weights(plain, dict(plain_weights(adapted)))
+    load_weights(plain, dict(merged_weights(adapted)))
     assert_close(losses(plain), losses(adapted))
 
 
@@ -325,6 +329,6 @@ def test_the_layers_of_gpt2_take_adapters() -> None:
     add_adapters(method, LoraSpec(rank=2, alpha=2, modules=("c_attn", "c_fc")), seed=0)
     disturb(method)
     merged = build("cot_sft", {}, Setup(backbone, Vocabulary(128, 0, ids)), seed=1)
-    load_weights(merged, dict(plain_weights(method)))
+    load_weights(merged, dict(merged_weights(method)))
     assert_close(losses(merged), losses(method))
     assert not torch.equal(losses(merged)["cross_entropy"], before["cross_entropy"])

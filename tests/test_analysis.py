@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks.analysis.dimensions import (
     Encoding,
+    consistent_after,
     correlation_graph,
     correlations,
     digits_of,
     drawn_digits,
     encoding,
-    explained,
-    follows,
+    explained_variance,
     is_summation,
     largest_clique,
     levels_of,
@@ -88,8 +88,10 @@ def test_the_more_frequent_of_two_cliques() -> None:
     ],
 )
 def test_what_follows_from_a_step(responses: list[str], follows_from_step_1: bool) -> None:
-    assert follows(responses, 1) is follows_from_step_1
-    assert follows(["nonsense", *responses[1:]], 2) is (responses[2] != "#### 14 + 16 = 31" and responses[1] != "")
+    assert consistent_after(responses, 1) is follows_from_step_1
+    assert consistent_after(["nonsense", *responses[1:]], 2) is (
+        responses[2] != "#### 14 + 16 = 31" and responses[1] != ""
+    )
 
 
 def summation(count: int) -> tuple[TestSet, Responses, np.ndarray]:
@@ -160,11 +162,11 @@ def test_what_explains_r_is_told_from_what_does_not() -> None:
     _, responses, digits = summation(200)
     latents = responses.trace["R"]
     chance = np.random.default_rng(1).integers(0, 30, digits.shape)
-    assert explained(latents, digits) == pytest.approx([1.0, 1.0])
-    assert explained(latents, chance) == pytest.approx([0.0, 0.0], abs=0.05)
-    assert explained(np.ones_like(latents), digits) == [None, None]
+    assert explained_variance(latents, digits) == pytest.approx([1.0, 1.0])
+    assert explained_variance(latents, chance) == pytest.approx([0.0, 0.0], abs=0.05)
+    assert explained_variance(np.ones_like(latents), digits) == [None, None]
     # Every sample has a group of its own
-    assert explained(latents[:2], digits[:2] + np.arange(2)[:, None] * 10) == [None, None]
+    assert explained_variance(latents[:2], digits[:2] + np.arange(2)[:, None] * 10) == [None, None]
 
 
 def test_levels_are_the_rounded_means_of_the_numbers_that_steps_write() -> None:

@@ -182,7 +182,7 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
     assert owned and all(encoded.dims[digit] == 2 * (digit % 8) for digit in owned)
     assert len(steering) == 2 * len(owned) * 3 and sorted(set(steering["digit"])) == owned
     assert max(analysis.frame("encoding")["mean"].dropna()) == pytest.approx(0.7)
-    assert encoded.own == [encoded.dims[digit] for digit in owned]
+    assert encoded.digit_dimensions == [encoded.dims[digit] for digit in owned]
     assert encoded.explained["digit"] == pytest.approx([1.0, 1.0])
     assert encoded.explained["level"][1] < 0.5  # type: ignore[operator]
 
@@ -199,7 +199,7 @@ def test_digits_without_a_dimension_are_none_of_ten(
         return latents
 
     rs, analysis = analysed_digits(tmp_path, monkeypatch, silent)
-    assert analysis.record.encoding is not None and analysis.record.encoding.own == []
+    assert analysis.record.encoding is not None and analysis.record.encoding.digit_dimensions == []
     assert set(analysis.frame("encoding")["mean"].dropna()) == {0.0}
     assert "steering" not in analysis.record.files
     assert len(clique_effects(analysis)) == (4 if last else 1), "as it is, and three values of a clique if there is one"

@@ -22,7 +22,7 @@ from benchmarks.data.records import DataError
 from benchmarks.data.sets import gsm8k, multiarith, svamp
 from benchmarks.data.sources import DATA_VARIABLE, DataSet
 from benchmarks.data.tokenizers import read_tokenizer
-from benchmarks.files import MissingKey, csv_table, named_folder, parse_json, read_json, read_text
+from benchmarks.files import MissingKey, csv_table, folder_from_environment, parse_json, read_json, read_text
 from benchmarks.processes.locks import PARENT_VARIABLE, watch_parent
 from benchmarks.records.schema import parsed
 from benchmarks.studies.study import load_study, parse_study
@@ -298,7 +298,7 @@ def test_folders_that_a_variable_names_are_there(odd_paths: dict[str, Path], mon
         if not path.is_dir() if len(path.name) < 256 else True:
             monkeypatch.setenv(DATA_VARIABLE, str(path))
             with pytest.raises(InputError, match=f"{DATA_VARIABLE} names .*, which is not a folder"):
-                named_folder(DATA_VARIABLE, "data")
+                folder_from_environment(DATA_VARIABLE, "data")
     monkeypatch.setenv(PARENT_VARIABLE, "x")
     with pytest.raises(InputError, match=f"{PARENT_VARIABLE} is 'x', which is no process"):
         watch_parent()

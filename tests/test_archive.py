@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import fabricate
-from benchmarks.archive import ARCHIVE, LOGGED_STEPS, pack, thinned, unpack, unpacked
+from benchmarks.archive import ARCHIVE, LOGGED_STEPS, pack, thin_log, unpack, unpacked
 from benchmarks.files import BrokenRecord, frame_digest, read_json
 from benchmarks.records import results
 from benchmarks.report.report import report
@@ -93,12 +93,12 @@ def test_a_damaged_archive_says_so(folder: Path, tmp_path: Path) -> None:
 def test_an_archived_log_keeps_all_but_steps() -> None:
     kinds = ["validation" if number % 100 == 99 else "step" for number in range(1_000)]
     log = "".join(json.dumps({"kind": kind, "step": number}) + "\n" for number, kind in enumerate(kinds))
-    kept = [json.loads(line) for line in thinned(log).splitlines()]
+    kept = [json.loads(line) for line in thin_log(log).splitlines()]
     steps = [line["step"] for line in kept if line["kind"] == "step"]
     assert LOGGED_STEPS / 2 < len(steps) <= LOGGED_STEPS and steps[-1] == 998
     assert sum(line["kind"] == "validation" for line in kept) == 10
     assert [line["step"] for line in kept] == sorted(line["step"] for line in kept)
-    assert thinned(thinned(log)) == thinned(log) and thinned("") == ""
+    assert thin_log(thin_log(log)) == thin_log(log) and thin_log("") == ""
 
 
 def test_a_digest_of_a_frame_is_that_of_its_content(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.cli import PANELS, REPLACED, app
-from benchmarks.cli.catalogue import described
+from benchmarks.cli import PANELS, app
+from benchmarks.cli.catalogue import describe_options
 from benchmarks.data import DATASETS
 from benchmarks.records import results
 from benchmarks.studies.study import STUDIES, study_path
@@ -35,13 +35,6 @@ def test_the_help_groups_all_commands() -> None:
     names = {line.split()[0] for line in lines[places[0] :] if line[:1].isalpha()}
     assert {"train", "table", "pack", "measure", "new-method"} < names
     assert len(names) == len(app.registered_commands), "each in one panel, with its description in one line"
-
-
-@pytest.mark.parametrize("name", REPLACED)
-def test_former_commands_name_their_successors(name: str) -> None:
-    done = CliRunner().invoke(app, [name, "--anything", "at all"])
-    assert done.exit_code == 2 and done.output == f"error: `{name}` is now `marcos-bench {REPLACED[name]}`\n"
-    assert CliRunner().invoke(app, [REPLACED[name].split()[0], "--help"]).exit_code == 0
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -86,7 +79,7 @@ def test_methods_are_described_by_whole_sentences() -> None:
 
 @pytest.mark.parametrize("name", available())
 def test_every_option_is_described(name: str) -> None:
-    assert [option for option, _, about in described(get_method(name).Options()) if not about] == []
+    assert [option for option, _, about in describe_options(get_method(name).Options()) if not about] == []
 
 
 @pytest.mark.parametrize(

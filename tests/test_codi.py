@@ -41,23 +41,23 @@ def text(ids: Tensor) -> str:
 
 def test_layout(setup: Setup) -> None:
     batch = make(setup).collate(examples(setup.vocabulary)[:2], CONTEXT)
-    assert text(batch["asked"][0][batch["asked_real"][0]]) == "2+3?\n[128]"
-    assert text(batch["said"][1]) == "[129]The answer is: 3"
+    assert text(batch["prompt"][0][batch["prompt_real"][0]]) == "2+3?\n[128]"
+    assert text(batch["student"][1]) == "[129]The answer is: 3"
     # The only step is also the last one, which is left out
-    assert text(batch["taught"][0]).rstrip("\0") == "2+3?\nThe answer is: 5"
-    assert text(batch["taught"][1]) == "1+1+1=\n1+1=2\nThe answer is: 3"
-    place = batch["distilled"][1]
-    assert text(batch["taught"][1][place - 2 : place + 1]) == "s: "
-    assert batch["taught_labels"][1][place] == ord("3")
+    assert text(batch["teacher"][0]).rstrip("\0") == "2+3?\nThe answer is: 5"
+    assert text(batch["teacher"][1]) == "1+1+1=\n1+1=2\nThe answer is: 3"
+    place = batch["distilled_position"][1]
+    assert text(batch["teacher"][1][place - 2 : place + 1]) == "s: "
+    assert batch["teacher_labels"][1][place] == ord("3")
     count = len(ANSWER_PHRASE) + 2
     assert batch.denominators == {"student": 2 * count, "teacher": 2 * count + len("1+1=2\n"), "distillation": 2}
-    passes = ["2+3?\n[", "1+1+1=\n[", "[The answer is: 5", "[The answer is: 3", *map(text, batch["taught"])]
+    passes = ["2+3?\n[", "1+1+1=\n[", "[The answer is: 5", "[The answer is: 3", *map(text, batch["teacher"])]
     assert batch.tokens == 2 * 6 + sum(len(row.rstrip("\0")) for row in passes)
 
 
 def test_the_last_step_may_stay(setup: Setup) -> None:
     batch = make(setup, include_last_step=True).collate(examples(setup.vocabulary)[:1], CONTEXT)
-    assert text(batch["taught"][0]) == "2+3?\n2+3=5\nThe answer is: 5"
+    assert text(batch["teacher"][0]) == "2+3?\n2+3=5\nThe answer is: 5"
 
 
 def naive(model: CODI, example: Example) -> dict[str, Tensor]:

@@ -172,9 +172,9 @@ def test_factor_one_is_the_written_chain(setup: Setup) -> None:
 def test_entropy_of_the_latent_head_is_logged(setup: Setup) -> None:
     model = make(setup)
     statistics = model(model.collate(examples(setup.vocabulary), CONTEXT), CONTEXT).statistics
-    logged = model.observed({name: float(value) for name, value in statistics.items()})
+    logged = model.metrics({name: float(value) for name, value in statistics.items()})
     assert logged["latent_entropy"] == pytest.approx(1.42, abs=0.5)  # the deviation is near one at the start
-    assert make(setup, deterministic=True).observed({}) == {}
+    assert make(setup, deterministic=True).metrics({}) == {}
 
 
 def end_chains_after(model: CoLaR, lengths: Sequence[int]) -> None:

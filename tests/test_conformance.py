@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.budgets import curriculum
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
-from benchmarks.studies.overrides import replaced
+from benchmarks.studies.overrides import set_path
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 from benchmarks.training.loop import train
@@ -82,7 +82,7 @@ def test_options_round_trip_and_unknown_ones_are_refused(name: str) -> None:
 def test_a_trained_model_answers_with_other_counts_of_what_it_can_change(name: str) -> None:
     trained = make(name).state_dict()
     for option, count in product(get_method(name).answering_options, (1, 4)):
-        other = build(name, replaced(get_method(name).tested_options, option, count), setup(), seed=0)
+        other = build(name, set_path(get_method(name).tested_options, option, count), setup(), seed=0)
         other.load_state_dict(trained)
         answer = other.generate(questions(), Decoding(max_new_tokens=2)).answer
         assert len(answer) == len(questions())
@@ -318,7 +318,7 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
 
 @torch.no_grad()
 def test_encoded_steps_take_the_place_of_own_latents(method: Method) -> None:
-    latents, name = method.encoded(examples()), method.steerable_latents(method.options)
+    latents, name = method.encode_steps(examples()), method.steerable_latents(method.options)
     if not method.encodes_steps(method.options):
         assert latents is None
         return

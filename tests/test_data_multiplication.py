@@ -8,7 +8,7 @@ from benchmarks.data import get_dataset, load_records, make_tokenizer
 from benchmarks.data.records import DataError, Raw, digest
 from benchmarks.data.sets import multiplication
 from benchmarks.data.sets.multiplication import CORPORA, DIGITS, generate, multiply, published_lines
-from benchmarks.scoring import Asked
+from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import TokenizerSpec
 from test_data_sources import real
@@ -64,7 +64,7 @@ def test_the_format_is_the_published_one_without_blanks(tmp_path: Path):
 
 def test_an_answer_is_right_if_all_of_its_digits_are():
     scorer = scorer_of("multiplication_2x2")
-    asked = Asked("65*74", "2362", 2)
+    asked = Reference("65*74", "2362", 2)
     assert scorer.score("293\n+0422\n#### 2362", asked).strict and scorer.score("2362", asked).correct
     assert not scorer.score("#### 236", asked).correct and not scorer.score("#### 02362", asked).correct
 

@@ -13,7 +13,7 @@ from benchmarks.data.records import Raw, digest
 from benchmarks.data.sets import prosqa
 from benchmarks.data.sets.prosqa import CORPORA, SYMBOLS, Corpus, Edge, Problem, paths
 from benchmarks.data.sources import Draw
-from benchmarks.scoring import Asked
+from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import TokenizerSpec
 from test_data_sources import real
@@ -121,7 +121,7 @@ def test_each_node_is_a_token_of_trained_tokenizers():
 
 @pytest.mark.parametrize(("name", "answer"), [("prosqa_small", "e"), ("prosqa", "Bob is a lempus.")])
 def test_the_answer_alone_is_scored(name: str, answer: str):
-    scorer, question = scorer_of(name), Asked("?", answer, 3)
+    scorer, question = scorer_of(name), Reference("?", answer, 3)
     assert not scorer.reads_steps
     assert scorer.score(f"a b\nb c\n#### {answer}", question).strict and scorer.score(answer, question).correct
     assert not scorer.score("#### f", question).correct

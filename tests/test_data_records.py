@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.data.loading import split_validation, to_records, unread
+from benchmarks.data.loading import split_validation, to_records, unscorable_rows
 from benchmarks.data.overlap import overlap_flags
 from benchmarks.data.records import (
     MARK,
@@ -212,7 +212,7 @@ def test_training_answers_that_cannot_be_read_are_listed():
     answers = ("1,000", "2/5", "36.", "1,5", "two")
     rows = [Raw(str(n), "q", "<<1+1=2>>", answer, f"/data/a.txt, line {n + 1}") for n, answer in enumerate(answers)]
     assert [row.answer for row in to_records("gsm8k", "equation", "train", rows)] == ["1,000", "2/5", "36."]
-    assert unread("gsm8k", rows) == [
+    assert unscorable_rows("gsm8k", rows) == [
         {"place": "a.txt, line 4", "answer": "1,5", "why": "cannot be read as one number without guessing"},
         {"place": "a.txt, line 5", "answer": "two", "why": "is no number"},
     ]

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.data import get_dataset, load_records, ring
 from benchmarks.data.records import digest, equations
 from benchmarks.data.ring import HELD_OUT, MOVES, RING, TESTED, Chain
-from benchmarks.scoring import Asked
+from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
 
 TESTS = ("validation", "in_domain", "reworded", "unseen")
@@ -89,7 +89,7 @@ def test_the_scorer_judges_the_answer_alone_and_no_step(corpus: str):
     scorer = scorer_of(CORPORA[corpus])
     assert not scorer.reads_steps
     for row in ring.generate(corpus):
-        asked = Asked(row.question, row.answer, len(equations(row.solution)))
+        asked = Reference(row.question, row.answer, len(equations(row.solution)))
         assert scorer.score(f"{row.solution}\n#### {row.answer}", asked).strict
 
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.data import get_dataset, load_records
 from benchmarks.data.sources import Draw
 from benchmarks.data.synthetic import CORPORA, parallel24, shuffled
-from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring import SCORERS, Reference
 
 SMALL = ("rs_n2_k3", "rp_n2_k3", "p24_k3", "copy_k4")
 
@@ -27,7 +27,7 @@ def test_large_tests_are_those_of_their_cards_and_solved(name: str):
     for row in load_records(name, "lines", "test")[:50]:
         text = "\n".join([*row.steps, f"#### {row.answer}"])
         scorer = SCORERS[get_dataset(name).card.scorer]
-        assert scorer.score(text, Asked(row.question, row.answer, len(row.steps))).strict
+        assert scorer.score(text, Reference(row.question, row.answer, len(row.steps))).strict
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -45,7 +45,7 @@ def test_draws_are_uniform_and_independent_of_each_other(name: str, count: int):
     drawn: list[Counter[str]] = []
     for row in load_records(name, "lines", "train")[:6000]:
         text = "\n".join([*row.steps, f"#### {row.answer}"])
-        asked = Asked(row.question, row.answer, len(row.steps))
+        asked = Reference(row.question, row.answer, len(row.steps))
         draws = scorer.score(text, asked).draws
         drawn = drawn or [Counter() for _ in draws]
         for counter, draw in zip(drawn, draws, strict=True):

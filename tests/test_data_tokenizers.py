@@ -33,7 +33,7 @@ from benchmarks.data.tokenizers import (
     word_level,
 )
 from benchmarks.plan.flops import lengths_of
-from benchmarks.scoring import SCORERS, Asked, Score
+from benchmarks.scoring import SCORERS, Reference, Score
 from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TokenizerSpec
@@ -84,7 +84,7 @@ class Asking(Number):
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         self.seen.add(asked.question)
         return super().score(text, asked)
 
@@ -111,7 +111,7 @@ def test_questions_begin_as_the_tokenizer_begins_texts(
     train(spec, tmp_path)
     held_out = {record.question for record in load_records("embedded", "equation", "train")}
     assert asking.seen and asking.seen <= held_out
-    assert TrainedModel.load(spec, tmp_path).read(test.texts[0]) == test.questions[0]
+    assert TrainedModel.load(spec, tmp_path).tokenize(test.texts[0]) == test.questions[0]
 
 
 def test_a_tokenizer_that_begins_texts_with_nothing_adds_nothing(trained: PreTrainedTokenizerFast) -> None:

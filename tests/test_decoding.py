@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from methods.backbone import CONFIGURATIONS, label_loss, load_backbone
 from methods.collate import IGNORE, label_indices
-from methods.decoding import batch_prompts, choose, decode, end_where, from_nucleus, prefill
+from methods.decoding import batch_prompts, choose_tokens, decode, force_end, prefill, sample_nucleus
 from methods.generation import Decoding
 from methods.masks import causal_mask
 from methods.random_keys import key, normal, question_keys, uniform
@@ -60,17 +60,17 @@ def test_cached_batch_equals_the_plain_computation(lm) -> None:
 def test_greedy_takes_the_likeliest_and_a_tiny_nucleus_too() -> None:
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(2))
     keys = torch.arange(50)
-    assert torch.equal(choose(logits, Decoding(), keys, 0), logits.argmax(-1))
-    assert torch.equal(choose(logits, Decoding(tokens="sample", top_p=1e-6), keys, 0), logits.argmax(-1))
+    assert torch.equal(choose_tokens(logits, Decoding(), keys, 0), logits.argmax(-1))
+    assert torch.equal(choose_tokens(logits, Decoding(tokens="sample", top_p=1e-6), keys, 0), logits.argmax(-1))
 
 
 def test_sampling_follows_the_probabilities_of_the_nucleus() -> None:
     probability = torch.tensor([0.5, 0.3, 0.15, 0.05])
     logits = probability.log().expand(20_000, -1)
     keys = torch.arange(20_000) * 7919
-    share = torch.bincount(choose(logits, Decoding(tokens="sample"), keys, 3), minlength=4) / 20_000
+    share = torch.bincount(choose_tokens(logits, Decoding(tokens="sample"), keys, 3), minlength=4) / 20_000
     torch.testing.assert_close(share, probability, atol=0.015, rtol=0)
-    nucleus = torch.bincount(choose(logits, Decoding(tokens="sample", top_p=0.7), keys, 3), minlength=4) / 20_000
+    nucleus = torch.bincount(choose_tokens(logits, Decoding(tokens="sample", top_p=0.7), keys, 3), minlength=4) / 20_000
     torch.testing.assert_close(nucleus, torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
 
 
@@ -84,7 +84,7 @@ def test_a_draw_from_the_likeliest_tokens_is_that_of_the_whole_vocabulary(top_p:
     mass = ordered.cumsum(-1)
     total = (ordered * (mass - ordered < top_p)).sum(-1, keepdim=True)
     expected = order.gather(1, torch.searchsorted(mass, draws * total, right=True).clamp(max=499)).squeeze(1)
-    assert torch.equal(from_nucleus(probability, top_p, draws), expected)
+    assert torch.equal(sample_nucleus(probability, top_p, draws), expected)
 
 
 def test_draws_are_uniform_normal_and_functions_of_their_key() -> None:
@@ -119,7 +119,7 @@ def test_end_of_text_is_chosen_where_it_is_due_and_nowhere_else() -> None:
     logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1))
     logits[..., EOS] = 9.0
     over = torch.tensor([[False, True, True], [False, False, True]])
-    forced = end_where(logits, over, EOS)
+    forced = force_end(logits, over, EOS)
     assert torch.equal(forced.argmax(-1) == EOS, over)
     assert torch.equal(forced[~over][:, 1:], logits[~over][:, 1:]) and (logits[..., EOS] == 9.0).all()
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from benchmarks import checkpoints
-from benchmarks.processes.preemption import EXIT_CODE, Notice, Preempted, defer_signals
+from benchmarks.processes.preemption import EXIT_CODE, Preempted, StopRequest, defer_signals
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import batches, loop
@@ -160,11 +160,11 @@ def test_features_that_would_be_computed_again_are_left(results: Path, undisturb
 @pytest.mark.parametrize("before", [True, False])
 def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The signal arrives before or during such work."""
-    notice = Notice()
+    notice = StopRequest()
     with defer_signals(notice.note), pytest.raises(Preempted):
         if before:
             os.kill(os.getpid(), signal.SIGTERM)
-        with notice.obeyed():
+        with notice.immediate():
             os.kill(os.getpid(), signal.SIGTERM)
     assert "told to stop; the next attempt resumes from the last checkpoint" in caplog.text
 

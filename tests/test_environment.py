@@ -70,4 +70,4 @@ def test_the_code_is_that_of_when_work_begins(tmp_path: Path, monkeypatch: pytes
     assert calls == ["cot_sft", "work"]
     made = environment.environment("cot_sft")
     assert made["code"] == code_digest("cot_sft") and "code" not in environment.environment()
-    assert environment.ended(made).keys() >= {"code", "commit", "device", "threads", "started", "finished"}
+    assert environment.with_hardware(made).keys() >= {"code", "commit", "device", "threads", "started", "finished"}

@@ -22,7 +22,7 @@ from benchmarks.evaluation import inference
 from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json
-from benchmarks.scoring import SCORERS, Asked, Score
+from benchmarks.scoring import SCORERS, Reference, Score
 from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -105,7 +105,7 @@ def test_answers_that_are_no_rows_of_ids_are_named(answer: Tensor, monkeypatch: 
 class Lenient(Number):
     """An edited scorer, which accepts every answer."""
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         return replace(super().score(text, asked), correct=True)
 
 
@@ -194,7 +194,7 @@ def test_a_decoding_changes_one_part_of_a_nested_option() -> None:
     decodings = {"default": {}, "one": {"options": {"base.num_latents": 1}}}
     study = small_study([row], evaluation={"tests": ["embedded_in_domain"], "decodings": decodings})
     (run,) = study.runs.values()
-    trained, told = (run.answering(name).options["base"] for name in decodings)
+    trained, told = (run.with_decoding_options(name).options["base"] for name in decodings)
     assert told == trained | {"num_latents": 1} and trained["num_latents"] == 3 and told["prj_dim"] == 8
 
 
@@ -270,13 +270,13 @@ def test_encoded_latents_are_those_of_the_tests_own_solutions(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is drawn, so there is one answer to a question, whatever the number of seeds."""
-    read, encode = dict[str, Example](), inference.encoded
+    read, encode = dict[str, Example](), inference.encode_steps
 
     def noted(method: Method, examples: list[Example], precision: str) -> Tensor:
         read.update({example.id: example for example in examples})
         return encode(method, examples, precision)
 
-    monkeypatch.setattr(inference, "encoded", noted)
+    monkeypatch.setattr(inference, "encode_steps", noted)
     row = {"id": "marcos", "method": "marcos", "options": MARCOS}
     spec = trained(row, {"default": {"seeds": 1}, "encoded": {"latents": "encoded", "seeds": 3}}, tmp_path)
     spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"nats": 7})})
@@ -302,7 +302,7 @@ def test_encoded_latents_need_an_encoder_and_steps(tmp_path: Path, monkeypatch: 
     found = {run.row: [*run.evaluation.decodings] for run in study.runs.values()}
     assert found == {"cot_sft": ["default"], "marcos": ["default", "encoded"], "no_r": ["default"]}
     with pytest.raises(InputError, match=r"CoT-SFT .* encodes no steps: name the methods that do in the `only`"):
-        inference.encoded(make("cot_sft"), [], "float32")
+        inference.encode_steps(make("cot_sft"), [], "float32")
     with pytest.raises(StudyError, match="`default` answers without the gold steps"):
         small_study(rows, evaluation={"tests": ["embedded_in_domain"], "decodings": {"default": decodings["encoded"]}})
     spec, made = study.runs["equation/marcos/s0"], dict[str, Any]()

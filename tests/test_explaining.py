@@ -136,8 +136,8 @@ def test_a_word_that_a_tokenizer_does_not_know_is_named(caplog: pytest.LogCaptur
 
     tokenizer = word_level(["1 2 3"])
     model = TrainedModel(study().runs[COT], None, tokenizer, Path())  # type: ignore[arg-type]
-    assert model.read(" 1 3\n") == tokenizer.encode("1 3") and not caplog.messages
-    model.read("1 seven 3")
+    assert model.tokenize(" 1 3\n") == tokenizer.encode("1 3") and not caplog.messages
+    model.tokenize("1 seven 3")
     assert caplog.messages == [f"{COT}: its tokenizer does not know 'seven'"]
     with pytest.raises(InputError, match="the question is empty"):
-        model.read("\n")
+        model.tokenize("\n")

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.files import read_json
 from benchmarks.processes import heartbeat as heartbeat_module
 from benchmarks.processes import launch
-from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, laggards, read_beat, stop, tell_to_go
+from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, read_beat, request_stop, stop, stragglers
 from benchmarks.processes.launch import Watch, alive, free_port, make_room
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec
@@ -35,10 +35,10 @@ def until(happened: Callable[[], object], seconds: float = 20.0) -> None:
 
 def test_ranks_that_are_behind_are_named() -> None:
     beats = [Beat(number, "host", number, count, "forward pass", 1) for number, count in enumerate((7, 6, 7))]
-    assert laggards(beats, still=set()) == [beats[1]]
+    assert stragglers(beats, still=set()) == [beats[1]]
     together = [Beat(number, "host", number, 7, "update", 1) for number in range(3)]
-    assert laggards(together, still={2}) == [together[2]]
-    assert laggards(together, still=set()) == together
+    assert stragglers(together, still={2}) == [together[2]]
+    assert stragglers(together, still=set()) == together
 
 
 def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_heart_goes_on_when_a_disk_was_full(tmp_path: Path, monkeypatch: pytes
 def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
-    tell_to_go(tmp_path)
+    request_stop(tmp_path)
     heartbeat = Heartbeat(tmp_path, 0)
     try:
         until(lambda: told)

@@ -57,7 +57,7 @@ def test_the_setting_counts_and_its_default_leaves_digests_alone() -> None:
     assert "kernels" not in recorded
     for task in ("train", "evaluate", "time", "analyse"):
         assert settings_digest(recorded, task) != portable.digest(task)
-    assert not portable.trains_as(native)
+    assert not portable.same_training_as(native)
 
 
 def test_compiled_layers_are_not_portable() -> None:
@@ -84,6 +84,6 @@ def test_a_process_that_has_computed_with_others_is_refused(monkeypatch: pytest.
 def test_kernels_and_cpu_are_described_and_older_records_name_the_cpu() -> None:
     used = {"aten": "AVX2", "mkl": "COMPATIBLE", "onednn": "AVX2"}
     made = {"device": "cpu", "cpu": "AMD EPYC"}
-    assert kernels.described(made | {"kernels": used}) == "AVX2 kernels, MKL COMPATIBLE, oneDNN AVX2 on AMD EPYC"
-    assert kernels.described(made) == "unknown kernels on AMD EPYC"
-    assert kernels.described(made | {"device": "NVIDIA H200"}) is None
+    assert kernels.describe(made | {"kernels": used}) == "AVX2 kernels, MKL COMPATIBLE, oneDNN AVX2 on AMD EPYC"
+    assert kernels.describe(made) == "unknown kernels on AMD EPYC"
+    assert kernels.describe(made | {"device": "NVIDIA H200"}) is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conforming import collated, contexts, make
-from methods.last_layer import NarrowLayer, narrow, read_last, widen
+from methods.last_layer import NarrowLayer, forward_last, narrow, widen
 from methods.masks import bidirectional_mask, causal_mask, positions_of
 from methods.registry import available
 from tiny import setup
@@ -48,7 +48,7 @@ def test_states_at_the_last_positions(kind: str, count: int) -> None:
         "attention_mask": masks[kind](real),
         "position_ids": positions_of(real),
     }
-    states = read_last(trunk, count, use_cache=False, **inputs).last_hidden_state
+    states = forward_last(trunk, count, use_cache=False, **inputs).last_hidden_state
     widen(trunk)
     whole = trunk(use_cache=False, **inputs).last_hidden_state
     assert states.shape == (2, count, trunk.config.hidden_size)
@@ -60,5 +60,5 @@ def test_other_architectures_compute_the_whole_layer() -> None:
     narrow(trunk)
     ids = torch.arange(6).view(2, 3)
     torch.testing.assert_close(
-        read_last(trunk, 2, input_ids=ids).last_hidden_state, trunk(input_ids=ids).last_hidden_state[:, -2:]
+        forward_last(trunk, 2, input_ids=ids).last_hidden_state, trunk(input_ids=ids).last_hidden_state[:, -2:]
     )

@@ -213,8 +213,8 @@ def test_f_may_read_the_question_and_the_steps_before(posterior: str) -> None:
     first = EXAMPLES[0]
     later = replace(first, steps=[*first.steps[:-1], [9, 9, 9]], answer=[8])
     asked = replace(first, question=[*first.question[:-1], first.question[-1] + 1])
-    alone, changed, other = (method.encoded([example]) for example in (first, later, asked))
-    together = method.encoded(EXAMPLES)
+    alone, changed, other = (method.encode_steps([example]) for example in (first, later, asked))
+    together = method.encode_steps(EXAMPLES)
     assert alone is not None and changed is not None and other is not None and together is not None
     torch.testing.assert_close(together[:1], alone)  # whatever its batch mates are
     torch.testing.assert_close(changed[:, 0], alone[:, 0])
@@ -234,7 +234,7 @@ def test_empty_steps_carry_no_loss_but_are_thought() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("steps", "counted"), [("said", 7), ("all", 9)])
+@pytest.mark.parametrize(("steps", "counted"), [("nonempty", 7), ("all", 9)])
 def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: int) -> None:
     """There are three examples with three steps each, two of which are empty."""
     method = make(sparsity={"weight": 0.5, "steps": steps})
@@ -244,7 +244,7 @@ def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: in
     output = method(batch, CONTEXT)
     assert len(norms) == counted == output.statistics["counted_steps"]
     torch.testing.assert_close(output.losses["sparsity"], 0.5 * norms.sum())
-    logged = method.observed({name: float(value) for name, value in output.statistics.items()})
+    logged = method.metrics({name: float(value) for name, value in output.statistics.items()})
     assert logged["l1_per_step"] == pytest.approx(float(norms.mean()))
     with torch.autocast("cpu", torch.bfloat16):
         assert {tensor.dtype for tensor in method(batch, CONTEXT).statistics.values()} == {torch.float32}
@@ -309,7 +309,7 @@ def test_validation_draws_the_same_noise_at_any_step(posterior: str) -> None:
 def test_draws_of_training_are_keyed_by_epoch_and_step() -> None:
     """Existing weights were trained with these keys. Other keys would give other weights."""
     context = replace(CONTEXT, epoch=2, step=7, seed=5)
-    assert context.moment == (2, 7) and replace(context, training=False).moment == (None, None)
+    assert context.epoch_and_step == (2, 7) and replace(context, training=False).epoch_and_step == (None, None)
     keys = make().collate(EXAMPLES, context).keys
     assert keys is not None and keys.tolist() == [key(5, 2, example.id) for example in EXAMPLES]
 

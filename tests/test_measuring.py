@@ -17,7 +17,7 @@ from benchmarks.data import prepare
 from benchmarks.engine import autocast
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
-from benchmarks.plan.flops import rows_by_card
+from benchmarks.plan.flops import card_rows
 from benchmarks.plan.hardware import gpu_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec
@@ -115,7 +115,7 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     assert [len(test["seconds"]) for test in record["tests"].values()] == [1, 1] and "64, one pass after" in run.output
     assert "19,968 rows of embedded, which stand in for the 385,588 of an epoch" in run.output.replace("\n", " ")
     assert not (tmp_path / "small").exists()
-    assert rows_by_card(DataSpec(train="gsm8k_aug", limit=1000)) == 1000
+    assert card_rows(DataSpec(train="gsm8k_aug", limit=1000)) == 1000
 
 
 def test_settings_and_parts_are_those_asked_for(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from benchmarks.cli import app
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.studies.study import Study, load_study, shipped, study_path
-from benchmarks.studies.validation_errors import StudyLoader, checked
+from benchmarks.studies.validation_errors import StudyLoader, validate_settings
 from methods.backbone import load_backbone
 from methods.errors import InputError
 from methods.registry import get_method
@@ -42,7 +42,7 @@ def content(changes: str) -> dict[str, Any]:
 
 def refusal(model: type[BaseModel], content: Any, place: str = "") -> list[str]:
     with pytest.raises(InputError) as refused:
-        checked(model, content, place)
+        validate_settings(model, content, place)
     return str(refused.value).splitlines()
 
 
@@ -92,7 +92,10 @@ def test_a_study_is_refused_in_its_own_words(changes: str, message: str) -> None
 @pytest.mark.parametrize("written", ["1e-3", "1.0e-3", "1E-3", "+1e-3", ".1e-2", "1.e-3"])
 def test_a_power_of_ten_is_a_number_however_it_is_written(written: str) -> None:
     assert (
-        checked(TrainingSpec, yaml.load(f"{{epochs: 1, learning_rate: {written}}}", StudyLoader)).learning_rate == 1e-3
+        validate_settings(
+            TrainingSpec, yaml.load(f"{{epochs: 1, learning_rate: {written}}}", StudyLoader)
+        ).learning_rate
+        == 1e-3
     )
     for text in ("e3", "1e", "1e3x", "e-commerce"):
         assert yaml.load(text, StudyLoader) == text
@@ -143,13 +146,13 @@ def test_the_schema_refuses_the_same(changes: str) -> None:
     schema = jsonschema.Draft202012Validator(Study.model_json_schema())
     assert refusal(Study, content(changes)) and not schema.is_valid(content(changes))
     taken = content("training: {epochs: 1, learning_rate: .5e-3, tokens: null}")
-    assert checked(Study, taken) and schema.is_valid(taken)
+    assert validate_settings(Study, taken) and schema.is_valid(taken)
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_studies_are_taken_as_they_are_written(name: str) -> None:
     content = yaml.safe_load(study_path(name).read_text(encoding="utf-8"))
-    assert checked(Study, content) == Study.model_validate(content)
+    assert validate_settings(Study, content) == Study.model_validate(content)
 
 
 # -- commands that find nothing to read
@@ -187,7 +190,7 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal_and_whole_lines_elsewhere(
     weights = Paths(tmp_path, smoke.runs[run]).weights
     weights.parent.mkdir(parents=True)
     weights.touch()
-    found = explaining.Explained("How many?", (Text("many words " * 9),) * 4, {})
+    found = explaining.Explanation("How many?", (Text("many words " * 9),) * 4, {})
     monkeypatch.setattr(explaining.TrainedModel, "load", lambda *_: None)
     monkeypatch.setattr(explaining, "explained", lambda *_: found)
 

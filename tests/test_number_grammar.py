@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.number_grammar import CURRENCIES, MINUS, SEPARATORS, numbers, read, value_of
-from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring import SCORERS, Reference
 
 GROUP_MARKS = (",", "{,}", r",\!", r"\,", "\u00a0", "\u2009", "\u202f", " ", "'", "\u2019", "~")
 
@@ -138,7 +138,7 @@ def test_a_printed_number_is_read_back(made: tuple[str, Fraction]) -> None:
     (found,) = numbers(f"#### {text}"[4:])
     assert exact(found.text) == value
     gold = str(value.numerator) if value.denominator == 1 else found.text
-    assert SCORERS["number"].score(f"#### {text}", Asked("", gold)).correct
+    assert SCORERS["number"].score(f"#### {text}", Reference("", gold)).correct
 
 
 @given(st.integers(0, 999), st.integers(1, 999))
@@ -161,7 +161,7 @@ TEXTS = st.one_of(st.text(max_size=40), st.lists(PIECES, max_size=20).map("".joi
 @given(text=TEXTS, question=TEXTS, gold=TEXTS, steps=st.integers(0, 3))
 def test_any_text_is_scored(name: str, text: str, question: str, gold: str, steps: int) -> None:
     scorer = SCORERS[name]
-    asked = Asked(question, gold, steps)
+    asked = Reference(question, gold, steps)
     found = scorer.score(text, asked)
     assert found.correct or not found.strict
     assert len(found.draws) == len(scorer.choices(asked))

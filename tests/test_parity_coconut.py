@@ -49,7 +49,7 @@ class Golden:
         prompts, real = pad([row[:end] for row, end in zip(ids, ends, strict=True)], self.eos, side="left")
         text, _ = pad([row[end:] for row, end in zip(ids, ends, strict=True)], self.eos)
         wanted, _ = pad([[*row[end + 1 :], IGNORE] for row, end in zip(labels, ends, strict=True)], IGNORE)
-        at, thinking = label_indices(wanted), self.model._thinking(prompts)
+        at, thinking = label_indices(wanted), self.model._thought_mask(prompts)
         tensors = {
             "prompt": prompts,
             "real": real,

@@ -12,7 +12,7 @@ from methods.backbone import Backbone
 from methods.base import Context, Example, Setup, Stage, Vocabulary
 from methods.codi import ANSWER_PHRASE, CODI, MARKERS, CODIOptions
 from methods.collate import IGNORE, pad
-from methods.decoding import prefill, read
+from methods.decoding import forward_cached, prefill
 from methods.generation import Decoding
 
 CASES = cases("codi")
@@ -64,15 +64,15 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 def test_layout(golden: Golden) -> None:
     batch = golden.model.collate(golden.examples, CONTEXT)
-    for ours, published in (("said", "decoder_input_ids"), ("taught", "teacher_input_ids")):
+    for ours, published in (("student", "decoder_input_ids"), ("teacher", "teacher_input_ids")):
         expected, _ = pad([row[:-1] for row in golden.unpadded(published)], golden.eos)
         assert torch.equal(batch[ours], expected)
     labels = golden.tensors["in.teacher_labels"][:, 1:]
-    first = labels.shape[1] - batch["taught_labels"].shape[1]
-    assert torch.equal(batch["taught_labels"], labels[:, first:])
+    first = labels.shape[1] - batch["teacher_labels"].shape[1]
+    assert torch.equal(batch["teacher_labels"], labels[:, first:])
     assert (labels[:, :first] == IGNORE).all()
-    assert torch.equal(batch["said_labels"], golden.tensors["in.decoder_labels"][:, 1:])
-    assert torch.equal(batch["distilled"], golden.tensors["in.teacher_distill_index"])
+    assert torch.equal(batch["student_labels"], golden.tensors["in.decoder_labels"][:, 1:])
+    assert torch.equal(batch["distilled_position"], golden.tensors["in.teacher_distill_index"])
 
 
 def test_losses_and_gradients(golden: Golden) -> None:
@@ -91,8 +91,8 @@ def test_losses_and_gradients(golden: Golden) -> None:
 def test_student_logits(golden: Golden) -> None:
     model, batch = golden.model, golden.model.collate(golden.examples, CONTEXT)
     trunk, embed = model.lm.base_model, model.lm.get_input_embeddings()
-    prefix, _ = model.think(prefill(trunk, embed(batch["asked"]), batch.get("asked_real")), Decoding())
-    _, output = read(prefix, embed(golden.tensors["in.decoder_input_ids"]))
+    prefix, _ = model.think(prefill(trunk, embed(batch["prompt"]), batch.get("prompt_real")), Decoding())
+    _, output = forward_cached(prefix, embed(golden.tensors["in.decoder_input_ids"]))
     logits = model.lm.get_output_embeddings()(output.last_hidden_state)
     real = golden.tensors["in.decoder_labels"] != IGNORE
     close(logits[real], golden.tensors["out.student_logits"][real])

@@ -20,7 +20,7 @@ from benchmarks.cli import app
 from benchmarks.data import decode
 from benchmarks.outputs import published_questions, score
 from benchmarks.published import PUBLISHED, evaluate, get_published, load, read_tensors
-from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring import SCORERS, Reference
 from methods import decoding
 from methods.errors import InputError
 
@@ -55,13 +55,13 @@ def until(end: int, ids: list[int]) -> list[int]:
 def logits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
     """The logits (B, V) that chose each token of an answer, in order."""
     seen: list[Tensor] = []
-    choose = decoding.choose
+    choose = decoding.choose_tokens
 
     def recorded(logits: Tensor, *others: Any) -> Tensor:
         seen.append(logits)
         return choose(logits, *others)
 
-    monkeypatch.setattr(decoding, "choose", recorded)
+    monkeypatch.setattr(decoding, "choose_tokens", recorded)
     yield seen
 
 
@@ -89,7 +89,7 @@ def test_answers_are_those_of_the_authors_code(folder: str, run: str, logits: li
         ids = [token for part in parts[0].tolist() for token in until(eos, part)]
         assert ids == item["output_ids"] + [eos] * ("stopped_by_eos" in item)
         text = "\n".join(decode(model.tokenizer, part) for part in parts[0].tolist())
-        score = SCORERS["number"].score(text, Asked(golden["questions"][number], golden["gold_answers"][number]))
+        score = SCORERS["number"].score(text, Reference(golden["questions"][number], golden["gold_answers"][number]))
         assert score.correct == item["correct"]
         for thoughts in said.trace.values():
             known = tensors[f"{run}.{number}.latents"]

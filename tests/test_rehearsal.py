@@ -43,7 +43,7 @@ def test_a_study_goes_from_data_to_a_report_that_is_marked(tmp_path: Path, monke
 def test_what_is_not_at_hand_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "_at_hand", lambda name, split, notes: name in ("gsm8k", "svamp"))
     notes: list[str] = []
-    small = rehearsal.rehearsed(load_study("paper_pretrained"), [], MACHINE, "qwen2-tiny", "embedded", notes)
+    small = rehearsal.rehearsal_study(load_study("paper_pretrained"), [], MACHINE, "qwen2-tiny", "embedded", notes)
     assert small.evaluation.tests == ("gsm8k", "svamp") and len(notes) == 2
     assert all(run.data.train == "embedded" and run.training.lora is None for run in small.runs.values())
     assert all(run.backbone.name == "qwen2-tiny" and not run.backbone.pretrained for run in small.runs.values())
@@ -53,4 +53,4 @@ def test_what_is_not_at_hand_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> 
     }
     monkeypatch.setattr(rehearsal, "_at_hand", lambda *_: False)
     with pytest.raises(InputError, match="none of its test sets is at hand"):
-        rehearsal.rehearsed(load_study("paper_pretrained"), [], MACHINE, None, "embedded", [])
+        rehearsal.rehearsal_study(load_study("paper_pretrained"), [], MACHINE, None, "embedded", [])

@@ -164,7 +164,7 @@ def test_the_page_of_questions_has_all_answers_of_the_first_seeds(path: Path) ->
     answers = path.parent / "fake/runs/text/marcos/s0/predictions/default.parquet"
     frame = pd.read_parquet(answers).query("seed == 0")
     lines = blocks[0]["lines"]
-    assert [line["said"][1] for line in lines] == frame["text"].tolist()
+    assert [line["answers"][1] for line in lines] == frame["text"].tolist()
     assert [line["right"][1] for line in lines] == frame["correct"].tolist()
     assert {(line["test"], line["steps"], line["text"], line["gold"]) for line in lines} == {
         ("Alpha & Co 100%", 2, "", "7"),

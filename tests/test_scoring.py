@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring import SCORERS, Reference
 from benchmarks.scoring.numeric import extract
 
 
@@ -98,5 +98,5 @@ def test_extract(text: str, number: str | None):
     ],
 )
 def test_score(text: str, gold: str, correct: bool, strict: bool):
-    result = SCORERS["number"].score(text, Asked("How many?", gold))
+    result = SCORERS["number"].score(text, Reference("How many?", gold))
     assert (result.correct, result.strict) == (correct, strict)

@@ -11,17 +11,17 @@ import pytest
 
 from benchmarks.data import load_records, synthetic
 from benchmarks.data.sources import Draw
-from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring import SCORERS, Reference
 from benchmarks.scoring.synthetic import walk
 
 # The three examples of the paper's overview figure
-RS = Asked("7 9 8 5 7 4 1 3 6 2", "14 + 16 = 30", 2)
+RS = Reference("7 9 8 5 7 4 1 3 6 2", "14 + 16 = 30", 2)
 RS_STEPS = "12 14 13 10 12 9 6 8 11 7\n14 16 15 12 14 11 8 10 13 9\n"
-RP = Asked("7 9 8 5 7 4 1 3 6 2", "", 1)
+RP = Reference("7 9 8 5 7 4 1 3 6 2", "", 1)
 RP_STEP = "11 12 -1 7 15 3 7 6 -5 3\n"
-P24 = Asked("6 9 10 11", "11 + 10 = 21 . 21 + 9 = 30 . 30 - 6 = 24", 2)
+P24 = Reference("6 9 10 11", "11 + 10 = 21 . 21 + 9 = 30 . 30 - 6 = 24", 2)
 P24_STEPS = "9 - 6 = 3\n10 - 9 = 1 . 11 / 1 = 11\n"
-COPY = Asked("0 1 2 3 4", "5 6 7 8 9", 2)
+COPY = Reference("0 1 2 3 4", "5 6 7 8 9", 2)
 COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
 
 
@@ -41,19 +41,26 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         # A step is missing
         ("summation", RS, RS_STEPS.splitlines()[1] + "\n#### 14 + 16 = 30", False, False, ("7", None)),
         ("summation", RS, RS_STEPS + RS_STEPS + "#### 14 + 16 = 30", False, False, ("5", "2")),  # steps too many
-        ("summation", Asked("1 2", "", 1), "11 12\n#### 11 + 12 = 23", False, False, (None,)),  # 10 is not a digit
-        ("summation", Asked("1 2", "", 1), "0 1\n#### 0 + 1 = 1", False, False, (None,)),  # nor is -1
-        ("summation", Asked("1 2", "", 1), "1 2\n#### 1 + 2 = 3", True, True, ("0",)),
+        ("summation", Reference("1 2", "", 1), "11 12\n#### 11 + 12 = 23", False, False, (None,)),  # 10 is not a digit
+        ("summation", Reference("1 2", "", 1), "0 1\n#### 0 + 1 = 1", False, False, (None,)),  # nor is -1
+        ("summation", Reference("1 2", "", 1), "1 2\n#### 1 + 2 = 3", True, True, ("0",)),
         ("summation", RS, "", False, False, (None, None)),
         ("summation", RS, RS_STEPS + f"#### {'9' * 5_000} + 16 = 30", False, False, ("5", "2")),  # no number for Python
         ("pairing", RP, RP_STEP + "#### 11 + 12 = 23", True, True, ("0,5 1,7 3,9 4,2 6,8",)),
         ("pairing", RP, RP_STEP + "#### 11 + 12 = -1", False, False, ("0,5 1,7 3,9 4,2 6,8",)),
         ("pairing", RP, RP_STEP.replace("-5", "5") + "#### 11 + 12 = 23", False, False, (None,)),  # |a - b|
-        ("pairing", Asked("3 5", "", 1), "8 -2\n#### 8 + -2 = 6", True, True, ("0,1",)),
-        ("pairing", Asked("3 5", "", 1), "2 8\n#### 2 + 8 = 10", True, True, ("1,0",)),
-        ("pairing", Asked("3 5", "", 1), "8 2\n#### 8 + 2 = 10", False, False, (None,)),
-        ("pairing", Asked("1 2 3 4", "", 1), "3 -1 4 -1\n#### 3 + -1 = 2", False, False, (None,)),  # 3 is used twice
-        ("pairing", Asked("1 2 3", "", 1), "3 -1 3\n#### 3 + -1 = 2", False, False, (None,)),
+        ("pairing", Reference("3 5", "", 1), "8 -2\n#### 8 + -2 = 6", True, True, ("0,1",)),
+        ("pairing", Reference("3 5", "", 1), "2 8\n#### 2 + 8 = 10", True, True, ("1,0",)),
+        ("pairing", Reference("3 5", "", 1), "8 2\n#### 8 + 2 = 10", False, False, (None,)),
+        (
+            "pairing",
+            Reference("1 2 3 4", "", 1),
+            "3 -1 4 -1\n#### 3 + -1 = 2",
+            False,
+            False,
+            (None,),
+        ),  # 3 is used twice
+        ("pairing", Reference("1 2 3", "", 1), "3 -1 3\n#### 3 + -1 = 2", False, False, (None,)),
         ("parallel24", P24, P24_STEPS + "#### " + P24.answer, True, True, ("1-0", "2-1 3/4", "2+3 1+4 5-0")),
         ("parallel24", P24, P24_STEPS + P24.answer.replace(" ", ""), True, False, ("1-0", "2-1 3/4", "2+3 1+4 5-0")),
         ("parallel24", P24, P24_STEPS + "#### 9 - 6 = 3 . 10 + 11 = 21 . 3 + 21 = 24", True, True, ...),
@@ -89,7 +96,7 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         ("copy", COPY, "", False, False, (None,)),
     ],
 )
-def test_answers_of_each_kind(task: str, asked: Asked, text: str, correct: bool, strict: bool, draws: Any):
+def test_answers_of_each_kind(task: str, asked: Reference, text: str, correct: bool, strict: bool, draws: Any):
     result = SCORERS[task].score(text, asked)
     assert (result.correct, result.strict) == (correct, strict)
     if draws is not ...:
@@ -108,9 +115,9 @@ def test_solutions_of_the_data_are_right_and_those_of_another_question_are_not(n
     records = load_records(name, "lines", "test")[:100]
     for record, other in zip(records, records[1:] + records[:1], strict=True):
         text = "\n".join([*record.steps, f"#### {record.answer}"])
-        found = SCORERS[task].score(text, Asked(record.question, record.answer, len(record.steps)))
+        found = SCORERS[task].score(text, Reference(record.question, record.answer, len(record.steps)))
         assert found.correct and found.strict and None not in found.draws
-        wrong = SCORERS[task].score(text, Asked(other.question, other.answer, len(other.steps)))
+        wrong = SCORERS[task].score(text, Reference(other.question, other.answer, len(other.steps)))
         same = task == "copy" or sorted(record.question.split()) == sorted(other.question.split())
         assert same or not wrong.correct  # a copy does not depend on the question
 
@@ -124,7 +131,7 @@ def test_a_digit_is_found_where_trying_all_finds_one():
     scorer, after = SCORERS["summation"], {tuple(n + d for n in (3, 1)): d for d in range(10)}
     for a, b in itertools.product(range(-3, 15), repeat=2):
         expected = after.get((a, b))
-        found = scorer.score(f"{a} {b}\n#### {a} + {b} = {a + b}", Asked("3 1", "", 1))
+        found = scorer.score(f"{a} {b}\n#### {a} + {b} = {a + b}", Reference("3 1", "", 1))
         assert found.correct == (expected is not None)
         assert found.draws == ((None if expected is None else str(expected)),)
 
@@ -140,7 +147,7 @@ def test_a_partition_is_found_where_trying_all_finds_one():
             explained.setdefault(tuple(after), set()).add(" ".join(f"{a},{b}" for a, b in pairs))
         for after in [*explained, *sequences(20, -3, 6)]:
             text = " ".join(map(str, after)) + f"\n#### {after[0]} + {after[1]} = {after[0] + after[1]}"
-            found = SCORERS["pairing"].score(text, Asked(" ".join(map(str, before)), "", 1))
+            found = SCORERS["pairing"].score(text, Reference(" ".join(map(str, before)), "", 1))
             assert found.correct == (after in explained)
             assert found.draws[0] in explained.get(after, {None})
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.studies.overrides import replaced
+from benchmarks.studies.overrides import set_path
 from golden import close
 from methods.base import Batch, Budget, Example
 from methods.coconut import CoconutOptions
@@ -162,7 +162,7 @@ def test_a_stage_answers_as_the_bases() -> None:
 @torch.no_grad()
 def test_a_trained_model_thinks_as_often_as_it_is_told_to(name: str) -> None:
     (option,) = get_method(name).answering_options
-    told = make(name, replaced({}, option, 1))
+    told = make(name, set_path({}, option, 1))
     assert told.generate(questions(), Decoding(max_new_tokens=1)).cost.latent_steps == 1
 
 

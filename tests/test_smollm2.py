@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.data.loading import DataError, load_records
-from benchmarks.data.overlap import questions, without
+from benchmarks.data.overlap import exclude_questions, questions
 from benchmarks.data.sources import DATA_VARIABLE
 from benchmarks.plan.costs import plan_run
 from benchmarks.plan.flops import lengths_of
@@ -48,7 +48,7 @@ def test_gsm_hard_is_read_as_published(tmp_path: Path, monkeypatch: pytest.Monke
 def test_rows_that_validate_gsm8k_aug_are_no_training_rows(form: Form) -> None:
     usable, held_out = load_records("gsm8k", form, "train"), load_records("gsm8k_held_out", form, "test")
     assert len(held_out) == 500
-    train = without(usable, held_out)
+    train = exclude_questions(usable, held_out)
     assert len(usable) - 500 <= len(train) <= len(usable) - 480, "some have no equation"
     augmented = questions(load_records("gsm8k_aug", "equation", "validation"))
     assert questions(held_out) == augmented and not questions(train) & augmented

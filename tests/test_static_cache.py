@@ -12,7 +12,7 @@ from torch import Tensor
 from methods import _static_cache
 from methods._static_cache import StaticKVCache
 from methods.backbone import load_backbone
-from methods.decoding import Prefix, decode, extend, make_cache, prefill, read
+from methods.decoding import Prefix, decode, extend, forward_cached, make_cache, prefill
 from methods.generation import CachePolicy, Decoding
 from methods.kv_cache import DynamicKVCache, cache_argument
 
@@ -51,7 +51,7 @@ def states(lm, cache: CachePolicy, rows: int, length: int, steps: int, seed: int
         prefix = extend(prefix, vectors[:, 0])
         found.append(prefix.hidden)
         if step == 1:
-            prefix, output = read(prefix, vectors)
+            prefix, output = forward_cached(prefix, vectors)
             found.append(output.last_hidden_state)
         if step == 2 and rows > 1:
             prefix = prefix.select(torch.arange(0, rows, 2, device=vectors.device))

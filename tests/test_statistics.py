@@ -18,8 +18,8 @@ def right(count: int, of: int = 100, shift: int = 0) -> pd.DataFrame:
 
 
 def test_spread_is_undefined_for_one_value() -> None:
-    assert statistics.spread([0.5]) is None
-    assert statistics.spread([0.0, 1.0]) == pytest.approx(2**-0.5)
+    assert statistics.sample_std([0.5]) is None
+    assert statistics.sample_std([0.0, 1.0]) == pytest.approx(2**-0.5)
 
 
 def test_deterministic_rows_get_the_exact_mcnemar_test() -> None:

@@ -57,7 +57,7 @@ def test_sums_are_those_of_the_numbers() -> None:
     sums, generator = Sums(), torch.Generator().manual_seed(0)
     values = [torch.rand((), generator=generator) for _ in range(20)]
     for number, value in enumerate(values):
-        sums.add(Output({"loss": value}, {"count": torch.tensor(number)}), counts=number != 7)
+        sums.add_output(Output({"loss": value}, {"count": torch.tensor(number)}), counts=number != 7)
     sums.fetch()
     assert sums.losses["loss"] == sum(float(value) for number, value in enumerate(values) if number != 7)
     assert sums.statistics["count"] == sum(range(20)) - 7
@@ -104,7 +104,7 @@ def test_a_micro_batch_reads_no_number_off_the_device(stage: tuple[Engine, Stage
     with _Reads() as reads:
         output = engine.forward(batch, context)
         engine.backward(torch.stack([*output.losses.values()]).sum(), last=True)
-        sums.add(output)
+        sums.add_output(output)
         engine.step(0)
     assert reads.count == 0
     sums.fetch()

@@ -165,7 +165,7 @@ def test_commands_that_are_advised_name_the_study_and_its_results_as_they_are(tm
     other.write_text(yaml.safe_dump({**MINIMAL, "name": "other", "shares": str(path)}), encoding="utf-8")
     sharing = load_study(str(other))
     (run,) = sharing.sources.values()
-    assert sharing.home(run).called == str(path) and sharing.home(study.runs[run.id]).name == study.name
+    assert sharing.home(run).cli_name == str(path) and sharing.home(study.runs[run.id]).name == study.name
     assert load_study("quick").command("data", tmp_path, "--block", "text") == (
         f"marcos-bench data quick --block text --results {tmp_path}"
     )

@@ -76,5 +76,5 @@ def test_a_method_says_what_its_thoughts_are_counted_by() -> None:
     assert {"marcos", "coconut", "codi", "colar", "sim_cot_codi"} <= counted.keys() < available().keys()
     for method in counted.values():
         sizes = [size["thoughts"] for size in sweep.sizes_of(method.thoughts_option) if size["thoughts"]]
-        made = [method.Options(**sweep.replaced({}, str(method.thoughts_option), size)) for size in sizes]
+        made = [method.Options(**sweep.set_path({}, str(method.thoughts_option), size)) for size in sizes]
         assert len({options.model_dump_json() for options in made}) == len(sweep.AXES["thoughts"])

@@ -17,7 +17,7 @@ from benchmarks.files import read_json, write_json, write_parquet
 from benchmarks.records import results
 from benchmarks.scoring import SCORERS
 from benchmarks.scoring.diversity import draw_statistics, entropy
-from benchmarks.scoring.scorers import scored, scorers_of
+from benchmarks.scoring.scorers import score_answers, scorers_of
 from benchmarks.scoring.synthetic import repeats
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, StudyError, load_study, parse_study, study_path
@@ -89,7 +89,7 @@ def test_predictions_hold_what_was_drawn_and_records_how_varied_it_is() -> None:
         ("2 3\n#### 2 + 3 = 6", "4 5\n#### 4 + 5 = 9"),
         ("2 4\n#### 2 + 4 = 6", "4 5\n#### 4 + 5 = 9"),
     )
-    frame = scored(said, {RS: asked()})
+    frame = score_answers(said, {RS: asked()})
     assert [list(draws) for draws in frame["draws"]] == [["1"], ["2"], ["1"], ["1"], [None], ["1"]]
     found = evaluation.summary(frame)
     assert found["accuracy"] == [1.0, 0.5, 0.5]

@@ -21,7 +21,7 @@ from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, Fields, json_lines
 from benchmarks.files import read_json
-from benchmarks.scoring import SCORERS, Asked
+from benchmarks.scoring import SCORERS, Reference
 from benchmarks.scoring.numeric import Number
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.scoring.text import Text
@@ -62,7 +62,7 @@ GOLD = "Tom is a c0."
 def test_an_answer_is_the_gold_one_whatever_case_blanks_and_final_marks(
     text: str, gold: str, extracted: str, strict: bool
 ) -> None:
-    result = SCORERS["text"].score(text, Asked("Is he?", gold))
+    result = SCORERS["text"].score(text, Reference("Is he?", gold))
     assert (result.extracted, result.correct, result.strict, result.draws) == (extracted, True, strict, ())
 
 
@@ -84,7 +84,7 @@ def test_an_answer_is_the_gold_one_whatever_case_blanks_and_final_marks(
     ],
 )
 def test_another_answer_is_wrong(text: str, gold: str, extracted: str | None) -> None:
-    result = SCORERS["text"].score(text, Asked("Is he?", gold))
+    result = SCORERS["text"].score(text, Reference("Is he?", gold))
     assert (result.extracted, result.correct, result.strict) == (extracted, False, False)
 
 

@@ -20,7 +20,7 @@ from benchmarks.files import read_json, write_text
 from benchmarks.records import results
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer, store
-from benchmarks.tracking.store import experiment_id, find_runs, one_writer, session
+from benchmarks.tracking.store import exclusive_writer, experiment_id, find_runs, session
 from conftest import needs_linux
 from fabricate import fabricate, study
 from methods.errors import InputError
@@ -122,9 +122,9 @@ def test_files_that_were_removed_come_again(copied: Path) -> None:
 
 
 def test_a_copy_is_another_folder_to_a_server(original: Path, copied: Path) -> None:
-    with one_writer(original) as one, one_writer(copied) as other:
+    with exclusive_writer(original) as one, exclusive_writer(copied) as other:
         assert one != other
-    with one_writer(original) as again:
+    with exclusive_writer(original) as again:
         assert again == one
 
 

@@ -14,7 +14,7 @@ from benchmarks.budgets import budget_of, curriculum
 from benchmarks.data import decode, load_tokenizer, open_corpus
 from benchmarks.evaluation.inference import load_for_inference
 from benchmarks.models import build_method
-from benchmarks.scoring import SCORERS, Asked, Score
+from benchmarks.scoring import SCORERS, Reference, Score
 from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import StudyError
@@ -40,7 +40,7 @@ def coin(question: str, text: str) -> bool:
 class Coin(Number):
     """Takes about half of all answers for right, so that weights that have learned nothing are right, too."""
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         assert asked.question and asked.answer.isdecimal() and asked.steps
         return Score("", coin(asked.question, text), False)
 

@@ -22,7 +22,7 @@ from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, write_json, write_parquet, write_text
 from benchmarks.records import results
 from benchmarks.scoring.numeric import Number
-from benchmarks.scoring.scorers import scored
+from benchmarks.scoring.scorers import score_answers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, load_study, parse_study
@@ -118,7 +118,7 @@ def test_an_answer_scored_wrong_is_found_even_with_a_new_digest(folder: Path) ->
 def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], pd.DataFrame]:
     """Return an evaluate record on Random Summation, and its predictions."""
     said = answered(("2 3\n#### 2 + 3 = 5", "5 6\n#### 5 + 6 = 11"), ("2 3\n#### 2 + 3 = 5", "7 7\n#### 7"))
-    frame = scored(said, {RS: asked()})
+    frame = score_answers(said, {RS: asked()})
     questions = [Record(id=id, question=text, steps=("",), answer="") for id, text in (("a", "1 2"), ("b", "3 4"))]
     monkeypatch.setattr(rescoring, "load_records", lambda test, form, split: questions)
     means = summary(frame)
@@ -203,7 +203,7 @@ def test_a_record_of_another_specification_is_found(folder: Path) -> None:
     edit(folder / RUN / "spec.json", lambda spec: spec.update(seed=5))
     differs = {finding.place for finding in findings(folder, "differs")}
     assert differs == {f"equation/cot/s0 {stage}.json" for stage in ("train", "evaluate", "time")}
-    assert findings(folder, "drift")[0].text == "the study now says otherwise: seed was 5, is 0"
+    assert findings(folder, "drift")[0].text == "the study has changed: seed was 5, is 0"
 
 
 def test_answers_that_were_given_again_for_the_same_training_hold(folder: Path) -> None:

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
 from benchmarks.data import TestSet
-from benchmarks.scoring import Asked, Score
+from benchmarks.scoring import Reference, Score
 from benchmarks.scoring.base import integers
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.scoring.synthetic import Summation
@@ -124,7 +124,7 @@ def drawn_digits(test: TestSet, responses: Responses) -> np.ndarray:
 
 def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
     """Return (N, K - 1) digits that the examples' own steps drew. ``text`` decodes tokens."""
-    asked = (Asked(text(one.question), "", len(one.steps)) for one in examples)
+    asked = (Reference(text(one.question), "", len(one.steps)) for one in examples)
     lines = ("\n".join(map(text, (*one.steps, one.answer))) for one in examples)
     return _digits(Summation().score(*of) for of in zip(lines, asked, strict=True))
 
@@ -140,7 +140,7 @@ def levels_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str])
     return np.round(np.array(means)).astype(int)
 
 
-def explained(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
+def explained_variance(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
     """Return for each step the share of R's variance, over all dimensions, that lies between the ``groups`` (N, K - 1).
 
     The share is an adjusted R squared, so that many small groups explain nothing by chance. It is None if R does not
@@ -157,9 +157,9 @@ def explained(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
     return found
 
 
-def follows(steps: list[str], step: int) -> bool:
+def consistent_after(steps: list[str], step: int) -> bool:
     """Return whether everything that is generated after a step follows from it, as if that step were the question."""
-    return Summation().score("\n".join(steps[step:]), Asked(steps[step - 1], "", len(steps) - 1 - step)).correct
+    return Summation().score("\n".join(steps[step:]), Reference(steps[step - 1], "", len(steps) - 1 - step)).correct
 
 
 def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> Encoding:
@@ -194,7 +194,7 @@ def steer(model: TrainedModel, test: TestSet, decoding: Decoding, encoded: Encod
             if dim is None or value is None:
                 continue
             responses = model.generate(
-                test.questions, replace(decoding, interventions=alone(dim, value, step, encoded))
+                test.questions, replace(decoding, interventions=only_dimension(dim, value, step, encoded))
             )
             digits = drawn_digits(test, responses)
             frames.append(
@@ -205,14 +205,14 @@ def steer(model: TrainedModel, test: TestSet, decoding: Decoding, encoded: Encod
                         "step": step,
                         "digit": digit,
                         "obeyed": digits[:, step - 1] == digit,
-                        "followed": [follows(lines, step) for lines in responses.steps],
+                        "followed": [consistent_after(lines, step) for lines in responses.steps],
                     }
                 )
             )
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def alone(dim: int, value: float, step: int, encoded: Encoding) -> tuple[Intervention, Intervention]:
+def only_dimension(dim: int, value: float, step: int, encoded: Encoding) -> tuple[Intervention, Intervention]:
     """Return interventions that set one dimension to its value and all others to 0, so that
     nothing predicted for the step is left."""
     others = tuple(other for other in range(encoded.matrix.shape[1]) if other != dim)

@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Column, Table
 from rich.text import Text
 
-from benchmarks.analysis.interventions import known_test
+from benchmarks.analysis.interventions import require_test
 from benchmarks.analysis.nearest_tokens import TokenEmbeddings
 from benchmarks.analysis.records import steerable_latents
 from benchmarks.analysis.responses import Responses, TrainedModel
@@ -39,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """One run's answer: the question with its gold answer, the cells of the run's row, and its latents by name."""
 
     heading: str
@@ -51,7 +51,7 @@ def explain(
     study: Study, results: Path, question: Question, runs: Sequence[str] = (), output: Path | None = None
 ) -> None:
     """Print a question and a table of trained runs (``runs``; default: all). Write their latents to ``output``, an NPZ
-    file that must not exist yet; :func:`explained` says what is in it. One run is in memory at a time."""
+    file that must not exist yet; :func:`explain_run` says what is in it. One run is in memory at a time."""
     require_new(output)
     asked = {id: study.sources[id] for id in runs or study.sources}
     ready = {id: spec for id, spec in asked.items() if Paths(results, spec).weights.is_file()}
@@ -62,14 +62,14 @@ def explain(
             f"{'none of these runs' if runs else 'no run'} of {study.name} is trained in {results.absolute()}, and "
             f"trained runs are what is asked: train one first, e.g. `{command}`"
         )
-    found = {id: explained(TrainedModel.load(spec, results), question) for id, spec in ready.items()}
+    found = {id: explain_run(TrainedModel.load(spec, results), question) for id, spec in ready.items()}
     show(found, [id for id in asked if id not in ready], output)
 
 
 def explain_model(model: TrainedModel, question: Question, output: Path | None = None) -> None:
     """Do the same with one model, whose question is a text."""
     require_new(output)
-    show({model.spec.id: explained(model, question)}, [], output)
+    show({model.spec.id: explain_run(model, question)}, [], output)
 
 
 def require_new(output: Path | None) -> None:
@@ -77,7 +77,7 @@ def require_new(output: Path | None) -> None:
         raise InputError(f"{output} is there already: name another file, or remove it first")
 
 
-def show(found: Mapping[str, Explained], missing: Sequence[str], output: Path | None) -> None:
+def show(found: Mapping[str, Explanation], missing: Sequence[str], output: Path | None) -> None:
     """Print what runs answered, and which have no weights. Write latents to ``output``."""
     run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
     columns = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
@@ -97,15 +97,15 @@ def show(found: Mapping[str, Explained], missing: Sequence[str], output: Path | 
         out.print(Text(f"Latents: {output}"), soft_wrap=True)  # a path that is broken cannot be copied
 
 
-def explained(model: TrainedModel, question: Question) -> Explained:
+def explain_run(model: TrainedModel, question: Question) -> Explanation:
     """Ask a run. The latents (float32) are those that the method traces: (n, d), or (steps, n, d) if it thinks in
     steps of n vectors, zeros where a chain has ended; those that can be set by hand, such as MarCos's R, are (steps,
     dims). ``median_token_norm`` () is beside them if there are any."""
     spec, test = model.spec, None
     if question.text is not None:
-        heading, ids = question.text, [model.read(question.text)]
+        heading, ids = question.text, [model.tokenize(question.text)]
     else:
-        test = one_question(model, known_test(spec, question.test), question.number or 1)
+        test = select_question(model, require_test(spec, question.test), question.number or 1)
         heading, ids = f"{test.name} {test.ids[0]}: {test.texts[0]}\nGold answer: {test.answers[0]}", test.questions
     decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
     responses = model.generate(ids, decoding, trace=True)
@@ -113,10 +113,10 @@ def explained(model: TrainedModel, question: Question) -> Explained:
     latents = {name: values[0] for name, values in responses.trace.items()}
     if latents:
         latents["median_token_norm"] = np.float32(tokens.median_norm)
-    return Explained(heading, row(spec, tokens, responses, responses.scores(test)[0] if test else None), latents)
+    return Explanation(heading, row(spec, tokens, responses, responses.scores(test)[0] if test else None), latents)
 
 
-def one_question(model: TrainedModel, test: str, number: int) -> TestSet:
+def select_question(model: TrainedModel, test: str, number: int) -> TestSet:
     whole = model.test(test)
     if number > len(whole):
         raise StudyError(f"{test} has no question {number}: it has {len(whole)}")
@@ -137,7 +137,7 @@ def save(path: Path, latents: Mapping[str, Mapping[str, np.ndarray]]) -> None:
 def row(spec: RunSpec, tokens: TokenEmbeddings, responses: Responses, score: Score | None) -> tuple[Text, ...]:
     """Return the steps, the answer (green if correct, red if not), the latents as nearest tokens, and the active
     dimensions of the first question."""
-    steps, answer = told_apart(responses)
+    steps, answer = split_steps(responses)
     if not answer or (score is not None and score.extracted is None):
         steps = steps if len(responses.steps[0]) > 1 else []
         answer = f"(no answer) {responses.answers[0]!r}"  # with its blanks, as there may be nothing else
@@ -154,7 +154,7 @@ def row(spec: RunSpec, tokens: TokenEmbeddings, responses: Responses, score: Sco
     )
 
 
-def told_apart(responses: Responses) -> tuple[list[str], str]:
+def split_steps(responses: Responses) -> tuple[list[str], str]:
     """Return the steps and the answer of the first question.
     If a method says everything in one text, the last line is the answer."""
     if len(responses.steps[0]) > 1:

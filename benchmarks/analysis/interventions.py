@@ -40,7 +40,7 @@ def intervene(
         raise InputError(f"{spec.id} has no latents that can be set by hand: name a run of another row")
     one = Intervention(parse_dims(dims), value, step)
     model = TrainedModel.load(spec, results)
-    asked = model.test(known_test(spec, test), count)
+    asked = model.test(require_test(spec, test), count)
     decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
     frame = pd.concat([outputs(model, asked, decoding, by_hand) for by_hand in ([], [one])], ignore_index=True)
     out = console()
@@ -55,7 +55,7 @@ def parse_dims(text: str) -> tuple[int, ...]:
         raise InputError(f"{text!r} names no dimensions: give numbers with commas between, as in 3,7") from error
 
 
-def known_test(spec: RunSpec, test: str | None) -> str:
+def require_test(spec: RunSpec, test: str | None) -> str:
     """Return the name of a test set of the run, which is the first one if ``test`` is None."""
     tests = spec.evaluation.tests
     if test is not None and test not in tests:
@@ -103,10 +103,10 @@ def outputs(
     """Return one row per question: the generated steps and answer, their length in tokens, whether the answer is
     marked, and whether it is correct."""
     responses = model.generate(test.questions, replace(decoding, interventions=tuple(interventions)))
-    return described(test, responses).assign(setting=setting(interventions))
+    return output_frame(test, responses).assign(setting=setting(interventions))
 
 
-def described(test: TestSet, responses: Responses) -> pd.DataFrame:
+def output_frame(test: TestSet, responses: Responses) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "test": test.name,

@@ -30,7 +30,7 @@ class EncodingRecord(BaseModel):
     explained: dict[Literal["digit", "level"], list[float | None]] = {}  # by step; missing in older records
 
     @property
-    def own(self) -> list[int]:
+    def digit_dimensions(self) -> list[int]:
         """The digits' own dimensions, in the order of the digits."""
         return [dim for dim in self.dims if dim is not None]
 

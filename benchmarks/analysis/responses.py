@@ -17,7 +17,7 @@ from benchmarks.data.tokenizers import encode_questions
 from benchmarks.engine import autocast
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.scoring import Score
-from benchmarks.scoring.scorers import judged, reads_steps
+from benchmarks.scoring.scorers import reads_steps, score_texts
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.base import Example, Method
@@ -43,7 +43,7 @@ class Responses:
     def scores(self, test: TestSet) -> list[Score]:
         """Return the scores of the answers, or of all steps if the test set's scorer reads them."""
         whole = ["\n".join(steps) for steps in self.steps]
-        return judged(test, whole if reads_steps([test.name]) else self.answers)
+        return score_texts(test, whole if reads_steps([test.name]) else self.answers)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class TrainedModel:
             return test
         return test.select(evenly(len(test), count))
 
-    def read(self, question: str) -> list[int]:
+    def tokenize(self, question: str) -> list[int]:
         """Return the ids of a question that is in no test set, without the blanks around it. Warn of words that the
         tokenizer does not know; raise :class:`InputError` if there is nothing to read."""
         encode, unknown = partial(self.tokenizer.encode, add_special_tokens=False), self.tokenizer.unk_token_id
@@ -81,11 +81,11 @@ class TrainedModel:
     @torch.no_grad()
     def encode(self, examples: Sequence[Example]) -> np.ndarray | None:
         """Return the latents (N, K, D) in which training encodes the examples' own steps, or None; see
-        :meth:`Method.encoded`."""
+        :meth:`Method.encode_steps`."""
         rows: list[np.ndarray | None] = [None] * len(examples)
         for indices in batches_by_length([example.question for example in examples], self.spec.evaluation.batch_size):
             with autocast(self.method.device, self.spec.engine.precision):
-                latents = self.method.encoded([examples[i] for i in indices])
+                latents = self.method.encode_steps([examples[i] for i in indices])
             if latents is None:
                 return None
             for index, row in zip(indices, latents.float().cpu().numpy(), strict=True):

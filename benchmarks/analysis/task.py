@@ -16,24 +16,24 @@ from benchmarks.analysis.dimensions import (
     Patterns,
     digits_of,
     encoding,
-    explained,
+    explained_variance,
     is_summation,
     levels_of,
     patterns,
     steer,
 )
-from benchmarks.analysis.interventions import described, outputs
+from benchmarks.analysis.interventions import output_frame, outputs
 from benchmarks.analysis.majority_vote import MEAN
 from benchmarks.analysis.records import record_path, steerable_latents
 from benchmarks.analysis.responses import Responses, TrainedModel, evenly
 from benchmarks.console import Progress
 from benchmarks.data import TestSet, decode, open_corpus
-from benchmarks.environment import ended, environment
+from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
 from benchmarks.models import trained_weights
 from benchmarks.processes.locks import RunLock
-from benchmarks.scoring.scorers import judged, reads_steps
+from benchmarks.scoring.scorers import reads_steps, score_texts
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.errors import InputError
@@ -78,7 +78,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             **extra,
             "files": files,
             "seconds": time.perf_counter() - clock,
-            "environment": ended(made),
+            "environment": with_hardware(made),
         }
         write_json(path, record)
     return record
@@ -118,7 +118,7 @@ def _interventions(
     single = [dim for dim in found.frequent if [dim] != found.clique][:SINGLE]
     by_hand = [Intervention(tuple(found.clique), value) for value in values] if found.clique else []
     by_hand += [Intervention((dim,), max(values)) for dim in single]
-    frames = [described(test, one).assign(setting="") for test, one in zip(tests, responses, strict=True)]
+    frames = [output_frame(test, one).assign(setting="") for test, one in zip(tests, responses, strict=True)]
     count = len(by_hand) * sum(map(len, tests))
     with Progress(f"{model.spec.id} interventions", count) as progress:
         for one in by_hand:
@@ -144,7 +144,7 @@ def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
             for test in tests:
                 questions = list(test.questions)
                 texts = answer(model.method, model.tokenizer, questions, decoding, spec, progress).texts
-                scores = judged(test, texts)
+                scores = score_texts(test, texts)
                 columns = {"extracted": [one.extracted for one in scores], "correct": [one.correct for one in scores]}
                 frames.append(pd.DataFrame({"test": test.name, "id": test.ids, "seed": seed, **columns}))
     return pd.concat(frames, ignore_index=True)
@@ -167,7 +167,10 @@ def _digits(
             continue
         text = partial(decode, model.tokenizer)
         digits = digits_of(examples, text)
-        told = {"digit": explained(latents, digits), "level": explained(latents, levels_of(examples, text))}
+        explained = {
+            "digit": explained_variance(latents, digits),
+            "level": explained_variance(latents, levels_of(examples, text)),
+        }
         encoded = encoding(latents, digits, model.spec.analysis.active_above)
         lines = [
             (digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)
@@ -176,6 +179,6 @@ def _digits(
         steering = steer(model, test, decoding, encoded, latents.shape[1])
         if len(steering):
             frames["steering"] = steering
-        found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": told}
+        found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": explained}
         return {"encoding": {"test": test.name, **found}}
     return {"encoding": None}

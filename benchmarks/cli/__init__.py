@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from benchmarks.cli import catalogue, checks, inspection, sharing, stages, terminal
+from benchmarks.cli import catalogue, checks, inspection, sharing, tasks, terminal
 from benchmarks.files import describe_os_error, printable
 from benchmarks.processes import collect_garbage_less_often, kernels
 from benchmarks.processes.heartbeat import RankFailure
@@ -21,20 +21,11 @@ from methods.errors import InputError
 
 VARIABLES = ("MARCOS_BENCH_", "MLFLOW_", "HF_")
 PANELS = {  # of the help, by what one wants to do
-    "Run: the tasks of a study, which the workflow runs in order": stages.app,
+    "Run: the tasks of a study, which the workflow runs in order": tasks.app,
     "Look: results, and how models answer": inspection.app,
     "Share": sharing.app,
     "Check": checks.app,
     "Add": catalogue.app,
-}
-REPLACED = {  # former commands; the messages that name their successors are for this version alone
-    "methods": "list methods [NAME]",
-    "studies": "list studies [NAME]",
-    "datasets": "list datasets [NAME]",
-    "speed": "measure STUDY --batching",
-    "ask": "explain MODEL_FOLDER --text QUESTION --answer-only",
-    "intervene": "explain STUDY --run RUN --set-dims DIMS --value VALUE",
-    "claims": "table STUDY --table claims",
 }
 
 
@@ -53,11 +44,6 @@ class Commands(TyperGroup):
         except InputError as error:
             raise _failure(error) from error
         return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in REPLACED:
-            raise InputError(f"`{args[0]}` is now `marcos-bench {REPLACED[args[0]]}`")
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

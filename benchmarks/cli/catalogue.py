@@ -100,7 +100,7 @@ def _methods() -> None:
 def _method(name: str) -> None:
     from methods.registry import get_method
 
-    for option, value, about in described(get_method(name).Options()):
+    for option, value, about in describe_options(get_method(name).Options()):
         typer.echo(f"{option}: {value}\n    {about}")
 
 
@@ -163,26 +163,26 @@ def _dataset(name: str) -> None:
     typer.echo(f"{text}{card.citation}".rstrip())
 
 
-def described(options: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+def describe_options(options: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield name, type with default, and description of every option. The options of a nested model follow it."""
     for name, value in options:
         field = type(options).model_fields[name]
         nested = isinstance(value, BaseModel)
-        shown = "nested options" if nested else f"{spelled(field.annotation)}, default {written(value)}"
+        shown = "nested options" if nested else f"{type_name(field.annotation)}, default {yaml_value(value)}"
         yield prefix + name, shown, field.description or ""
         if nested:
-            yield from described(value, f"{prefix}{name}.")
+            yield from describe_options(value, f"{prefix}{name}.")
 
 
-def spelled(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
     """Return a type in short form, with ``|`` between the choices of ``Literal`` and of unions."""
     if get_origin(annotation) in (Literal, Union, UnionType):
-        return " | ".join(spelled(choice) for choice in get_args(annotation))
+        return " | ".join(type_name(choice) for choice in get_args(annotation))
     if annotation is NoneType:
         return "null"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def written(value: Any) -> str:
+def yaml_value(value: Any) -> str:
     """Return a value as it stands in a study's YAML; a float has up to six significant digits."""
     return f"{value:g}" if isinstance(value, float) else to_json(value).decode().strip('"')

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, StudyArgument, refuse
+from benchmarks.cli.common import RESULTS, Results, StudyArgument, refuse_options
 from benchmarks.plan.hardware import GPUS, get_gpu
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import Study, StudyError, load_study, shipped
@@ -55,7 +55,7 @@ def plan(
     """
     loaded = load_study(study)
     if power:
-        refuse(context, ("gpu", "utilisation"), "does not go with --power, which is about recorded answers")
+        refuse_options(context, ("gpu", "utilisation"), "does not go with --power, which is about recorded answers")
         from benchmarks.plan import power as seeds_and_questions
 
         typer.echo(seeds_and_questions.render(loaded, results))
@@ -196,14 +196,14 @@ def measure(
     """
     loaded = load_study(study)
     if batching:
-        refuse(context, ("name", "sweep", *OF_ROWS), "does not go with --batching, which measures every method")
+        refuse_options(context, ("name", "sweep", *OF_ROWS), "does not go with --batching, which measures every method")
         _measure_batching(loaded, results, output, repeats or 3, questions)
         return
-    refuse(context, ["questions"], "goes with --batching")
+    refuse_options(context, ["questions"], "goes with --batching")
     if name is None:
         raise InputError("name this machine, as in `--name h200`, or measure `--batching`")
     if sweep:
-        refuse(context, OF_ROWS, "does not go with --sweep, which measures every method")
+        refuse_options(context, OF_ROWS, "does not go with --sweep, which measures every method")
         _measure_growth(loaded, results, output or results / "measured" / name, repeats or 3)
         return
     from benchmarks.processes import devices

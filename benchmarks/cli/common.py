@@ -21,7 +21,7 @@ Results = Annotated[Path, typer.Option(help="Folder of results.")]
 RESULTS = Path("results")
 
 
-def ready_run(study: str, run: str, results: Path) -> RunSpec:
+def prepared_run(study: str, run: str, results: Path) -> RunSpec:
     """Return a run of a study whose data are prepared. Raise an error that lists the study's runs if there is no such
     run, names the study that it is shared with, or says that the prepared data are not those that the study asks
     for."""
@@ -31,7 +31,7 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
     if spec.study != loaded.name:
         raise StudyError(
             f"{run} of study {study} is a run of study {spec.study}, whose results it shares: ask for "
-            f"`{loaded.home(spec).called} {spec.id}`"
+            f"`{loaded.home(spec).cli_name} {spec.id}`"
         )
     kernels.require(spec.kernels)  # before anything slow is imported: the command may have to start anew
     from benchmarks.data.store import require_prepared
@@ -40,7 +40,7 @@ def ready_run(study: str, run: str, results: Path) -> RunSpec:
     return spec
 
 
-def refuse(context: typer.Context, options: Iterable[str], why: str) -> None:
+def refuse_options(context: typer.Context, options: Iterable[str], why: str) -> None:
     """Raise :class:`InputError` if one of these options is on the command line: it belongs to another use."""
     for option in options:
         source = context.get_parameter_source(option)

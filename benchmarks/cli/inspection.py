@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, StudyArgument, ready_run, refuse
+from benchmarks.cli.common import RESULTS, Results, StudyArgument, prepared_run, refuse_options
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import StudyError, load_study, require_run, shipped
@@ -68,9 +68,9 @@ def table(
 
     records = load_collected(loaded, results)
     if with_:
-        from benchmarks import beside
+        from benchmarks import external_rows
 
-        files = render(loaded, results, chosen, beside.read(records, with_))
+        files = render(loaded, results, chosen, external_rows.read_external_rows(records, with_))
     else:
         files = render(loaded, results, chosen)
         importer.attach_table(loaded, results, files)
@@ -241,33 +241,35 @@ def explain(
     from benchmarks.processes import devices
 
     if set_dims is not None:
-        refuse(context, (*ONE_QUESTION, "answer_only"), "does not go with --set-dims, which takes `--count` questions")
+        refuse_options(
+            context, (*ONE_QUESTION, "answer_only"), "does not go with --set-dims, which takes `--count` questions"
+        )
         if value is None or not run or len(run) > 1:
             raise InputError("--set-dims needs one run, as in `--run equation/marcos/s0`, and a `--value` to set")
-        spec = ready_run(study, run[0], results)
+        spec = prepared_run(study, run[0], results)
         devices.pin(1)
         interventions.intervene(spec, results, set_dims, value, step, test, count, show)
         return
-    refuse(context, MANY_QUESTIONS, "goes with --set-dims")
+    refuse_options(context, MANY_QUESTIONS, "goes with --set-dims")
     if (question is None) == (text is None):
         raise InputError("ask one question: --question with its number in the test set, or --text with one of your own")
     if text is not None and test is not None:
         raise InputError("--test goes with --question: a text of your own is in no test set")
     asked = explaining.Question(question, test, text)
     if _is_study(study):
-        refuse(context, ["answer_only"], "goes with a model folder")
+        refuse_options(context, ["answer_only"], "goes with a model folder")
         loaded = load_study(study)
         for id in run or ():
             require_run(loaded, study, id)
         devices.pin(1)
         explaining.explain(loaded, results, asked, run or (), output)
         return
-    refuse(context, ["run", "results", "question"], "goes with a study: ask a model folder with --text")
+    refuse_options(context, ["run", "results", "question"], "goes with a study: ask a model folder with --text")
     from benchmarks import exports
 
     devices.pin(1)
     if answer_only:
-        refuse(context, ["output"], "does not go with --answer-only")
+        refuse_options(context, ["output"], "does not go with --answer-only")
         typer.echo(exports.answer(Path(study), text or ""))
     else:
         explaining.explain_model(exports.exported_model(Path(study)), asked, output)

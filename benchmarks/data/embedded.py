@@ -131,7 +131,7 @@ class Story:
         self.solution: list[str] = []
         self.reworded = False  # whether any sentence has a template that training does not use
 
-    def say(self, templates: Sequence[str], **values: object) -> str:
+    def add_sentence(self, templates: Sequence[str], **values: object) -> str:
         """Add one sentence. Return the other person, whom it may mention."""
         other = self.draw.of([name for name in NAMES if name != self.who])
         pronoun = NAMES[self.who]
@@ -146,18 +146,18 @@ class Story:
         mark = f"<<{left}{sign}{right}={result}>>"
         self.solution.append(f"{self.who} has {left} {sign} {right} = {mark}{result} {self.object}.")
 
-    def begin(self, chain: Sequence[str]) -> Sequence[str]:
+    def add_start(self, chain: Sequence[str]) -> Sequence[str]:
         """Add the first sentence. Return the operations that are still to come."""
         if chain[0] == GROUPS:
             n, k = self.draw.between(2, 5), self.draw.between(2, 6)
-            self.say(self.wording.groups, n=n, k=k)
+            self.add_sentence(self.wording.groups, n=n, k=k)
             self.compute(n, "*", k, n * k)
             return chain[1:]
         self.value = self.draw.between(2, 9)
-        self.say(self.wording.start, n=self.value)
+        self.add_sentence(self.wording.start, n=self.value)
         return chain
 
-    def go_on(self, operation: str) -> bool:
+    def add_operation(self, operation: str) -> bool:
         """Add one more operation. Return False if no operand keeps the result in range."""
         value = self.value
         highest = {ADD: LARGEST - value, SUBTRACT: value - 2, TIMES: min(3, LARGEST // value)}[operation]
@@ -165,21 +165,21 @@ class Story:
             return False
         k = self.draw.between(2, min(9, highest))
         if operation == ADD:
-            self.say(self.wording.add, k=k)
+            self.add_sentence(self.wording.add, k=k)
             self.compute(value, "+", k, value + k)
         elif operation == SUBTRACT:
-            self.say(self.wording.subtract, k=k)
+            self.add_sentence(self.wording.subtract, k=k)
             self.compute(value, "-", k, value - k)
         else:
-            self.who = self.say(self.wording.times, k=k)
+            self.who = self.add_sentence(self.wording.times, k=k)
             self.compute(value, "*", k, value * k)
         return True
 
-    def step_aside(self) -> None:
+    def add_aside(self) -> None:
         """Add a sentence that does not matter, with probability ``aside_share``, before or after the first sentence."""
         if self.draw.uniform() < self.wording.aside_share:
             thing = self.draw.of([name for name in OBJECTS if name != self.object])
-            self.say(self.wording.aside, k=self.draw.between(2, 9), x=thing)
+            self.add_sentence(self.wording.aside, k=self.draw.between(2, 9), x=thing)
             if self.draw.below(2):
                 self.text.reverse()
 
@@ -187,11 +187,11 @@ class Story:
 def tell(draw: Draw, wording: Wording, chain: Sequence[str]) -> Raw | None:
     """Return one problem of the chain, or None if the numbers or templates drawn do not make one of the shape."""
     story = Story(draw, wording)
-    rest = story.begin(chain)
-    story.step_aside()
-    if not all(story.go_on(operation) for operation in rest):
+    rest = story.add_start(chain)
+    story.add_aside()
+    if not all(story.add_operation(operation) for operation in rest):
         return None
-    story.say(wording.ask)
+    story.add_sentence(wording.ask)
     if story.reworded is (wording is TRAINING):
         return None
     return Raw("", " ".join(story.text), "\n".join(story.solution), str(story.value))

@@ -50,7 +50,7 @@ def load_rows(name: str, form: Form, split: str) -> list[Raw]:
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
     """Convert rows to records with steps in the given form. Training rows that teach nothing in this form (no question,
-    no step, or an answer that cannot be scored, see :func:`unread`) are left out; test rows never are. Raise
+    no step, or an answer that cannot be scored, see :func:`unscorable_rows`) are left out; test rows never are. Raise
     :class:`DataError` if no training row is left."""
     records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
     if split != "train":
@@ -65,7 +65,7 @@ def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[R
     return [record for record in stepwise if not card.refusal(record.answer)]
 
 
-def unread(name: str, rows: Sequence[Raw]) -> list[dict[str, str]]:
+def unscorable_rows(name: str, rows: Sequence[Raw]) -> list[dict[str, str]]:
     """Return the training rows whose answers cannot be scored: where each is published, its answer, and why not."""
     card = get_dataset(name).card
     found = ((row, card.refusal(row.answer)) for row in rows)

@@ -18,7 +18,7 @@ def overlap_flags(tests: Sequence[Record], known: set[str]) -> list[bool]:
     return [normalise(record.question) in known for record in tests]
 
 
-def without(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+def exclude_questions(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
     """Return the records whose questions none of the others has."""
     flags = overlap_flags(records, questions(others))
     return [record for record, known in zip(records, flags, strict=True) if not known]

@@ -19,12 +19,12 @@ from benchmarks.files import (
     csv_table,
     decode_utf8,
     exists,
+    folder_from_environment,
     json_rows,
-    named_folder,
     parse_json,
     read_bytes,
     sha256,
-    shown,
+    shortened,
 )
 
 DATA_VARIABLE = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
@@ -47,7 +47,7 @@ def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each element of a JSON array."""
     rows = parse_json(text, str(path), AGAIN, DataError)
     if not isinstance(rows, list):
-        raise DataError(f"{path}: must be a JSON array of rows, not {shown(rows)}; {AGAIN}")
+        raise DataError(f"{path}: must be a JSON array of rows, not {shortened(rows)}; {AGAIN}")
     for number, row in enumerate(rows, start=1):
         place = f"{path}, element {number}"
         yield place, _fields(row, place)
@@ -60,7 +60,7 @@ def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
 
 def _fields(row: Any, place: str) -> Fields:
     if not isinstance(row, dict):
-        raise DataError(f"{place}: a row must be a JSON object with fields, not {shown(row)}; {AGAIN}")
+        raise DataError(f"{place}: a row must be a JSON object with fields, not {shortened(row)}; {AGAIN}")
     return row
 
 
@@ -221,7 +221,7 @@ class Draw:
 
 def published_files() -> Path | None:
     """Return the folder that :data:`DATA_VARIABLE` names, or None if the variable is not set."""
-    return named_folder(DATA_VARIABLE, "the published files", DataError)
+    return folder_from_environment(DATA_VARIABLE, "the published files", DataError)
 
 
 def read_published(path: Path, file: File) -> bytes:

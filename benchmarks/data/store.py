@@ -16,8 +16,8 @@ import numpy as np
 from datasets import Dataset, disable_progress_bars, load_from_disk
 
 from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
-from benchmarks.data.loading import get_dataset, load_rows, split_validation, to_records, unread
-from benchmarks.data.overlap import overlap_flags, questions, without
+from benchmarks.data.loading import get_dataset, load_rows, split_validation, to_records, unscorable_rows
+from benchmarks.data.overlap import exclude_questions, overlap_flags, questions
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
@@ -138,7 +138,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     data = block.data
     rows = {f"{name}/{split}": load_rows(name, data.form, split) for name, split in used_by(study, block)}
     usable = to_records(data.train, data.form, "train", rows[f"{data.train}/train"])
-    if dropped := unread(data.train, rows[f"{data.train}/train"]):
+    if dropped := unscorable_rows(data.train, rows[f"{data.train}/train"]):
         log.warning(
             "block %s: %s training rows have answers that cannot be read and are left out (listed in %s), first %s: %r",
             block.id,
@@ -151,7 +151,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         named_rows = rows[f"{data.validation_set}/test"]
         held_out = to_records(data.validation_set, data.form, "test", named_rows)
         validation = [record for record in held_out if record.steps]
-        train = without(usable, held_out)
+        train = exclude_questions(usable, held_out)
     else:
         train, validation = split_validation(usable, data.validation)
     if data.limit and data.limit > len(train):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.data.records import DataError, Record
-from benchmarks.files import named_folder, parse_json, read_text, shown
+from benchmarks.files import folder_from_environment, parse_json, read_text, shortened
 from benchmarks.studies.specs import TokenizerSpec
 from methods.base import ANSWER_MARKER, Vocabulary
 
@@ -110,7 +110,7 @@ def published(name: str, revision: str | None = None) -> PreTrainedTokenizerFast
     fix = "log in to the hub, or name a folder with all of its files"
     if known and known.folder:
         fix = f"set {known.folder} to a folder with all of its files, from {known.hub} on the hub"
-        if folder := named_folder(known.folder, f"{name}'s files", DataError):
+        if folder := folder_from_environment(known.folder, f"{name}'s files", DataError):
             place, wanted = str(folder), "main"
     tokenizer = read_tokenizer(place, wanted, f"to fix the study's `tokenizer: {{pretrained: {name}}}`, {fix}")
     if known and len(tokenizer) != known.size:
@@ -133,12 +133,12 @@ def read_tokenizer(place: str | Path, revision: str, fix: str) -> PreTrainedToke
         for path in sorted(Path(place).glob("*.json")):
             content = parse_json(read_text(path, fix, DataError), str(path), fix, DataError)
             if not isinstance(content, dict):
-                raise DataError(f"{path}: must be a JSON object, not {shown(content)}; {fix}")
+                raise DataError(f"{path}: must be a JSON object, not {shortened(content)}; {fix}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
     except Exception as error:  # those of tokenizers have no common base class
-        said = " ".join(str(error).split())
-        raise DataError(f"no tokenizer can be read from {place} ({type(error).__name__}: {said}); {fix}") from error
+        cause = " ".join(str(error).split())
+        raise DataError(f"no tokenizer can be read from {place} ({type(error).__name__}: {cause}); {fix}") from error
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise DataError(f"the tokenizer in {place} is no fast one of transformers: {fix}")

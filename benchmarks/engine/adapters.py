@@ -145,7 +145,7 @@ def enable_gradients(method: Method, stage: Stage) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in method.named_parameters() if parameter.requires_grad}
 
 
-def plain_weights(method: Method) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(method: Method) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights of a method that is whole, as :func:`whole_weights` yields those of the method without
     adapters: what adapters add is part of the layers' weights."""
     adapted = {f"{name}.base_layer.weight": layer for name, layer in _low_rank(method).items()}
@@ -185,6 +185,6 @@ def save_adapters(method: Method, folder: Path, start: str) -> None:
         replace(config[NAME], inference_mode=True, **settings).save_pretrained(place)
 
 
-def plain_size(method: Method) -> int:
+def size_without_adapters(method: Method) -> int:
     """Return the number of a method's parameters without adapters."""
     return sum(parameter.numel() for name, parameter in method.named_parameters() if not in_adapter(name))

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from benchmarks.engine.adapters import enable_gradients, whole_weights
 from benchmarks.engine.device import autocast
-from benchmarks.engine.layers import checkpoint_activations, compile_layers, plain_layers
+from benchmarks.engine.layers import checkpoint_activations, compile_layers, uncompile_layers
 from benchmarks.engine.ranks import Ranks
-from benchmarks.studies.micro_batches import cuts, parts_of
+from benchmarks.studies.micro_batches import micro_batch_count, splits_batches
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Batch, Context, Method, Output, Stage
 from methods.errors import InputError
@@ -74,7 +74,7 @@ class Engine(ABC):
         """Split a global batch, whose longest example has ``longest`` tokens, into micro-batches. If the settings have
         a ``micro_batch``, they are the same at any number of ranks. Otherwise there is one per rank, or as many as
         ``micro_tokens`` requires."""
-        count = parts_of(len(indices), self.ranks.world, self.spec, longest)
+        count = micro_batch_count(len(indices), self.ranks.world, self.spec, longest)
         return [indices[start::count] for start in range(count)]
 
     def shard(self, parts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, bool]]:
@@ -103,7 +103,7 @@ class Engine(ABC):
         if self.training.draws and self.method.training:  # the same for these rows on whichever rank, and when resumed
             part = self.ranks.rank + place * self.ranks.world
             torch.manual_seed(key(context.seed, "dropout", context.step, part))
-        if self.ranks.world > 1 and not cuts(self.spec):
+        if self.ranks.world > 1 and not splits_batches(self.spec):
             context = replace(context, over_ranks=partial(self.ranks.total, counts=counts))
         return self._forward(batch, context)
 
@@ -137,7 +137,7 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Leave the method whole on every rank and uncompiled, as the next engine expects it."""
-        plain_layers(self.method)
+        uncompile_layers(self.method)
 
 
 class ProcessEngine(Engine):

@@ -71,11 +71,11 @@ class OutOfMemory(InputError):
 
 
 @contextmanager
-def memory_for(work: str, fix: str) -> Iterator[None]:
+def report_out_of_memory(work: str, fix: str) -> Iterator[None]:
     """Raise :class:`OutOfMemory` if GPU memory runs out inside.
     Its message names ``work`` and says what takes less memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        said = ". ".join(str(error).split(". ")[:2])  # the rest is advice on PyTorch's settings
-        raise OutOfMemory(f"{work}: {said}. {fix}") from error
+        cause = ". ".join(str(error).split(". ")[:2])  # the rest is advice on PyTorch's settings
+        raise OutOfMemory(f"{work}: {cause}. {fix}") from error

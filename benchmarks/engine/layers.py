@@ -99,7 +99,7 @@ def _leave_out_thoughts(part: nn.Module) -> None:
     part._compiled_call_impl = call
 
 
-def plain_layers(method: Method) -> None:
+def uncompile_layers(method: Method) -> None:
     """Make all modules of a method run uncompiled, whether they were compiled or not."""
     for module in method.modules():
         vars(module).pop("_compiled_call_impl", None)

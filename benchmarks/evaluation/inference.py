@@ -21,8 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from benchmarks.console import Progress
 from benchmarks.data import TestSet, decode
 from benchmarks.engine import autocast, pick_device
-from benchmarks.engine.device import memory_for
-from benchmarks.engine.layers import compile_layers, linear_layers, plain_layers
+from benchmarks.engine.device import report_out_of_memory
+from benchmarks.engine.layers import compile_layers, linear_layers, uncompile_layers
 from benchmarks.models import trained_method
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
@@ -35,7 +35,7 @@ from methods.generation import Decoding, Generation, Nats
 
 @dataclass
 class Answers:
-    """Answers to distinct questions: their texts (one line for each step that is said), their numbers of tokens
+    """Answers to distinct questions: their texts (one line for each step that is generated), their numbers of tokens
     (end-of-text included), and the backbone passes and mean latent steps of each question's batch."""
 
     texts: list[str]
@@ -89,20 +89,20 @@ def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decod
     asked = memory_for_answers(len(questions), max(map(len, questions)))
     with asked, autocast(method.device, precision):
         generation = method.generate(questions, decoding)
-    if (said := generation.answer).dtype != torch.long or said.shape[:-1] != (len(questions),):
+    if (ids := generation.answer).dtype != torch.long or ids.shape[:-1] != (len(questions),):
         raise InputError(
-            f"{method.name}: `generate` answers {len(questions)} questions by a tensor of shape {tuple(said.shape)} "
-            f"and type {said.dtype}: return ids ({len(questions)}, L), torch.int64, a row for each question"
+            f"{method.name}: `generate` answers {len(questions)} questions by a tensor of shape {tuple(ids.shape)} "
+            f"and type {ids.dtype}: return ids ({len(questions)}, L), torch.int64, a row for each question"
         )
     return generation
 
 
 @torch.no_grad()
-def encoded(method: Method, examples: Sequence[Example], precision: str) -> Tensor:
+def encode_steps(method: Method, examples: Sequence[Example], precision: str) -> Tensor:
     """Return the latents (B, steps, dims) into which training encodes the examples' own steps and answers. Raise
     :class:`InputError` if it encodes none."""
     with autocast(method.device, precision):
-        latents = method.encoded(examples)
+        latents = method.encode_steps(examples)
     if latents is None:
         raise InputError(
             f"{method.title} (options: {method.options}) encodes no steps: name the methods that do in the `only` of a "
@@ -128,20 +128,20 @@ def generate_batches(
         require_context(model.config, spec.id, longest + decoding.max_new_tokens, what, fix)
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
         if gold is not None:
-            latents = encoded(method, [gold[i] for i in indices], spec.engine.precision)
+            latents = encode_steps(method, [gold[i] for i in indices], spec.engine.precision)
             decoding = replace(decoding, encoded=latents)
         yield indices, generate(method, [questions[i] for i in indices], decoding, spec.engine.precision)
 
 
 def output_ids(generation: Generation) -> Tensor:
-    """Return (B, K, L) ids of everything that is said, the answer last, on the CPU.
-    K is 1 if only the answer is said."""
+    """Return (B, K, L) ids of everything that is generated, the answer last, on the CPU.
+    K is 1 if only the answer is generated."""
     return (generation.answer[:, None] if generation.steps is None else generation.steps).cpu()
 
 
 def texts_of(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Return the text of each answer, with one line for each step that is said."""
-    return ["\n".join(decode(tokenizer, part) for part in said) for said in output_ids(generation).tolist()]
+    """Return the text of each answer, with one line for each step that is generated."""
+    return ["\n".join(decode(tokenizer, part) for part in parts) for parts in output_ids(generation).tolist()]
 
 
 def answer(
@@ -200,20 +200,20 @@ def answer_tests(
     frames = []
     with Progress(f"{spec.id} answers ({note})", len(decodings) * len(questions)) as progress:
         for decoding in decodings:
-            said = answer(method, tokenizer, questions, decoding, spec, progress, gold)
-            frames += [_rows(test, said, place[name], decoding.seed) for name, test in tests.items()]
+            answers = answer(method, tokenizer, questions, decoding, spec, progress, gold)
+            frames += [_rows(test, answers, place[name], decoding.seed) for name, test in tests.items()]
     return pd.concat(frames, ignore_index=True)
 
 
-def _rows(test: TestSet, said: Answers, place: np.ndarray, seed: int) -> pd.DataFrame:
+def _rows(test: TestSet, answers: Answers, place: np.ndarray, seed: int) -> pd.DataFrame:
     columns = {
         "test": test.name,
         "id": test.ids,
         "seed": seed,
-        "text": [said.texts[at] for at in place],
-        "tokens": said.tokens[place],
-        "forward_passes": said.forward_passes[place],
-        "latent_steps": said.latent_steps[place],
+        "text": [answers.texts[at] for at in place],
+        "tokens": answers.tokens[place],
+        "forward_passes": answers.forward_passes[place],
+        "latent_steps": answers.latent_steps[place],
     }
     return pd.DataFrame(columns)
 
@@ -241,7 +241,7 @@ def _by_question(
 
 
 def memory_for_answers(questions: int, longest: int) -> AbstractContextManager[None]:
-    return memory_for(
+    return report_out_of_memory(
         f"answering {questions} questions at once, the longest of {longest} tokens",
         "Lower `batch_size`: `evaluation` has one, and `timing` its own",
     )
@@ -260,7 +260,7 @@ def temporarily_prepared(method: Method, engine: EngineSpec) -> Iterator[None]:
         yield
     finally:
         free_buffers(method)  # training may follow, and be timed
-        plain_layers(method)
+        uncompile_layers(method)
         for layer, parameters in kept:
             for name, parameter in parameters.items():
                 setattr(layer, name, parameter)

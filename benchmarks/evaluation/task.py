@@ -21,13 +21,13 @@ import torch
 from benchmarks.budgets import budget_of
 from benchmarks.data import load_tokenizer, open_corpus, open_solutions, open_test
 from benchmarks.data.corpus import spread_over
-from benchmarks.environment import ended, environment
+from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference, nats_of
 from benchmarks.files import BrokenRecord, json_digest, read_json, read_parquet, write_json, write_parquet
 from benchmarks.models import kept_stages, trained_weights
 from benchmarks.processes.locks import RunLock
 from benchmarks.scoring.diversity import draw_statistics
-from benchmarks.scoring.scorers import reads_steps, scored, versions
+from benchmarks.scoring.scorers import reads_steps, score_answers, versions
 from benchmarks.studies.paths import DONE, Paths, at_stage
 from benchmarks.studies.runs import RunSpec
 from benchmarks.task_dependencies import CODE
@@ -40,7 +40,7 @@ ANSWER = ["test", "id", "seed", "text", "tokens", "forward_passes", "latent_step
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerSet:
     """The answers of a run under one decoding: rows as returned by :func:`answer_tests`, whether anything was drawn,
     and the environment in which the run answered."""
 
@@ -113,7 +113,7 @@ class Evaluation:
         """Return the name that answers under a decoding are stored under."""
         return decoding if self.number is None else at_stage(self.number)
 
-    def stored_answers(self, decoding: str) -> Answered | None:
+    def stored_answers(self, decoding: str) -> AnswerSet | None:
         """Return the stored answers under a decoding, or None if there are none from the same
         weights, settings and code."""
         path = self.paths.predictions(self.name(decoding))
@@ -127,9 +127,9 @@ class Evaluation:
         log.warning(
             "%s: its answers (%s) are there and only scored; to answer again, remove %s", self.spec.id, path.stem, path
         )
-        return Answered(rows, proof["stochastic"], proof["environment"])
+        return AnswerSet(rows, proof["stochastic"], proof["environment"])
 
-    def answer(self, decoding: str) -> Answered:
+    def answer(self, decoding: str) -> AnswerSet:
         """Let the method answer all tests under a decoding."""
         settings, evaluation, stage = self.spec.evaluation.decodings[decoding], self.spec.evaluation, self.stage
         method = self.method(decoding)
@@ -139,7 +139,7 @@ class Evaluation:
         tokenizer, note = load_tokenizer(self.paths.data), f"{decoding}, {stage.name}" if stage else decoding
         solutions = self.solutions() if settings.latents == "encoded" else None
         rows = answer_tests(method, tokenizer, self.tests, decodings, self.spec, note, solutions)
-        return Answered(rows, stochastic, ended(self.made))
+        return AnswerSet(rows, stochastic, with_hardware(self.made))
 
     def solutions(self) -> dict[str, list[Example]]:
         """Return the tests' solutions, whose steps can be encoded. Raise :class:`InputError` if a test has none."""
@@ -163,10 +163,10 @@ class Evaluation:
         beside them the key that proves their origin."""
         stored = self.stored_answers(decoding)
         answered = stored or self.answer(decoding)
-        frame, path = scored(answered.rows, self.tests), self.paths.predictions(self.name(decoding))
+        frame, path = score_answers(answered.rows, self.tests), self.paths.predictions(self.name(decoding))
         digest = write_parquet(path, frame)
-        said = {"stochastic": answered.stochastic, "environment": answered.environment}
-        write_json(path.with_suffix(".json"), {"key": self.key(decoding), "sha256": digest, **said})
+        origin = {"stochastic": answered.stochastic, "environment": answered.environment}
+        write_json(path.with_suffix(".json"), {"key": self.key(decoding), "sha256": digest, **origin})
         scores = {
             "stage": self.trained(),
             "decoding": self.spec.evaluation.decodings[decoding].model_dump(mode="json"),
@@ -195,7 +195,7 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
             "answered": {name: one.answered for name, one in found.items() if one.answered},
             "nats": Evaluation(spec, results, made).score_validation() if spec.evaluation.nats else None,
             "seconds": time.perf_counter() - clock,
-            "environment": ended(made),
+            "environment": with_hardware(made),
         }
         write_json(paths.record("evaluate"), record)
     return record

@@ -376,9 +376,10 @@ class EncodingFigure(LatentsFigure):
         for analysis, encoded in self._encoded:
             block_data = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
             agreement = [share for share in encoded.agreement if share is not None]
-            yield f"""{self.block_title(analysis)}: {len(encoded.own)} of 10 digits have a dimension of their own; the
-            assigned one is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the
-            lowest: {100 * min(agreement):.1f} %). {steering_accuracy(block_data)} The paper: {PAPERS_STEERING:g} %.
+            own = len(encoded.digit_dimensions)
+            yield f"""{self.block_title(analysis)}: {own} of 10 digits have a dimension of their own; the assigned one
+            is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the lowest:
+            {100 * min(agreement):.1f} %). {steering_accuracy(block_data)} The paper: {PAPERS_STEERING:g} %.
             {explained_variance(encoded)}"""
 
 
@@ -406,7 +407,7 @@ def steering_accuracy(shares: pd.DataFrame) -> str:
 
 def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:
     """Return the digits' dimensions in order, then the most active of the others."""
-    dims = encoded.own
+    dims = encoded.digit_dimensions
     rest = matrix.drop(columns=dims).max().fillna(-np.inf).sort_values(ascending=False)
     return dims + [int(dim) for dim in rest.index[:OTHERS]]
 

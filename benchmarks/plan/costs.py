@@ -23,7 +23,7 @@ from benchmarks.checkpoints import KEPT
 from benchmarks.console import Progress
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.store import require_known
-from benchmarks.engine.adapters import enable_gradients, plain_size
+from benchmarks.engine.adapters import enable_gradients, size_without_adapters
 from benchmarks.paper.numbers import paper_table
 from benchmarks.plan.flops import (
     SMALL,
@@ -31,13 +31,13 @@ from benchmarks.plan.flops import (
     Lengths,
     full_size_method,
     lengths_of,
-    passed_in_stage,
     small_method,
     total_length,
+    usage_in_stage,
 )
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory, SavedBytes, activation_bytes
-from benchmarks.studies.micro_batches import parts_of, rows_per_pass
+from benchmarks.studies.micro_batches import micro_batch_count, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
 from methods.backbone import CONFIGURATIONS, Backbone, load_backbone
@@ -119,7 +119,7 @@ class RunPlan:
     def _parts(self) -> list[int]:
         """Micro-batches of a step, for a batch of each of the sampled ``lengths``."""
         run = self.run
-        return [parts_of(run.training.batch_size, self.ranks, run.engine, length) for length in self.lengths]
+        return [micro_batch_count(run.training.batch_size, self.ranks, run.engine, length) for length in self.lengths]
 
     @property
     def occupancy(self) -> float:
@@ -206,7 +206,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     stages = curriculum(whole, budget)
     flops, layers, features = _costs(run, stages, budget.steps_per_epoch, lengths, whole, dimensions)
     trained = max(_trained(whole, stage) for stage in stages)
-    parameters, final = sum(parameter.numel() for parameter in whole.parameters()), plain_size(whole)
+    parameters, final = sum(parameter.numel() for parameter in whole.parameters()), size_without_adapters(whole)
     passes = _largest_passes(run, lengths)
     kept = [
         max(_activations(run, stage, lengths, whole, dimensions, rows, longest) for stage in _extremes(stages))
@@ -284,7 +284,7 @@ def _costs(
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
         starts = spread_over(max(1, len(by_length) - ROWS), count)
-        steps, features, size = passed_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
+        steps, features, size = usage_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
         enable_gradients(whole, stage)  # which of them decides on the backward pass
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
         layers += stage.epochs * per_epoch * steps.depth * dimensions.layers * (1 + more)
@@ -323,7 +323,7 @@ def _activations(
     still do, or their log-softmax."""
     # All rows, since logits are only kept up to a number of rows; none of their values is computed
     kept = _saved_bytes(run, stage, lengths, dimensions, list(islice(cycle(examples), rows))).activations
-    passed, *_ = passed_in_stage(small_method(run, count_tokens=lengths.count_tokens), stage, [examples])
+    passed, *_ = usage_in_stage(small_method(run, count_tokens=lengths.count_tokens), stage, [examples])
     return kept + 2 * FLOAT32 * passed.widest(whole, rows / len(examples))
 
 

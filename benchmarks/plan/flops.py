@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus, store
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.loading import dataset_with, split_validation, to_records
-from benchmarks.data.overlap import without
+from benchmarks.data.overlap import exclude_questions
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED, encode_questions, encode_texts
@@ -171,13 +171,13 @@ def _at_hand(tokenizer: TokenizerSpec) -> bool:
 def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
     dataset = get_dataset(data.train)
     if isinstance(dataset, Generated):  # its first rows are like any others
-        count = rows_by_card(data)
+        count = card_rows(data)
         rows = [replace(row, key=str(i)) for i, row in enumerate(islice(dataset.generate("train"), SAMPLE))]
         records = to_records(data.train, data.form, "train", rows)
     else:
         records = load_records(data.train, data.form, "train")
         if data.validation_set:
-            records = without(records, load_records(data.validation_set, data.form, "test"))
+            records = exclude_questions(records, load_records(data.validation_set, data.form, "test"))
         else:
             records, _ = split_validation(records, data.validation)
         count = min(len(records), data.limit or len(records))
@@ -225,14 +225,14 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     written = np.maximum(SHORTEST["step"] * count, np.round(mean.chain + mean.chain_deviation * other)).astype(int)
     parts = [np.diff(np.linspace(0, w - c, c + 1).astype(int)) for w, c in zip(written, count, strict=True)]
     examples = [example(i, int(asked[i]), parts[i].tolist(), mean.answer) for i in range(SAMPLE)]
-    rows = rows_by_card(data)
+    rows = card_rows(data)
     basis = f"the card's count and assumed lengths (question {mean.question:g}, chain {mean.chain:g} tokens on average)"
     question, written_steps, last = ASSUMED_LONGEST.get(data.form, ASSUMED_LONGEST["text"])
     longest = [example(i, question, written_steps, last) for i in range(LONGEST)]
     return Lengths(examples, longest, rows, rows * _mean(examples), _size(tokenizer), basis)
 
 
-def rows_by_card(data: DataSpec) -> int:
+def card_rows(data: DataSpec) -> int:
     """Return how many rows a block trains on, according to its data set's card."""
     published = get_dataset(data.train).card.counts["train"]
     if data.validation_set:
@@ -291,7 +291,7 @@ SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
 
 
 @dataclass
-class Passed:
+class LayerUsage:
     """What went through the layers of a small method, over ``examples``.
 
     ``rows``: the number of input rows of each linear layer by name, and ``at_once``: in its largest call; the layers of
@@ -342,7 +342,7 @@ class Passed:
 class _Pairs(TorchFunctionMode):
     """Counts attention calls and the pairs of positions in them."""
 
-    def __init__(self, passed: Passed) -> None:
+    def __init__(self, passed: LayerUsage) -> None:
         super().__init__()
         self.passed = passed
 
@@ -355,7 +355,7 @@ class _Pairs(TorchFunctionMode):
 
 
 @contextmanager
-def watching(method: Method, passed: Passed) -> Iterator[None]:
+def count_usage(method: Method, passed: LayerUsage) -> Iterator[None]:
     """Add to ``passed`` what goes through a method with one layer per stack, inside the block."""
 
     def note(name: str) -> Any:
@@ -385,7 +385,7 @@ def _plain_method(run: RunSpec, dimensions: Dimensions, count_tokens: TokenCount
     name, fields = run.backbone.name, dimensions.fields()
     sizes = {field: fields[field] for field in fields_of(name) & fields.keys()}
     backbone = load_backbone(name, 0, overrides={**run.backbone.overrides, **sizes})
-    setup = Setup(backbone, stand_in(dimensions.vocabulary, count_tokens))
+    setup = Setup(backbone, stand_in_vocabulary(dimensions.vocabulary, count_tokens))
     method = build(run.method, run.options, setup, seed=0)
     widen(method)  # its one layer stands for all of a stack: what is saved in the last one is not planned with
     return method
@@ -395,7 +395,7 @@ def full_size_method(run: RunSpec, backbone: Backbone, count_tokens: TokenCounte
     """Build the run's method at full size on the meta device, without memory for its weights. Raise InputError if its
     layers are not those of :func:`small_method`, which are counted in their place."""
     with torch.device("meta"):
-        setup = Setup(replace(backbone, checkpoint=None), stand_in(backbone.config.vocab_size, count_tokens))
+        setup = Setup(replace(backbone, checkpoint=None), stand_in_vocabulary(backbone.config.vocab_size, count_tokens))
         whole = build(run.method, run.options, setup, seed=0)
         if backbone.checkpoint:
             _require_alike(_plain_method(run, SMALL, count_tokens), whole, run)
@@ -414,7 +414,7 @@ def _require_alike(small: nn.Module, whole: nn.Module, run: RunSpec) -> None:
         )
 
 
-def stand_in(size: int, count_tokens: TokenCounter) -> Vocabulary:
+def stand_in_vocabulary(size: int, count_tokens: TokenCounter) -> Vocabulary:
     """Return a vocabulary that encodes every text as one and the same token, repeated to the text's proper length."""
     return Vocabulary(size, eos=0, encode=lambda text: [TOKEN] * count_tokens(text))
 
@@ -424,21 +424,23 @@ def example(number: int, question: int, steps: Sequence[int], answer: int) -> Ex
     return Example(str(number), [TOKEN] * question, [[TOKEN] * step for step in steps], [TOKEN] * answer)
 
 
-def passed_in_stage(method: Method, stage: Stage, batches: Sequence[Sequence[Example]]) -> tuple[Passed, Passed, float]:
+def usage_in_stage(
+    method: Method, stage: Stage, batches: Sequence[Sequence[Example]]
+) -> tuple[LayerUsage, LayerUsage, float]:
     """Run training steps of a stage with a small method. Return what went through its layers; what went through them to
     compute features, if the stage is cached; and the number of feature values per example."""
-    steps, features, size = Passed(), Passed(), 0.0
+    steps, features, size = LayerUsage(), LayerUsage(), 0.0
     with torch.no_grad():
         for number, examples in enumerate(batches):
             context = Context(stage, 0, number, seed=0)
             batch = method.collate(examples, context)
             if stage.cached:
-                with watching(method, features):
+                with count_usage(method, features):
                     made = method.features(batch, context)
                 features.examples += len(examples)
                 size += sum(values.numel() for values in made.values())
                 batch = method.collate_features(made)
-            with watching(method, steps):
+            with count_usage(method, steps):
                 method(batch, context)
             steps.examples += len(examples)
             steps.batches += 1

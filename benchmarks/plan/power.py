@@ -120,7 +120,7 @@ def render(study: Study, results: Path) -> str:
         parts = list(_parts(load_collected(study, whole)))
     if not parts:
         raise InputError(
-            f"study {study.called} has no two rows with answers of several trainings in {results.absolute()}, so how "
+            f"study {study.cli_name} has no two rows with answers of several trainings in {results.absolute()}, so how "
             "far trainings differ is not known: name a study with several `seeds`, such as stories_seeds"
         )
     return "\n\n".join([*parts, "\n".join(f"* {note}" for note in _notes(study))])

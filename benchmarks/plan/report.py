@@ -14,7 +14,7 @@ from benchmarks.files import gigabytes
 from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import ZERO
-from benchmarks.studies.micro_batches import GPUS_VARIABLE, spread
+from benchmarks.studies.micro_batches import GPUS_VARIABLE, on_gpus
 from benchmarks.studies.study import Study
 from methods.registry import get_method
 
@@ -101,7 +101,7 @@ def _filled(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]
         ("side by side, as the study has them", plans),
         (f"one after the other, each on all GPUs ({GPUS_VARIABLE}={MACHINE})", every),
     )
-    said = "; ".join(
+    ways_in_words = "; ".join(
         f"{way}, {makespan(own, MACHINE, gpu, utilisation):,.2f} hours on the clock and "
         f"{sum(plan.hours(gpu, utilisation) * plan.ranks for plan in own):,.2f} GPU-hours"
         for way, own in ways
@@ -112,13 +112,13 @@ def _filled(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]
         if own.run.digest("train") != plan.run.digest("train")
     ]
     note = f" The latter makes other runs of {', '.join(others)}, by what else shares a pass." if others else ""
-    return [f"All runs on {MACHINE} x {gpu.name}: {said}.{note}"]
+    return [f"All runs on {MACHINE} x {gpu.name}: {ways_in_words}.{note}"]
 
 
 def _on_all(plan: RunPlan) -> RunPlan:
     """Return a run's plan with all GPUs of a machine. It has the hours; memory is not counted anew."""
     run = plan.run
-    engine = spread(run.engine, MACHINE, run.training.batch_size, bool(get_method(run.method).batch_terms))
+    engine = on_gpus(run.engine, MACHINE, run.training.batch_size, bool(get_method(run.method).batch_terms))
     return replace(plan, run=run.model_copy(update={"engine": engine}))
 
 

@@ -65,13 +65,13 @@ def read_beat(folder: Path, rank: int) -> Beat | None:
         return None
 
 
-def tell_to_go(folder: Path) -> None:
+def request_stop(folder: Path) -> None:
     """Have every rank send itself SIGTERM, whatever machine it is on, even a rank that has yet to begin."""
-    (folder / "told-to-go").touch()
+    (folder / "stop-requested").touch()
 
 
-def told_to_go(folder: Path) -> bool:
-    return (folder / "told-to-go").exists()
+def stop_requested(folder: Path) -> bool:
+    return (folder / "stop-requested").exists()
 
 
 def stop(folder: Path) -> None:
@@ -121,7 +121,7 @@ class Heartbeat:
                 )
                 os._exit(1)
             self._write()
-            if not self.obeyed and told_to_go(self.path.parent):
+            if not self.obeyed and stop_requested(self.path.parent):
                 self.obeyed = True
                 os.kill(self.pid, signal.SIGTERM)
 
@@ -144,14 +144,14 @@ class Heartbeat:
             temporary.replace(self.path)
 
 
-def first_to_go(gone: list[Beat]) -> Beat:
+def first_failure(gone: list[Beat]) -> Beat:
     """Return the first of some ranks that have ended or have reported a fatal error. When one is killed, its neighbours
     fail with lost connections, and may be gone too by the time the launcher looks. A killed rank has reported no error,
     so its ``failed`` of 0 comes first."""
     return min(gone, key=lambda beat: beat.failed)
 
 
-def laggards(beats: list[Beat], still: set[int]) -> list[Beat]:
+def stragglers(beats: list[Beat], still: set[int]) -> list[Beat]:
     """Return the ranks that the others wait for, out of ranks that make no progress. ``still`` contains the ranks whose
     files are no longer written."""
     behind = min(beat.count for beat in beats)

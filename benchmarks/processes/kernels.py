@@ -55,7 +55,7 @@ def in_use() -> dict[str, Any]:
     }
 
 
-def described(environment: Mapping[str, Any]) -> str | None:
+def describe(environment: Mapping[str, Any]) -> str | None:
     """Return the kernels and the CPU that a record's environment names: where they are the same, so are results. Return
     None if a GPU computed. Older records name the CPU alone."""
     if environment.get("device") != "cpu":

@@ -30,11 +30,11 @@ from benchmarks.processes.heartbeat import (
     STARTUP,
     Beat,
     RankFailure,
-    first_to_go,
-    laggards,
+    first_failure,
     read_beat,
+    request_stop,
     stop,
-    tell_to_go,
+    stragglers,
 )
 from benchmarks.processes.kernels import PORTABLE
 from benchmarks.processes.preemption import EXIT_CODE, block_sigterm, defer_signals
@@ -179,7 +179,7 @@ class Watch:
         if gone and not self.dead:  # the last beats of ranks may be newer than those read above
             last = {rank: read_beat(self.folder, rank) or beat for rank, beat in local.items()}
             # A rank that fails may take longer to exit than the ranks that fail because of it
-            self.dead = first_to_go([beat for rank, beat in last.items() if rank in gone or beat.failed])
+            self.dead = first_failure([beat for rank, beat in last.items() if rank in gone or beat.failed])
             self.status = exit_status(self.dead.pid)
 
     def _local(self) -> dict[int, Beat]:
@@ -203,7 +203,7 @@ class Watch:
         still = {rank for rank in range(self.engine.ranks) if now - self.written.get(rank, 0.0) > 5.0}
         self._signal(signal.SIGUSR1)  # each rank writes its stack trace to its log
         time.sleep(0.5)
-        named = laggards(self._all(), still)
+        named = stragglers(self._all(), still)
         if len(named) == self.engine.ranks > 1:
             who = f"no rank makes progress, and none is behind the others: look at the network between them; {named[0]}"
         else:
@@ -237,7 +237,7 @@ class Watch:
     def pass_on(self) -> None:
         """Tell the ranks to stop: they save their state and exit."""
         self.told_to_go = True
-        tell_to_go(self.folder)
+        request_stop(self.folder)
 
     def _signal(self, number: signal.Signals) -> None:
         for beat in self._local().values():

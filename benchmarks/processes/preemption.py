@@ -24,15 +24,15 @@ class Preempted(SystemExit):
 
 
 @contextmanager
-def defer_signals(told: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, call ``told`` instead of obeying SIGTERM or Ctrl-C. A second Ctrl-C is obeyed. A signal that
-    this process was started to ignore (as in the background of a shell) is still ignored."""
+def defer_signals(on_request: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, call ``on_request`` instead of obeying SIGTERM or Ctrl-C. A second Ctrl-C is obeyed. A signal
+    that this process was started to ignore (as in the background of a shell) is still ignored."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             log.warning("told to stop: saving first; press Ctrl-C again to end at once without saving")
             signal.signal(number, signal.default_int_handler)
-        told()
+        on_request()
 
     before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
     noted = [number for number in SIGNALS if before[number] != signal.SIG_IGN]
@@ -61,25 +61,25 @@ def unblock_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-class Notice:
-    """A flag that records a request to stop: :func:`defer_signals` calls :meth:`note`, and the work checks ``given``
-    between two steps."""
+class StopRequest:
+    """A flag that records a request to stop: :func:`defer_signals` calls :meth:`note`, and the work checks
+    ``requested`` between two steps."""
 
     def __init__(self) -> None:
-        self.given = self._at_once = False
+        self.requested = self._at_once = False
 
     def note(self) -> None:
-        self.given = True
+        self.requested = True
         if self._at_once:
             self._leave()
 
     @contextmanager
-    def obeyed(self) -> Iterator[None]:
+    def immediate(self) -> Iterator[None]:
         """Inside the block, a request to stop ends the process at once. This is for long work that would have to be
         repeated in any case."""
         self._at_once = True
         try:
-            if self.given:
+            if self.requested:
                 self._leave()
             yield
         finally:

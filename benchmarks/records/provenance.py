@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.processes.kernels import described
+from benchmarks.processes.kernels import describe
 from benchmarks.records.results import StudyRecords
 from benchmarks.records.schema import RunRecords, TrainRecord
 from benchmarks.studies.runs import RunSpec, row_of
@@ -31,7 +31,7 @@ def environments(records: StudyRecords) -> list[dict[str, Any]]:
 def kernels_of(run: RunRecords) -> dict[str, None]:
     """Return the kernels and CPUs that a run was trained and answered with, as the keys of a dict; none on a GPU."""
     tasks = [record for record in (run.train, run.evaluate) if record]
-    return dict.fromkeys(text for record in tasks if (text := described(record.environment)))
+    return dict.fromkeys(text for record in tasks if (text := describe(record.environment)))
 
 
 def provenance(records: StudyRecords) -> dict[str, str]:
@@ -79,8 +79,8 @@ def _budgets(records: StudyRecords, block: str) -> Iterator[str]:
 
     def budget(spec: RunSpec) -> str | None:
         record = records.runs[spec.id].train if spec.id in records.runs else None
-        told = record and record.stages and all(stage.epochs for stage in record.stages)
-        return _budget(spec, record) if record and told and spec.block == block else None
+        known = record and record.stages and all(stage.epochs for stage in record.stages)
+        return _budget(spec, record) if record and known and spec.block == block else None
 
     return _grouped(records.study, budget)
 
@@ -168,7 +168,7 @@ def hardware(environment: dict[str, Any]) -> str:
 def _kernels(records: StudyRecords) -> dict[str, str]:
     """Name the kernels that CPUs computed with. Older records do not say."""
     made = [one for one in environments(records) if "kernels" in one]
-    texts = _distinct(text for text in map(described, made) if text)
+    texts = _distinct(text for text in map(describe, made) if text)
     return {"Kernels": "; ".join(texts)} if texts else {}
 
 

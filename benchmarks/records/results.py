@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from benchmarks.archive import refuse_packed
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_text
 from benchmarks.records.schema import EvaluateRecord, RunRecords, StageRecord, TestTimes, first_problem, read_records
-from benchmarks.records.statistics import spread
+from benchmarks.records.statistics import sample_std
 from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
@@ -301,7 +301,7 @@ def _scores(records: RunRecords, decoding: str, test: str) -> dict[str, Any]:
         "stochastic": scored.stochastic,
         "n_seeds": len(scores.accuracy),
         "accuracy_mean": _mean(scores.accuracy),
-        "accuracy_std": spread(scores.accuracy) if scored.stochastic else None,
+        "accuracy_std": sample_std(scores.accuracy) if scored.stochastic else None,
         "strict": _mean(scores.strict),
         "no_answer": _mean(scores.no_answer),
         "deduplicated": _mean(scores.deduplicated) if scores.deduplicated else None,

@@ -67,7 +67,7 @@ class Uncertainty:
         return float(np.sqrt(self.variance))
 
 
-def spread(values: Sequence[float]) -> float | None:
+def sample_std(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation, or None for fewer than two values."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 

@@ -191,7 +191,7 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
     """Return the spread over training seeds if there are several, else over decoding seeds if anything is drawn."""
     if len(done) > 1:
         values = done["accuracy_mean"].tolist()
-        return {"spread": statistics.spread(values), "spread_over": f"{len(done)} training seeds"}
+        return {"spread": statistics.sample_std(values), "spread_over": f"{len(done)} training seeds"}
     only = done.to_dict("records")[0]
     if not only["stochastic"]:
         return {"spread_over": "nothing drawn"}

@@ -24,7 +24,7 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
 
     A block has its ``name``, the titles of its ``rows``, and a ``line`` for each question of each test set: the titles
     of the ``test``, the number of ``steps`` (None: unknown), the question's ``text`` (empty if it is not at hand), the
-    ``gold`` answer, and by row what it ``said`` and whether that is ``right``.
+    ``gold`` answer, and by row its ``answers`` and whether that is ``right``.
     """
     path = results / study / "frame.csv"
     if not path.is_file():
@@ -34,15 +34,15 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
     blocks = []
     for block, members in rows.groupby("block", sort=False):
         pairs = zip(members["title"], members["run"], strict=True)
-        said = {
+        answers_of_rows = {
             title.removeprefix("- "): found
             for title, run in pairs
             if (found := _answers(results, held, run)) is not None
         }
-        if said:
+        if answers_of_rows:
             data = held.data.get(str(block), {})
-            lines = _lines(list(said.values()), data, data_folder(results, study, str(block)))
-            blocks.append({"name": block, "rows": [*said], "lines": lines})
+            lines = _lines(list(answers_of_rows.values()), data, data_folder(results, study, str(block)))
+            blocks.append({"name": block, "rows": [*answers_of_rows], "lines": lines})
     return blocks
 
 
@@ -59,14 +59,14 @@ def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:
     return frame.loc[frame["seed"] == frame["seed"].min()].set_index(["test", "id"])
 
 
-def _lines(said: list[pd.DataFrame], data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+def _lines(answers_of_rows: list[pd.DataFrame], data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Return a block's lines, given the answers of its rows, its data record and the folder of its prepared data."""
-    every = pd.concat(said)
+    every = pd.concat(answers_of_rows)
     asked = every[~every.index.duplicated()]
     tests = asked.index.get_level_values("test").unique()
     titles = {test: data.get("cards", {}).get(test, {}).get("title", test) for test in tests}
     texts = {test: _texts(test, data, folder) for test in tests}
-    aligned = [frame.reindex(asked.index) for frame in said]
+    aligned = [frame.reindex(asked.index) for frame in answers_of_rows]
     answers = zip(*(frame["text"].fillna("") for frame in aligned), strict=True)
     rights = zip(*(frame["correct"].eq(True) for frame in aligned), strict=True)
     steps = asked["n_steps"].astype("Int64")
@@ -76,7 +76,7 @@ def _lines(said: list[pd.DataFrame], data: dict[str, Any], folder: Path) -> list
             "steps": None if pd.isna(count) else int(count),
             "text": texts[test].get(id, ""),
             "gold": gold,
-            "said": answer,
+            "answers": answer,
             "right": right,
         }
         for (test, id), count, gold, answer, right in zip(

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.data import get_dataset
-from benchmarks.environment import ended, environment
+from benchmarks.environment import environment, with_hardware
 from benchmarks.files import BrokenRecord, sha256, write_text
 from benchmarks.report.interactive import bundle, packed
 from benchmarks.report.questions import questions
@@ -67,7 +67,7 @@ def report(folder: Path) -> Path:
     sections = sorted(found, key=lambda section: -len(section.tables))  # the study with most tables comes first
     if not sections:
         raise BrokenRecord(f"{folder} holds no table and no figure: render some first (marcos-bench table, figure)")
-    made = ended(environment())
+    made = with_hardware(environment())
     facts = {name: made[name] for name in FACTS if made.get(name)}
     path = folder / REPORT
     _write(path, sections=sections, facts=facts, date=made["finished"], made=MADE)

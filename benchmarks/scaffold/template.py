@@ -45,7 +45,7 @@ class MyMethod(Method):
     has_latents = False
     thoughts_option = "pauses"  # CHANGE: the option that sets how much it thinks; leave it out if there is none
     # CHANGE: override these members of `Method` if their defaults (in brackets) are wrong for your method:
-    # - `length`: how much `generate` says for an example (the marked answer). `marcos-bench measure` times that much.
+    # - `length`: how much `generate` emits for an example (the marked answer). `marcos-bench measure` times that much.
     # - `stochastic`: whether the decoding seed changes answers (if tokens are sampled). If not, tables show no spread.
     # - `batch_terms`: losses that are statistics of a micro-batch, not sums over rows (none); see `Context.over_ranks`.
     # - `caches_in_training`: whether `forward` reads a KV cache (no). Activations cannot be recomputed then.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from benchmarks.scoring.base import Asked, Score, Scorer
+from benchmarks.scoring.base import Reference, Score, Scorer
 from methods.errors import InputError
 
 OTHERS = ("base", "diversity", "scorers")  # modules that hold no scorer; some of them take long to import
@@ -22,8 +22,8 @@ def _collect() -> dict[str, tuple[Scorer, str]]:
         if scorers is None:
             raise InputError(f"{module} has no `SCORERS`: give it a tuple of its scorers")
         for scorer in scorers:
-            if lacking := [f"`{word}`" for word in REQUIRED if not hasattr(scorer, word)]:
-                raise InputError(f"{module}: {type(scorer).__name__} lacks {', '.join(lacking)}")
+            if missing := [f"`{word}`" for word in REQUIRED if not hasattr(scorer, word)]:
+                raise InputError(f"{module}: {type(scorer).__name__} lacks {', '.join(missing)}")
             if clash := found.get(scorer.name):
                 raise InputError(f"{module} and {clash[1]} both have a scorer {scorer.name!r}: rename one of them")
             found[scorer.name] = scorer, module
@@ -34,4 +34,4 @@ _FOUND = _collect()
 SCORERS = {name: scorer for name, (scorer, _) in _FOUND.items()}
 MODULES = {name: module for name, (_, module) in _FOUND.items()}  # dotted: an edit of it has answers scored anew
 
-__all__ = ["MODULES", "SCORERS", "Asked", "Score", "Scorer"]
+__all__ = ["MODULES", "SCORERS", "Reference", "Score", "Scorer"]

@@ -16,7 +16,7 @@ MARKED = f"right, and with {ANSWER_MARKER} before the answer and nowhere else"
 
 
 @dataclass(frozen=True)
-class Asked:
+class Reference:
     """The facts about a question that a scorer may use.
     ``steps``: the number of reasoning steps in its solution, if it has one."""
 
@@ -54,14 +54,14 @@ class Scorer(ABC):
     strict_means: ClassVar[str]
 
     @abstractmethod
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         """Judge a generated text. Missing or malformed parts make it wrong and never raise an error."""
 
     def vote(self, extracted: str) -> Hashable:
         """Return what an extracted answer counts as in a vote: the same for answers that are the same."""
         return extracted
 
-    def choices(self, asked: Asked) -> tuple[int, ...]:
+    def choices(self, asked: Reference) -> tuple[int, ...]:
         """Return the maximum number of possible draws at each step, in the order of :attr:`Score.draws`."""
         return ()
 
@@ -88,7 +88,7 @@ def integers(line: str) -> tuple[int, ...] | None:
         return None
 
 
-def states(asked: Asked, lines: Sequence[str]) -> list[tuple[int, ...] | None]:
+def states(asked: Reference, lines: Sequence[str]) -> list[tuple[int, ...] | None]:
     """Return the numbers of the question and of each step that was asked for, with None for
     a missing or malformed step."""
     found = [integers(line) for line in lines[: asked.steps]]

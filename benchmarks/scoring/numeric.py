@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from benchmarks.number_grammar import Number as Written
 from benchmarks.number_grammar import Value, numbers, read, value_of
-from benchmarks.scoring.base import Asked, Score, Scorer, behind_marker
+from benchmarks.scoring.base import Reference, Score, Scorer, behind_marker
 
 TOLERANCE = 1e-4  # for gold answers that are not integers; relative if they are larger than 1
 
@@ -25,7 +25,7 @@ class Number(Scorer):
         "point aside); without a marker the last line is the answer"
     )
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         """Judge a generated text. If it has no number, it is wrong."""
         found, gold = _first(text), read(asked.answer)
         if found is None:

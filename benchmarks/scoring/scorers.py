@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from benchmarks.data import DataError, TestSet, get_dataset
-from benchmarks.scoring import MODULES, SCORERS, Asked, Score, Scorer
+from benchmarks.scoring import MODULES, SCORERS, Reference, Score, Scorer
 from benchmarks.studies.study import Study
 from methods.code_digest import builds_on
 from methods.errors import suggestion
@@ -64,19 +64,19 @@ def reads_steps(tests: Iterable[str]) -> bool:
     return any(scorer.reads_steps for scorer in scorers_of(tests).values())
 
 
-def judged(test: TestSet, texts: Sequence[str]) -> list[Score]:
+def score_texts(test: TestSet, texts: Sequence[str]) -> list[Score]:
     """Return the scores of one text per question of a test set: its answer, or all lines if the scorer reads steps."""
     scorer = scorer_of(test.name)
-    asked = (Asked(*of) for of in zip(test.texts, test.answers, test.n_steps, strict=True))
+    asked = (Reference(*of) for of in zip(test.texts, test.answers, test.n_steps, strict=True))
     return [scorer.score(text, one) for text, one in zip(texts, asked, strict=True)]
 
 
-def scored(rows: pd.DataFrame, tests: Mapping[str, TestSet]) -> pd.DataFrame:
+def score_answers(rows: pd.DataFrame, tests: Mapping[str, TestSet]) -> pd.DataFrame:
     """Return answers (columns test, id, text and any others) together with the facts about
     their questions and their scores."""
     known = pd.concat([_known(test) for test in tests.values()], ignore_index=True)
     frame = rows.merge(known, on=["test", "id"], how="left", validate="many_to_one")
-    return pd.concat([frame.drop(columns="question"), scores(frame)], axis="columns")
+    return pd.concat([frame.drop(columns="question"), score_frame(frame)], axis="columns")
 
 
 def _known(test: TestSet) -> pd.DataFrame:
@@ -86,13 +86,13 @@ def _known(test: TestSet) -> pd.DataFrame:
     return pd.DataFrame(columns | {"n_steps": pd.array(test.n_steps, dtype="Int64")})
 
 
-def scores(frame: pd.DataFrame) -> pd.DataFrame:
+def score_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index."""
     scorers = {test: scorer_of(test) for test in frame["test"].unique()}
     rows = []
     for test, text, *known in zip(*(frame[name] for name in ("test", "text", *KNOWN)), strict=True):
         question, gold, steps = known
-        asked = Asked(question, gold, None if pd.isna(steps) else int(steps))
+        asked = Reference(question, gold, None if pd.isna(steps) else int(steps))
         result = scorers[test].score(text, asked)
         choices = list(scorers[test].choices(asked))
         rows.append((result.extracted, result.correct, result.strict, list(result.draws), choices))

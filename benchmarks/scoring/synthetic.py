@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 
-from benchmarks.scoring.base import MARKED, Asked, Score, Scorer, integers, split_answer, states
+from benchmarks.scoring.base import MARKED, Reference, Score, Scorer, integers, split_answer, states
 
 Numbers = tuple[int, ...]
 # Longer numbers are wrong in any case, and Python refuses to read those of thousands of digits
@@ -38,7 +38,7 @@ class Sequences(Scorer):
     def explain(self, before: Numbers, after: Numbers) -> str | None:
         """Return the draw that turns one sequence into the other, or None if there is none."""
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         lines, marked = split_answer(text)
         found = states(asked, lines)
         draws = tuple(self.explain(a, b) if a and b else None for a, b in pairwise(found))
@@ -66,7 +66,7 @@ class Summation(Sequences):
         digit = added.pop() if len(before) == len(after) and len(added) == 1 else -1
         return str(digit) if 0 <= digit <= 9 else None
 
-    def choices(self, asked: Asked) -> tuple[int, ...]:
+    def choices(self, asked: Reference) -> tuple[int, ...]:
         return (10,) * (asked.steps or 0)
 
 
@@ -82,7 +82,7 @@ class Pairing(Sequences):
         found = next(_partitions(before, after, tuple(range(len(before)))), None)
         return None if found is None else " ".join(f"{a},{b}" for a, b in sorted(found))
 
-    def choices(self, asked: Asked) -> tuple[int, ...]:
+    def choices(self, asked: Reference) -> tuple[int, ...]:
         count = len(integers(asked.question) or ())
         return (math.factorial(count) // math.factorial(count // 2),) * (asked.steps or 0)
 
@@ -110,7 +110,7 @@ class Parallel24(Scorer):
     reads_steps = True
     strict_means = f"{MARKED}, and with k equations in step k"
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         lines, marked = split_answer(text)
         numbers = integers(asked.question) or ()
         paths = [walk(line, numbers) for line in lines[: (asked.steps or 0) + 1]]
@@ -121,7 +121,7 @@ class Parallel24(Scorer):
         formed = all(line.count("=") == step for step, line in enumerate(lines, 1))
         return Score(lines[-1] or None, correct, correct and formed and marked, draws)
 
-    def choices(self, asked: Asked) -> tuple[int, ...]:
+    def choices(self, asked: Reference) -> tuple[int, ...]:
         """Return an upper bound: not every difference is a natural number, and not every quotient is whole."""
         count = len(integers(asked.question) or ())
         kinds = [6 * math.comb(count - done, 2) for done in range(count - 1)]  # +, * and both orders of - and /
@@ -168,7 +168,7 @@ class Copying(Scorer):
     reads_steps = True
     strict_means = MARKED
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         lines, marked = split_answer(text)
         steps = states(asked, lines)[1:]
         answer = integers(lines[-1])
@@ -177,7 +177,7 @@ class Copying(Scorer):
         correct = copied is not None
         return Score(lines[-1] or None, correct, correct and marked, (str(copied) if correct else None,))
 
-    def choices(self, asked: Asked) -> tuple[int, ...]:
+    def choices(self, asked: Reference) -> tuple[int, ...]:
         return (asked.steps or 1,)
 
 

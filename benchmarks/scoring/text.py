@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from benchmarks.scoring.base import Asked, Score, Scorer, behind_marker
+from benchmarks.scoring.base import Reference, Score, Scorer, behind_marker
 from methods.base import ANSWER_MARKER
 
 # Punctuation of Unicode's category Po that ends no sentence or clause, in its compatible forms (NFKC)
@@ -23,7 +23,7 @@ class Text(Scorer):
     reads_steps = False
     strict_means = "right, and written exactly as the gold answer; without a marker the last line counts"
 
-    def score(self, text: str, asked: Asked) -> Score:
+    def score(self, text: str, asked: Reference) -> Score:
         """Judge a generated text. If it says nothing, or nothing behind its marker, it is wrong."""
         written = answer_line(text)
         if written is None:

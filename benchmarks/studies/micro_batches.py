@@ -11,7 +11,7 @@ from methods.errors import InputError
 GPUS_VARIABLE = "MARCOS_BENCH_GPUS"  # how many GPUs of a machine every run takes, in place of what its study says
 
 
-def gpus_asked() -> int | None:
+def requested_gpus() -> int | None:
     """Return the number of GPUs that :data:`GPUS_VARIABLE` asks for, or None if it is not set."""
     asked = os.environ.get(GPUS_VARIABLE)
     if asked is not None and not (asked.isdecimal() and int(asked)):
@@ -19,7 +19,7 @@ def gpus_asked() -> int | None:
     return int(asked) if asked else None
 
 
-def spread(engine: EngineSpec, gpus: int, batch: int, statistics: bool) -> EngineSpec:
+def on_gpus(engine: EngineSpec, gpus: int, batch: int, statistics: bool) -> EngineSpec:
     """Return an engine for the same run on so many GPUs of one machine: by DeepSpeed, at ZeRO 1 at least.
 
     A rank computes its whole share of a batch in one pass, unless ``micro_batch`` allows fewer examples. Loss terms
@@ -40,7 +40,7 @@ def spread(engine: EngineSpec, gpus: int, batch: int, statistics: bool) -> Engin
     return EngineSpec.model_validate(engine.model_dump() | changes)
 
 
-def cuts(engine: EngineSpec) -> bool:
+def splits_batches(engine: EngineSpec) -> bool:
     """Return whether a batch may be cut into more parts than there are ranks."""
     return bool(engine.micro_batch or engine.micro_tokens)
 
@@ -55,7 +55,7 @@ def rows_per_pass(
     return rows if micro_tokens is None else max(1, min(rows, micro_tokens // longest))
 
 
-def parts_of(batch: int, ranks: int, engine: EngineSpec, longest: int) -> int:
+def micro_batch_count(batch: int, ranks: int, engine: EngineSpec, longest: int) -> int:
     """Return the number of micro-batches of a batch whose longest example has ``longest`` tokens. Unless
     ``micro_batch`` is set, it is rounded up so that no rank waits for others."""
     parts = math.ceil(batch / rows_per_pass(batch, ranks, engine.micro_batch, engine.micro_tokens, longest))

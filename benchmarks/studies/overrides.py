@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def replaced(settings: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+def set_path(settings: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """Return ``settings`` with another value where a dotted ``path`` leads, e.g. ``sparsity.weight``."""
     name, _, rest = path.partition(".")
-    return {**settings, name: replaced(settings.get(name) or {}, rest, value) if rest else value}
+    return {**settings, name: set_path(settings.get(name) or {}, rest, value) if rest else value}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.files import json_digest
 from benchmarks.studies.micro_batches import rows_per_pass
-from benchmarks.studies.overrides import replaced
+from benchmarks.studies.overrides import set_path
 from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -22,7 +22,7 @@ from benchmarks.studies.specs import (
     TokenizerSpec,
     TrainingSpec,
 )
-from benchmarks.studies.validation_errors import checked
+from benchmarks.studies.validation_errors import validate_settings
 from methods.base import added_field
 from methods.errors import InputError
 from methods.registry import available, get_method
@@ -54,7 +54,7 @@ def row_of(run: str) -> str:
     return row
 
 
-def overridden(training: TrainingSpec, *overrides: Mapping[str, Any]) -> dict[str, Any]:
+def override_training(training: TrainingSpec, *overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return training settings in which each of ``overrides`` replaces those before it. A budget replaces an earlier
     one, whether in epochs or in tokens."""
     settings = training.model_dump(exclude_unset=True)
@@ -89,11 +89,11 @@ class RunSpec(Strict):
     starts_from: str | None
     starts_at: str | None = None  # the folder of the run that it starts from, possibly in another study
 
-    def answering(self, decoding: str) -> RunSpec:
+    def with_decoding_options(self, decoding: str) -> RunSpec:
         """Return the run as it answers under a decoding: with the options that this changes."""
         changed = self.evaluation.decodings[decoding].options.items()
         return self.model_copy(
-            update={"options": reduce(lambda options, change: replaced(options, *change), changed, self.options)}
+            update={"options": reduce(lambda options, change: set_path(options, *change), changed, self.options)}
         )
 
     def validated(self) -> RunSpec:
@@ -123,7 +123,7 @@ class RunSpec(Strict):
                 )
             if decoding.options:
                 place = f"{self.block}/{self.row}, decoding {name!r}, options"
-                checked(method.Options, self.answering(name).options, place)
+                validate_settings(method.Options, self.with_decoding_options(name).options, place)
         return self
 
     @property
@@ -132,7 +132,7 @@ class RunSpec(Strict):
         return f"{self.study}/runs/{self.id}"
 
     @property
-    def rows_at_once(self) -> int:
+    def feature_batch_size(self) -> int:
         """Examples per forward pass when features are computed: the micro-batch, or a whole batch if none is set."""
         return rows_per_pass(self.training.batch_size, 1, self.engine.micro_batch)
 
@@ -141,14 +141,14 @@ class RunSpec(Strict):
         """The tasks that the run goes through."""
         return TASKS if self.timing else TASKS[:-1]
 
-    def trains_as(self, asked: RunSpec) -> bool:
-        """Return whether this run, possibly of another study, is trained like the ``asked`` run, if it :meth:`serves`
+    def same_training_as(self, asked: RunSpec) -> bool:
+        """Return whether this run, possibly of another study, is trained like the ``asked`` run, if it :meth:`covers`
         that. Names may differ."""
         named = {"id", "study", "row", "starts_from"}
         ours, theirs = (spec.model_dump(exclude={*named, *MEASURED}) for spec in (self, asked))
         return ours == theirs
 
-    def serves(self, asked: RunSpec) -> bool:
+    def covers(self, asked: RunSpec) -> bool:
         """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""
         held, wanted = self.evaluation, asked.evaluation
         same = held.model_copy(update={"tests": (), "decodings": {}}) == wanted.model_copy(

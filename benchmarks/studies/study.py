@@ -19,9 +19,9 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr, model_validator
 
 from benchmarks.files import exists
-from benchmarks.studies.micro_batches import gpus_asked, spread
+from benchmarks.studies.micro_batches import on_gpus, requested_gpus
 from benchmarks.studies.paths import TAKEN
-from benchmarks.studies.runs import RunSpec, overridden, run_id
+from benchmarks.studies.runs import RunSpec, override_training, run_id
 from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -40,7 +40,7 @@ from benchmarks.studies.specs import (
     TokenizerSpec,
     TrainingSpec,
 )
-from benchmarks.studies.validation_errors import StudyError, checked, study_content
+from benchmarks.studies.validation_errors import StudyError, study_content, validate_settings
 from methods.base import added_field
 from methods.errors import InputError, suggestion
 from methods.registry import get_method
@@ -95,14 +95,14 @@ class Study(Strict):
     _file: str | None = PrivateAttr(None)
 
     @property
-    def called(self) -> str:
+    def cli_name(self) -> str:
         """What commands take for this study: the path of its file, or its name if it comes with the suite."""
         return self._file or self.name
 
     def command(self, verb: str, results: Path, *arguments: str) -> str:
         """Return the command line of a stage of this study, for messages that advise it."""
         place = () if results.resolve() == Path("results").resolve() else ("--results", str(results))
-        return shlex.join(("marcos-bench", verb, self.called, *arguments, *place))
+        return shlex.join(("marcos-bench", verb, self.cli_name, *arguments, *place))
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -125,7 +125,7 @@ class Study(Strict):
     def options_of(self, block: Block, row: Row) -> Any:
         """Return the validated options of a row's method in a block."""
         options = row.options | block.options.get(row.method, {})
-        return checked(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
+        return validate_settings(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
 
     def row_title(self, row: Row) -> str:
         """Return a row's title in tables. Rows without one that have a method in common have their ids as well."""
@@ -181,11 +181,13 @@ class Study(Strict):
     def _spec(self, block: Block, row: Row, seed: int, start: RunSpec | None) -> RunSpec:
         """Return the specification of one run, which starts from the weights of ``start``."""
         place = f"{block.id}/{row.id}"
-        training = overridden(self.training, row.training, block.training)
-        engine = checked(EngineSpec, self.engine.model_dump(exclude_unset=True) | row.engine, f"{place}, engine")
-        made = checked(TrainingSpec, training, f"{place}, training")
-        if gpus := gpus_asked():
-            engine = spread(engine, gpus, made.batch_size, bool(get_method(row.method).batch_terms))
+        training = override_training(self.training, row.training, block.training)
+        engine = validate_settings(
+            EngineSpec, self.engine.model_dump(exclude_unset=True) | row.engine, f"{place}, engine"
+        )
+        made = validate_settings(TrainingSpec, training, f"{place}, training")
+        if gpus := requested_gpus():
+            engine = on_gpus(engine, gpus, made.batch_size, bool(get_method(row.method).batch_terms))
         return RunSpec(
             id=run_id(block.id, row.id, seed),
             study=self.name,
@@ -222,7 +224,7 @@ class Study(Strict):
 
     def _source(self, run: RunSpec) -> RunSpec:
         theirs = (their for other in self._others for their in other.sources.values())
-        return next((their for their in theirs if their.trains_as(run) and their.serves(run)), run)
+        return next((their for their in theirs if their.same_training_as(run) and their.covers(run)), run)
 
     def home(self, run: RunSpec) -> Study:
         """Return the study that a source is a run of: this one, or one that it shares runs with, if only through
@@ -260,7 +262,7 @@ class Study(Strict):
             own = {k: v for k, v in own.items() if v.latents != "encoded"}
         decodings = {name: decoding.model_dump() for name, decoding in (own | row.decodings).items()}
         fields = self.evaluation.model_dump() | {"tests": self.tests_of(block), "decodings": decodings}
-        return checked(EvaluationSpec, fields, f"{block.id}/{row.id}, evaluation")
+        return validate_settings(EvaluationSpec, fields, f"{block.id}/{row.id}, evaluation")
 
 
 def require_run(study: Study, called: str, run: str) -> None:
@@ -313,9 +315,9 @@ def _require_own_name(name: str, path: Path) -> None:
 def parse_study(content: Any, place: str) -> Study:
     """Validate the content of a study file, with errors that name place, key and fix."""
     try:
-        study = checked(Study, content)
+        study = validate_settings(Study, content)
         _ = study.sources  # resolves methods and their options
-        require_rows_told_apart(study)
+        require_distinct_rows(study)
     except InputError as error:
         raise StudyError(f"{place} is not a valid study:\n{indent(str(error), '  ')}") from error
     return study
@@ -380,7 +382,7 @@ def require_free_name(name: str) -> None:
         )
 
 
-def require_rows_told_apart(study: Study) -> None:
+def require_distinct_rows(study: Study) -> None:
     """Raise InputError if a block's options replace those that alone tell two rows apart: they would be one training
     under two names."""
     alike = {"id", "title", "indent", "control", "blocks", "options"}  # what may differ in two names of one training

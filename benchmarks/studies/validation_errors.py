@@ -49,7 +49,7 @@ class StudyError(InputError):
     """A study that cannot be used. The message names the place and the fix."""
 
 
-def checked(model: type[Settings], content: Any, place: str = "") -> Settings:
+def validate_settings(model: type[Settings], content: Any, place: str = "") -> Settings:
     """Validate settings and return them as a ``model``. Raise :class:`InputError`, whose lines begin with ``place``,
     if they are wrong. As in the JSON schema, nothing is converted: what YAML reads as text is not a number."""
     if content is None:

@@ -16,7 +16,7 @@ from benchmarks.paper.numbers import Printed, paper_table
 from benchmarks.records import statistics
 from benchmarks.studies.specs import Block, Row, Table
 from benchmarks.tables import COUNTERPARTS
-from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, by_place, cell, difference
+from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, cell, difference, index_by
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
@@ -102,7 +102,7 @@ class AccuracyTable(TableBuilder):
 
     @cached_property
     def _against_first(self) -> dict[tuple[str, ...], dict[str, Any]]:
-        return by_place(self.paired_tests, "block", "row", "test")
+        return index_by(self.paired_tests, "block", "row", "test")
 
     def legend(self) -> Iterable[str]:
         over = "training seeds" if len(self.study.seeds) > 1 else "decoding seeds of one trained model"
@@ -112,9 +112,9 @@ class AccuracyTable(TableBuilder):
         yield self.about_questions()
         family = "These tests are corrected for all pairs of rows and p"
         if self.study.comparisons:
-            family = f"{self.separated} And p is corrected"
+            family = f"{self.separation} And p is corrected"
         yield f"""{RANKS} {family} for the pairs with the first row alone,
-        so a row may have a p below {statistics.ALPHA} and {TIE} too. {self.speaks}"""
+        so a row may have a p below {statistics.ALPHA} and {TIE} too. {self.generalisation}"""
         papers = [paper_table(name) for name in self.references]
         places, about = "; ".join(paper.place for paper in papers), papers[0].about_tests
         if self.study.paper:

@@ -31,7 +31,7 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
 
 
 @dataclass(frozen=True)
-class Beside:
+class ExternalRows:
     """Rows that were made elsewhere.
 
     * ``lines``: where they come from (column ``source``), and the columns of ``Summary.lines``. A row of outputs alone,
@@ -49,7 +49,7 @@ class TableBuilder(ABC):
     rows made elsewhere, for the tables that show any."""
 
     records: StudyRecords
-    beside: Beside | None = None
+    beside: ExternalRows | None = None
     notes: list[str] = field(default_factory=list, init=False)
 
     @property
@@ -71,7 +71,7 @@ class TableBuilder(ABC):
         return self.study.title
 
     @property
-    def speaks(self) -> str:
+    def generalisation(self) -> str:
         """A legend text: what the tests of the study generalise to."""
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
@@ -89,7 +89,7 @@ class TableBuilder(ABC):
             one each: fewer say too little of how far a row's trainings differ."""
 
     @property
-    def separated(self) -> str:
+    def separation(self) -> str:
         """A legend text: by which tests rows are separated."""
         if self.study.comparisons is None:
             return f"Separated: p < {ALPHA} after Holm's correction for all pairs of ranked rows."
@@ -121,7 +121,7 @@ class TableBuilder(ABC):
     def _question_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
         line = self.line(block, row, test)
         spread = cell(line["spread"], percent), cell(line["spread_over"], str)
-        yield Line(self.row_title(line), (asked(line), bounds(line), *spread), row.indent)
+        yield Line(self.row_title(line), (question_count(line), interval_cell(line), *spread), row.indent)
 
     def about_questions(self) -> str:
         """Return the legend text of :meth:`questions`."""
@@ -151,7 +151,7 @@ class TableBuilder(ABC):
         return self.summary.pairs
 
     @property
-    def further(self) -> dict[str, pd.DataFrame]:
+    def extra_frames(self) -> dict[str, pd.DataFrame]:
         """More numbers for JSON alone, by their key there."""
         return {}
 
@@ -198,9 +198,9 @@ class TableBuilder(ABC):
 
     def row_title(self, line: Mapping[str, Any]) -> Cell:
         """Return a row's title, with a note on problems that remained when its training ended."""
-        return Cell(line["title"], self.without_r(line), mark=self.note(line["warning"]))
+        return Cell(line["title"], self.dead_r_suffix(line), mark=self.note(line["warning"]))
 
-    def without_r(self, line: Mapping[str, Any]) -> str:
+    def dead_r_suffix(self, line: Mapping[str, Any]) -> str:
         """Return a suffix for the title of a row whose R was dead when its training ended.
 
         The numbers of such a row are those of a row without R.
@@ -210,22 +210,22 @@ class TableBuilder(ABC):
             return ""
         return " (R dead)" if count >= trained else f" (R dead in {count} of {trained} trainings)"
 
-    def absent(self, line: Mapping[str, Any]) -> Cell:
+    def missing_cell(self, line: Mapping[str, Any]) -> Cell:
         """Return the cell that takes the place of a missing result."""
         return Cell("skipped" if line["status"] == "skipped" else "not run", mark=self.note(line["reason"]))
 
-    def lacking(self, line: Mapping[str, Any]) -> str:
+    def missing_seeds(self, line: Mapping[str, Any]) -> str:
         """Return the note on a mean that lacks some training seeds."""
         return self.note(line["reason"]) if line["training_seeds"] < len(self.study.seeds) else ""
 
     def accuracy(self, line: Mapping[str, Any]) -> Cell:
         """Return a row's accuracy with its spread, in bold if it is the best or with the mark of a tie."""
         if pd.isna(line["accuracy"]):
-            return self.absent(line)
+            return self.missing_cell(line)
         tail = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
         if pd.notna(line["spread"]):
             tail = f" ± {percent(line['spread'])}"
-        marks = [TIE if line["mark"] == "tie" else "", self.lacking(line)]
+        marks = [TIE if line["mark"] == "tie" else "", self.missing_seeds(line)]
         return Cell(percent(line["accuracy"]), tail, line["mark"] == "best", " ".join(mark for mark in marks if mark))
 
     def rows(self, block: Block) -> Iterable[tuple[str, list[Row]]]:
@@ -258,13 +258,13 @@ def _scorer(test: str) -> Scorer:
         return SCORERS["number"]
 
 
-def heading(decoding: str) -> str:
+def decoding_heading(decoding: str) -> str:
     """Return a decoding's name as a heading."""
-    name = spoken(decoding)
+    name = decoding_label(decoding)
     return name[0].upper() + name[1:]
 
 
-def spoken(name: str) -> str:
+def decoding_label(name: str) -> str:
     """Return a decoding's name as part of a sentence. Words of one letter are variables and become capitals."""
     return " ".join(part.upper() if len(part) == 1 else part for part in name.split("_"))
 
@@ -291,14 +291,14 @@ def points(difference: float) -> str:
     return f"{100 * difference:+.2f}"
 
 
-def asked(line: Mapping[str, Any]) -> Cell:
+def question_count(line: Mapping[str, Any]) -> Cell:
     """Return the number of questions of a line, and of distinct ones if the test set has duplicates."""
     if pd.isna(line["n"]) or line["n_distinct"] == line["n"]:
         return cell(line["n"], "{:,}".format)
     return Cell(f"{line['n']:,}", f" ({line['n_distinct']:,} distinct)")
 
 
-def bounds(line: Mapping[str, Any]) -> Cell:
+def interval_cell(line: Mapping[str, Any]) -> Cell:
     """Return the 95 % interval of a line's accuracy, or a dash if it has no accuracy."""
     return Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
 
@@ -314,7 +314,7 @@ def difference(test: Mapping[str, Any] | None) -> tuple[Cell, Cell]:
     return cell(test["difference"], points), cell(test["p_holm"], p_value)
 
 
-def by_place(tests: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+def index_by(tests: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return paired tests by what they have in these columns."""
     return {tuple(test[column] for column in columns): test for test in tests.to_dict("records")}
 

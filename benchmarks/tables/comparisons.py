@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.records.statistics import ALPHA
 from benchmarks.studies.specs import Block
-from benchmarks.tables.base import TableBuilder, by_place, cell, p_value, points
+from benchmarks.tables.base import TableBuilder, cell, index_by, p_value, points
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 COLUMNS = tuple(map(Column, ("n", "Δ", "95 % interval", "p", "p (Holm)", "Separated")))
@@ -46,7 +46,7 @@ class ComparisonsTable(TableBuilder):
 
     @cached_property
     def _by_pair(self) -> dict[tuple[str, ...], dict[str, Any]]:
-        return by_place(self.frame, "block", "test", "a", "b")
+        return index_by(self.frame, "block", "test", "a", "b")
 
     def _heading(self, block: str, test: str) -> str:
         return f"{self.study.block(block).title} · {self.test_title(test)}"
@@ -56,7 +56,7 @@ class ComparisonsTable(TableBuilder):
         if paired_test := self._by_pair.get((block.id, test, a, b)):
             return self._line(paired_test)
         missing = next(line for line in self._rows(block.id, test, a, b) if pd.isna(line["accuracy"]))
-        return Line(self._pair(block.id, test, a, b), (self.absent(missing), *[Cell()] * (len(COLUMNS) - 1)))
+        return Line(self._pair(block.id, test, a, b), (self.missing_cell(missing), *[Cell()] * (len(COLUMNS) - 1)))
 
     def _line(self, test: dict[str, Any]) -> Line:
         untested = pd.isna(test["p_holm"])
@@ -73,8 +73,8 @@ class ComparisonsTable(TableBuilder):
     def _pair(self, block: str, test: str, a: str, b: str) -> Cell:
         """Return the title of a pair, with notes on rows that lack trainings or answers."""
         lines = self._rows(block, test, a, b)
-        first, second = (line["title"].removeprefix("- ") + self.without_r(line) for line in lines)
-        marks = dict.fromkeys(mark for line in lines if (mark := self.lacking(line)))
+        first, second = (line["title"].removeprefix("- ") + self.dead_r_suffix(line) for line in lines)
+        marks = dict.fromkeys(mark for line in lines if (mark := self.missing_seeds(line)))
         return Cell(f"{first} minus {second}", mark=" ".join(marks))
 
     def _rows(self, block: str, test: str, *rows: str) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class ComparisonsTable(TableBuilder):
         last table, it is corrected for all pairs of rows of the block and test set, controls and the planned pairs
         included: whoever looks for differences there has all of them to choose from. Separated: p (Holm) < {ALPHA}.
         Test sets and blocks are families of their own: nothing is corrected for their number."""
-        yield self.speaks
+        yield self.generalisation
         yield self._intervals()
 
     def _intervals(self) -> str:

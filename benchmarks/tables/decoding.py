@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from benchmarks.studies.specs import Block, DecodingSpec, Row
-from benchmarks.tables.base import TableBuilder, cell, difference, heading, percent
+from benchmarks.tables.base import TableBuilder, cell, decoding_heading, difference, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 from methods.registry import get_method
 
@@ -30,7 +30,7 @@ class DecodingTable(TableBuilder):
         return f"{self.study.title}: decodings"
 
     def grids(self) -> list[Grid]:
-        columns = tuple(Column(f"{heading(name)} (%)") for name in self._names)
+        columns = tuple(Column(f"{decoding_heading(name)} (%)") for name in self._names)
         return [Grid(self.title, columns, self.by_test(self._lines)), self.questions()]
 
     @property
@@ -46,11 +46,11 @@ class DecodingTable(TableBuilder):
         if line is None:
             return Cell()
         if pd.isna(line["accuracy"]):
-            return self.absent(line)
+            return self.missing_cell(line)
         tail = " (1 seed)" if line["stochastic"] else " (det.)"
         if pd.notna(line["decoding_spread"]):
             tail = f" ± {percent(line['decoding_spread'])}"
-        return Cell(percent(line["accuracy"]), tail, mark=self.lacking(line))
+        return Cell(percent(line["accuracy"]), tail, mark=self.missing_seeds(line))
 
     def legend(self) -> Iterator[str]:
         if len(self._names) == 1:
@@ -79,7 +79,7 @@ def _described(name: str, spec: DecodingSpec) -> str:
     seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
     only = f"; for {', '.join(spec.only)} only" if spec.only else ""
     options = "".join(f", {option} {value}" for option, value in spec.options.items())
-    return f"{heading(name)}: tokens {tokens}, latents {latents[spec.latents]}{options}; {seeds}{only}."
+    return f"{decoding_heading(name)}: tokens {tokens}, latents {latents[spec.latents]}{options}; {seeds}{only}."
 
 
 class ControlsTable(TableBuilder):
@@ -104,16 +104,16 @@ class ControlsTable(TableBuilder):
     def grids(self) -> list[Grid]:
         columns = [Column("Own (%)")]
         for name in self.decodings():
-            group = heading(name)
+            group = decoding_heading(name)
             columns += [Column("(%)", group), Column("lost", group), Column("p", group)]
         return [Grid(self.title, tuple(columns), self.by_test(self._lines)), self.questions()]
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         default = self.line(block, row, test)
         score = (
-            self.absent(default)
+            self.missing_cell(default)
             if pd.isna(default["accuracy"])
-            else Cell(percent(default["accuracy"]), mark=self.lacking(default))
+            else Cell(percent(default["accuracy"]), mark=self.missing_seeds(default))
         )
         swaps = (cell for name in self.decodings() for cell in self._swap(block, row, name, test))
         yield Line(self.row_title(default), (score, *swaps), row.indent)
@@ -133,7 +133,7 @@ class ControlsTable(TableBuilder):
             return
         yield "Own: accuracy of the default decoding, in which every question is answered with its own latents."
         for name, spec in self.decodings().items():
-            yield f"{heading(name)}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
+            yield f"{decoding_heading(name)}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
         yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
         carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length.

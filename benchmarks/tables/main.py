@@ -22,16 +22,16 @@ from benchmarks.tables.base import (
     PASSES,
     RANKS,
     TableBuilder,
-    asked,
-    bounds,
-    by_place,
     cell,
     count,
+    decoding_label,
     difference,
     flops,
+    index_by,
+    interval_cell,
     percent,
+    question_count,
     seconds,
-    spoken,
     timed,
 )
 from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line
@@ -81,7 +81,7 @@ class MainTable(TableBuilder):
         return self.paper is None and not paper_table(self.reference).tests.keys().isdisjoint(self.test_names)
 
     @property
-    def further(self) -> dict[str, pd.DataFrame]:
+    def extra_frames(self) -> dict[str, pd.DataFrame]:
         return {"against_controls": self.summary.against_controls}
 
     @property
@@ -132,7 +132,7 @@ class MainTable(TableBuilder):
         title = self.row_title(first)
         if first["status"] in ("not run", "skipped"):
             blank = [Cell()] * (2 * len(self.test_names) + 2)
-            return Line(title, (self.absent(first), *blank), row.indent)
+            return Line(title, (self.missing_cell(first), *blank), row.indent)
         note = self.note(first["reason"])
         cells = [cell(first["train_epoch_seconds"], unit.format, note)]
         for line in lines:
@@ -188,7 +188,11 @@ class MainTable(TableBuilder):
             line = self.summary.line(block.id, row.id, decoding, test)
             if line is None or (decoding != "default" and pd.isna(line["accuracy"])):
                 continue
-            name = line["title"] + self.without_r(line) + ("" if decoding == "default" else f" ({spoken(decoding)})")
+            name = (
+                line["title"]
+                + self.dead_r_suffix(line)
+                + ("" if decoding == "default" else f" ({decoding_label(decoding)})")
+            )
             title = Cell(name, "" if decoding == "default" else f": {percent(line['accuracy'])} %")
             yield Line(title, _scores(line) + _costs(line), row.indent)
 
@@ -209,7 +213,7 @@ class MainTable(TableBuilder):
 
     def _against_controls(self) -> Iterator[Grid]:
         """Yield a grid of each row against each control row of its block, if there are controls."""
-        found = by_place(self.summary.against_controls, "block", "control", "row", "test")
+        found = index_by(self.summary.against_controls, "block", "control", "row", "test")
         columns = tuple(Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p"))
         sections = []
         for id, control in dict.fromkeys(key[:2] for key in found):
@@ -247,7 +251,7 @@ class MainTable(TableBuilder):
         yield self._times()
         yield from self._machines()
         yield from self._disturbed()
-        yield f"{RANKS} {self.separated} {self.speaks}"
+        yield f"{RANKS} {self.separation} {self.generalisation}"
         yield f"""Not in training: accuracy on the questions that are not in the training data. {self.strict()} Lines
         with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
         decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
@@ -316,7 +320,7 @@ def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:
     if clean.text != DASH:
         clean = Cell(clean.text, f" (n={line['n_deduplicated']:,})")
     shares = (cell(line[name], percent) for name in ("strict", "no_answer"))
-    return (asked(line), clean, *shares, bounds(line), cell(line["spread_over"], str))
+    return (question_count(line), clean, *shares, interval_cell(line), cell(line["spread_over"], str))
 
 
 def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:

@@ -80,21 +80,21 @@ def markdown(document: Document) -> str:
     Each note is below the first grid that refers to it.
     """
     first, *others = document.grids
-    told: set[str] = set()
-    parts = [f"# {_md(document.title)}", _markdown_grid(first), _markdown_notes(document, first, told)]
+    printed: set[str] = set()
+    parts = [f"# {_md(document.title)}", _markdown_grid(first), _markdown_notes(document, first, printed)]
     parts += ["\n".join(f"* {_md(text)}" for text in document.legend)]
     for grid in others:
-        parts += [f"## {_md(grid.caption)}", _markdown_grid(grid), _markdown_notes(document, grid, told)]
+        parts += [f"## {_md(grid.caption)}", _markdown_grid(grid), _markdown_notes(document, grid, printed)]
     if document.footer:
         parts.append(markdown_footer(document.footer))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _markdown_notes(document: Document, grid: Grid, told: set[str]) -> str:
-    """Return the notes that a grid refers to, without those in ``told``, and add the grid's marks to ``told``."""
+def _markdown_notes(document: Document, grid: Grid, printed: set[str]) -> str:
+    """Return the notes that a grid refers to, without those in ``printed``, and add the grid's marks to ``printed``."""
     lines = [line for _, section in grid.sections for line in section]
-    marks = {mark for line in lines for one in (line.title, *line.cells) for mark in one.mark.split()} - told
-    told |= marks
+    marks = {mark for line in lines for one in (line.title, *line.cells) for mark in one.mark.split()} - printed
+    printed |= marks
     notes = [(str(number), note) for number, note in enumerate(document.notes, 1)]
     return "\n".join(f"<sup>{number}</sup> {_md(note)}  " for number, note in notes if number in marks)
 

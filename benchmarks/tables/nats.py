@@ -12,7 +12,7 @@ import pandas as pd
 
 from benchmarks.records import statistics
 from benchmarks.studies.specs import Block, DecodingSpec, Row
-from benchmarks.tables.base import by_place, cell
+from benchmarks.tables.base import cell, index_by
 from benchmarks.tables.decoding import DecodingTable
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
@@ -55,12 +55,12 @@ class NatsTable(DecodingTable):
         return pd.DataFrame(lines, columns=list(COLUMNS)).astype(COLUMNS)
 
     @property
-    def further(self) -> dict[str, pd.DataFrame]:
+    def extra_frames(self) -> dict[str, pd.DataFrame]:
         return {"accuracy": self.summary.lines}
 
     @cached_property
     def _found(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return by_place(self.frame, "block", "row", "quantity", "part")
+        return index_by(self.frame, "block", "row", "quantity", "part")
 
     def grids(self) -> list[Grid]:
         whole = (*SHOWN.values(), Column("Sum, 95 % interval"), Column("n"))
@@ -85,9 +85,9 @@ class NatsTable(DecodingTable):
         line = self.line(block, row)
         found = {name: self._found.get((block.id, row.id, name, 0)) for name in SHOWN}
         some = next(filter(None, found.values()), None)
-        n = self.absent(line) if pd.isna(line["accuracy"]) else Cell()
+        n = self.missing_cell(line) if pd.isna(line["accuracy"]) else Cell()
         if some:
-            n = Cell(f"{some['n']:,}", mark=self.lacking(line))
+            n = Cell(f"{some['n']:,}", mark=self.missing_seeds(line))
         total = found["sum"]
         interval = Cell(f"{_form(total['low'])} to {_form(total['high'])}") if total else Cell()
         yield Line(self.row_title(line), (*map(_mean, found.values()), interval, n), row.indent)
@@ -102,7 +102,7 @@ class NatsTable(DecodingTable):
             at = (self._found.get((block.id, row.id, quantity, part)) for part in range(1, self._parts + 1))
             if cells := [_mean(line) for line in at if line]:
                 gap = [Cell()] * (self._parts - len(cells))
-                title = f"{self.study.row_title(row)}{self.without_r(self.line(block, row))}: {name}"
+                title = f"{self.study.row_title(row)}{self.dead_r_suffix(self.line(block, row))}: {name}"
                 yield Line(Cell(title), (*cells[:-1], *gap, cells[-1]), row.indent)
 
     def legend(self) -> Iterator[str]:
@@ -125,24 +125,24 @@ class NatsTable(DecodingTable):
 
 
 def _aggregated(nats: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield the mean over questions and trainings of each quantity and part that the method says."""
+    """Yield the mean over questions and trainings of each quantity and part that the method has."""
     for (quantity, part), values in _quantities(nats).items():
         of_each = nats[["id", "training_seed"]].assign(value=values).pivot(index="id", columns="training_seed")
         low, high = statistics.mean_interval(of_each)
         means = of_each.mean().tolist()
         line = {"quantity": quantity, "part": part, "n": len(of_each), "training_seeds": len(means)}
-        yield {**line, "mean": float(np.mean(means)), "spread": statistics.spread(means), "low": low, "high": high}
+        yield {**line, "mean": float(np.mean(means)), "spread": statistics.sample_std(means), "low": low, "high": high}
 
 
 def _quantities(nats: pd.DataFrame) -> dict[tuple[str, int], np.ndarray]:
-    """Return the nats of each line by quantity and part, as far as the method says them."""
-    said = {name: np.stack(nats[name].tolist()) for name in BY_STEP if not nats[name].isna().to_numpy().any()}
-    found = {(name, 0): parts.sum(1) for name, parts in said.items()}
-    if "text" in said:
-        found |= {("sum", 0): sum(found.values()), ("given", 0): said["text"][:, -1]}
+    """Return the nats of each line by quantity and part, as far as the method has them."""
+    values = {name: np.stack(nats[name].tolist()) for name in BY_STEP if not nats[name].isna().to_numpy().any()}
+    found = {(name, 0): parts.sum(1) for name, parts in values.items()}
+    if "text" in values:
+        found |= {("sum", 0): sum(found.values()), ("given", 0): values["text"][:, -1]}
     if not nats["answer"].isna().to_numpy().any():
         found["answer", 0] = nats["answer"].to_numpy(float)
-    return found | {(name, step): part for name, parts in said.items() for step, part in enumerate(parts.T, 1)}
+    return found | {(name, step): part for name, parts in values.items() for step, part in enumerate(parts.T, 1)}
 
 
 def _form(value: float) -> str:

@@ -14,7 +14,7 @@ from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.accuracy import AblationTable, NarTable, PretrainedTable
-from benchmarks.tables.base import Beside, TableBuilder
+from benchmarks.tables.base import ExternalRows, TableBuilder
 from benchmarks.tables.claims import ClaimsTable
 from benchmarks.tables.comparisons import ComparisonsTable
 from benchmarks.tables.decoding import ControlsTable, DecodingTable
@@ -42,7 +42,7 @@ TABLE_BUILDERS: dict[Table, type[TableBuilder]] = {
 WITH = "with"  # folder of tables that show rows made elsewhere: the study's own are of its records alone
 
 
-def render(study: Study, results: Path, table: Table = Table.main, beside: Beside | None = None) -> list[Path]:
+def render(study: Study, results: Path, table: Table = Table.main, beside: ExternalRows | None = None) -> list[Path]:
     """Write a table in four formats, Markdown first, from what ``collect`` wrote and the predictions. One with rows
     made elsewhere does not replace the study's own."""
     folder, paths = results / study.name / (WITH if beside else ""), []
@@ -52,12 +52,14 @@ def render(study: Study, results: Path, table: Table = Table.main, beside: Besid
     return paths
 
 
-def contents(study: Study, results: Path, table: Table = Table.main, beside: Beside | None = None) -> dict[str, str]:
+def contents(
+    study: Study, results: Path, table: Table = Table.main, beside: ExternalRows | None = None
+) -> dict[str, str]:
     """Return a table's contents by file extension."""
     return rendered(load_collected(study, results), table, beside)
 
 
-def rendered(records: StudyRecords, table: Table, beside: Beside | None = None) -> dict[str, str]:
+def rendered(records: StudyRecords, table: Table, beside: ExternalRows | None = None) -> dict[str, str]:
     """Return a table's contents by file extension."""
     builder = TABLE_BUILDERS[table](records, beside)
     document = builder.document(provenance(records))
@@ -65,7 +67,7 @@ def rendered(records: StudyRecords, table: Table, beside: Beside | None = None) 
         "study": records.study.name,
         "lines": _lines(builder.frame),
         "paired_tests": _lines(builder.paired_tests),
-        **{key: _lines(frame) for key, frame in builder.further.items()},
+        **{key: _lines(frame) for key, frame in builder.extra_frames.items()},
         "legend": document.legend,
         "notes": document.notes,
         "made": document.footer,

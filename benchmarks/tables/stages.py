@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.records import statistics
 from benchmarks.studies.runs import row_of
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.base import TableBuilder, by_place, cell, difference, percent
+from benchmarks.tables.base import TableBuilder, cell, difference, index_by, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 COLUMNS = {
@@ -100,7 +100,7 @@ class StagesTable(TableBuilder):
             return {"training_seeds": 0}
         means = [fmean(one.accuracy) for one in scores]
         counts = {"n": scores[0].n, "training_seeds": len(scores)}
-        return {**counts, "accuracy": fmean(means), "spread": statistics.spread(means)}
+        return {**counts, "accuracy": fmean(means), "spread": statistics.sample_std(means)}
 
     def _correct(self, block: Block, moment: Moment) -> dict[str, pd.DataFrame]:
         """Return each question's correctness in each training, by test set. Empty without answers."""
@@ -114,12 +114,12 @@ class StagesTable(TableBuilder):
         columns = (Column("Epochs"), *(Column(name, self.test_title(t)) for t in self.test_names for name in OF_TEST))
         sections = []
         for block, row in self._curricula:
-            title = self.study.row_title(row) + self.without_r(self.line(block, row))
+            title = self.study.row_title(row) + self.dead_r_suffix(self.line(block, row))
             sections.append((f"{block.title} · {title}", tuple(self._shown(block, row))))
         return [Grid(self.title, columns, tuple(sections), head="Weights after")]
 
     def _shown(self, block: Block, row: Row) -> Iterator[Line]:
-        lines = by_place(self.frame, "block", "row", "moment", "test")
+        lines = index_by(self.frame, "block", "row", "moment", "test")
         for number, moment in enumerate(self._moments(block, row)):
             cells: list[Cell] = []
             for test in self.test_names:
@@ -149,7 +149,7 @@ class StagesTable(TableBuilder):
         yield f"""Acc: accuracy of the default decoding by the weights that a stage ended with, which answer as they
         were trained to: steps that are not internalised yet are written.{over} Epochs: of the row's own training, until
         then. Δ: minus the first line of the section, in percentage points. p: paired test of that difference over the
-        same questions, Holm's correction for the lines of the section. {self.speaks}"""
+        same questions, Holm's correction for the lines of the section. {self.generalisation}"""
         yield """Early stages end at a higher learning rate than the last one, where a schedule lowers it, and soon
         after a new optimizer, where a stage begins with one: both cost accuracy too. No weights were chosen by these
         test sets."""

@@ -19,7 +19,7 @@ from benchmarks.scoring.diversity import FEWEST_PAIRS, DrawStatistics
 from benchmarks.scoring.synthetic import bins, repeats
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import StudyError
-from benchmarks.tables.base import TableBuilder, bounds, cell, percent, spoken
+from benchmarks.tables.base import TableBuilder, cell, decoding_label, interval_cell, percent
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 
 
@@ -65,7 +65,7 @@ class SyntheticTable(TableBuilder):
     def _title(self, row: Row) -> Cell:
         """Return a row's title, with the tasks in which R was dead when training ended."""
         lines = [(block.title, self.evaluated_line(block, row, drawn=True)) for block in self.study.blocks]
-        tasks = [task for task, line in lines if line is not None and self.without_r(line)]
+        tasks = [task for task, line in lines if line is not None and self.dead_r_suffix(line)]
         where = "" if len(tasks) == len(lines) else f": {', '.join(tasks)}"
         return Cell(self.study.row_title(row), f" (R dead{where})" if tasks else "")
 
@@ -93,9 +93,9 @@ class SyntheticTable(TableBuilder):
 
     def _accuracy(self, line: dict[str, Any]) -> Cell:
         if pd.isna(line["accuracy"]):
-            return self.absent(line)
+            return self.missing_cell(line)
         tail = "" if pd.isna(line["spread"]) else f" ± {percent(line['spread'])}"
-        marks = (self.lacking(line), self.accuracy_note(line))
+        marks = (self.missing_seeds(line), self.accuracy_note(line))
         return Cell(percent(line["accuracy"]), tail, mark=" ".join(mark for mark in marks if mark))
 
     def accuracy_note(self, line: dict[str, Any]) -> str:
@@ -143,7 +143,7 @@ class SyntheticTable(TableBuilder):
             cells = (
                 cell(line["n"], "{:,}".format),
                 self._accuracy(line),
-                bounds(line),
+                interval_cell(line),
                 cell(line["strict"], percent),
                 cell(line["no_answer"], percent),
                 cell(line["tokens_per_question"], "{:.1f}".format),
@@ -151,8 +151,8 @@ class SyntheticTable(TableBuilder):
                 _entropy(draws),
                 _mean(agreement, percent),
             )
-            decoding = f" ({'sampled' if drawn else 'greedy'}: {spoken(line['decoding'])})"
-            yield Line(Cell(line["title"] + self.without_r(line) + decoding), cells, row.indent)
+            decoding = f" ({'sampled' if drawn else 'greedy'}: {decoding_label(line['decoding'])})"
+            yield Line(Cell(line["title"] + self.dead_r_suffix(line) + decoding), cells, row.indent)
 
     def legend(self) -> Iterator[str]:
         yield self.scoring

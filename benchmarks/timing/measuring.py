@@ -27,18 +27,18 @@ from benchmarks.data.tokenizers import encode_questions, encode_texts
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
-from benchmarks.environment import ended, environment
+from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json, write_text
 from benchmarks.models import build_method
-from benchmarks.plan.flops import rows_by_card
+from benchmarks.plan.flops import card_rows
 from benchmarks.processes.launch import free_port
-from benchmarks.studies.overrides import replaced
+from benchmarks.studies.overrides import set_path
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
-from benchmarks.studies.validation_errors import checked
+from benchmarks.studies.validation_errors import validate_settings
 from benchmarks.timing.parts import USUAL, Part
 from benchmarks.timing.steps import time_training, timing_of
 from benchmarks.timing.task import time_test
@@ -77,7 +77,7 @@ def measure(
     parts (a test set, its losses, its training steps), so that a later failure loses none of them. ``engine`` overrides
     the study's engine settings, which are meant for its own number of GPUs. ``stand_in`` is a data set that stands in
     for training data that is not available; an epoch still has as many rows as the study's own data. ``settings``
-    change those of all runs, by dotted paths (:func:`changed`). Only these ``parts`` are measured.
+    change those of all runs, by dotted paths (:func:`override_settings`). Only these ``parts`` are measured.
 
     Raise StudyError if a row is unknown, or if the study trains none of the rows itself.
     """
@@ -97,10 +97,10 @@ def measure(
     for run in runs:
         block, rows_of_epoch = study.block(run.block), None
         if stand_in:
-            rows_of_epoch = rows_by_card(run.data)
+            rows_of_epoch = card_rows(run.data)
             block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
         prepare(study, block, results)
-        run = changed(run, settings) if settings else run
+        run = override_settings(run, settings) if settings else run
         timing = timing_of(run)
         timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
         alone = on_one_gpu(run.engine, engine or {})
@@ -122,7 +122,7 @@ def _is_kept(record: dict[str, Any], path: Path) -> bool:
     return bool(record["train"]) or not path.exists() or not read_json(path)["train"]
 
 
-def changed(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
+def override_settings(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
     """Return a run with other settings where dotted paths lead, such as ``options.posterior`` or ``engine.zero_stage``.
     Raise InputError if there is no such setting, or if it cannot have this value."""
     fields, place = run.model_dump(), f"{run.block}/{run.row} with {', '.join(settings)} changed"
@@ -130,9 +130,11 @@ def changed(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
         part, _, name = path.partition(".")
         if part not in SETTINGS or not name:
             raise InputError(f"no setting is named {path!r}: name one of a run, in {', '.join(SETTINGS)}, after a dot")
-        fields = replaced(fields, path, value)
-    fields["options"] = checked(get_method(run.method).Options, fields["options"], f"{place}, options").model_dump()
-    return checked(RunSpec, fields, place).validated()
+        fields = set_path(fields, path, value)
+    fields["options"] = validate_settings(
+        get_method(run.method).Options, fields["options"], f"{place}, options"
+    ).model_dump()
+    return validate_settings(RunSpec, fields, place).validated()
 
 
 def _own_and_starts(study: Study) -> list[RunSpec]:
@@ -182,20 +184,20 @@ def _measure_run(
             examples = gold_examples(spec, paths, name)
             questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
             record["tests"][name] = time_test(method, spec, questions, True, lengths)
-            if method.says_steps and all(length.steps for length in lengths):
+            if method.can_skip_steps and all(length.steps for length in lengths):
                 record["tests"][name]["all_steps"] = time_test(method, spec, questions, False, lengths)
             progress.advance()
-            yield record | {"environment": ended(made)}
+            yield record | {"environment": with_hardware(made)}
     add_adapters(method, spec.training.lora, spec.seed)
     if steps and Part.learning in parts:
-        record["learning"] = learning(method, spec, paths, ranks, steps)  # before timed steps change the weights
-        yield record | {"environment": ended(made)}
+        record["learning"] = train_steps(method, spec, paths, ranks, steps)  # before timed steps change the weights
+        yield record | {"environment": with_hardware(made)}
     if Part.profile in parts:
         table = profile_of_steps(method, spec, paths, ranks)
-        yield record | {"environment": ended(made), "profile": table}
+        yield record | {"environment": with_hardware(made), "profile": table}
     if Part.steps in parts:
         record["train"] = time_training(method, spec, paths, ranks, WARMUP, rows)
-        yield record | {"environment": ended(made)}
+        yield record | {"environment": with_hardware(made)}
     del method
     torch.compiler.reset()  # the next method has other programs
     gc.collect()  # modules form reference cycles, and the next method needs their memory
@@ -265,7 +267,7 @@ def first_steps(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps
 
 
 @deterministic()  # as in training
-def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
+def train_steps(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: int) -> dict[str, Any]:
     """Train for the first steps of the first stage. Return the losses, and what the method observes of a step, as the
     means of :data:`LOGGED` stretches of equal length."""
     losses: list[float] = []
@@ -273,7 +275,7 @@ def learning(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps: i
     with first_steps(method, spec, paths, ranks, steps) as left, Progress(f"{spec.id} learning", steps) as progress:
         for number in range(steps):
             sums = optimizer_step(left, number)
-            for name, value in method.observed(sums.statistics).items():
+            for name, value in method.metrics(sums.statistics).items():
                 observed[name].append(value)
             method.after_step(sums.statistics)
             losses.append(sum(sums.terms().values()))

@@ -19,7 +19,7 @@ from tabulate import tabulate
 from benchmarks.console import Progress
 from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
 from benchmarks.engine import pick_device, synchronize
-from benchmarks.environment import ended, environment
+from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import batches_by_length
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
@@ -60,7 +60,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
         "answers": answers,
         "training_step": {**STEP, "layers": of_step.config.num_hidden_layers},
         "training": training,
-        "environment": ended(made),
+        "environment": with_hardware(made),
     }
 
 
@@ -95,11 +95,11 @@ def time_answers(method: Method, examples: Sequence[Example], repeats: int) -> d
     singles = [[example] for batch in batches for example in batch]
 
     def answers(parts: Sequence[Sequence[Example]], cache: CachePolicy) -> list[list[int]]:
-        said = []
+        answers_of_all = []
         for part in parts:
             decoding = Decoding(cache=cache, lengths=tuple(method.length(example) for example in part))
-            said += method.generate([example.question for example in part], decoding).answer.tolist()
-        return [[token for token in row if token != method.vocabulary.eos] for row in said]
+            answers_of_all += method.generate([example.question for example in part], decoding).answer.tolist()
+        return [[token for token in row if token != method.vocabulary.eos] for row in answers_of_all]
 
     same = sum(a == b for a, b in zip(answers(batches, "auto"), answers(singles, "none"), strict=True))  # warms up too
     cached = len(examples) / median_seconds(method.device, partial(answers, batches, "auto"), repeats)

@@ -151,7 +151,7 @@ class StepTimer:
         """Compute the features of the chosen batches. Return them with the cost of a pass over all batches of an epoch
         at the same rate."""
         method, precision = self.method, self.spec.engine.precision
-        rows, size, context = np.concatenate(chosen), self.spec.rows_at_once, data.context(0, 0)
+        rows, size, context = np.concatenate(chosen), self.spec.feature_batch_size, data.context(0, 0)
         store = FeatureStore(self.paths.checkpoints / "features-timing", "features", self.ranks)
         with flop_counter() as counter:  # also a warm-up; counting slows it down, so it is not timed
             store.fill(method, precision, data.corpus, rows, context, size)

@@ -23,9 +23,9 @@ from benchmarks.data import load_tokenizer, prepare, vocabulary
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, pick_device
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.device import OutOfMemory
-from benchmarks.environment import ended, environment
+from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import generate, temporarily_prepared
-from benchmarks.studies.overrides import replaced
+from benchmarks.studies.overrides import set_path
 from benchmarks.studies.specs import BackboneSpec, EngineSpec, TrainingSpec
 from benchmarks.studies.study import Study
 from benchmarks.timing.speed import fullest_block, median_seconds, options_in
@@ -77,7 +77,7 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
             own = options_in(study, block, name)
             for size in sizes:
                 option, count = cls.thoughts_option, size["thoughts"]
-                options = replaced(own, option, int(count)) if option and count else own
+                options = set_path(own, option, int(count)) if option and count else own
                 setup = Setup(backbones[size["width"] or 1], words)
                 examples = drawn(int(size["batch"] or 1), int(size["question"] or 1), words.size)
                 costs = _costs(name, options, setup, examples, study.training, engine, repeats)
@@ -87,7 +87,7 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
                     departs = [f"{axis} {value:g}" for axis, value in size.items() if value and value != BASE[axis]]
                     record["left_out"].append(f"{cls.title}: {missing}, {', '.join(departs) or 'at the base'}")
                 progress.advance(note=name)
-            yield record | {"environment": ended(made)}
+            yield record | {"environment": with_hardware(made)}
 
 
 def sizes_of(thoughts_option: str | None) -> list[dict[str, float | None]]:

@@ -20,7 +20,7 @@ from benchmarks.data import open_test
 from benchmarks.data.corpus import spread_over
 from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
 from benchmarks.engine.adapters import add_adapters
-from benchmarks.environment import ended, environment
+from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import batches_by_length, decoding_of, generate, temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.models import trained_method, trained_weights
@@ -56,7 +56,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
                 pace.take()
                 questions = open_test(paths.data, name).questions
                 tests[name] = {"answer_only": time_test(method, spec, questions, True)}
-                if method.says_steps:
+                if method.can_skip_steps:
                     tests[name]["all_steps"] = time_test(method, spec, questions, False)
                 progress.advance()
         pace.take()
@@ -80,7 +80,7 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "pace_seconds": pace.seconds(),
             "tests": tests,
             "train": train,
-            "environment": ended(made),
+            "environment": with_hardware(made),
         }
         write_json(paths.record("time"), record)
     return record

@@ -112,7 +112,7 @@ def log_metrics(client: MlflowClient, run: str, found: Iterable[Metric]) -> None
         client.log_batch(run, metrics=entries[start : start + MOST])
 
 
-def is_mine(run: Run, origin: str) -> bool:
+def is_owned(run: Run, origin: str) -> bool:
     """Return whether a results folder may change a run. A copied folder has another origin than its database."""
     return is_local() or run.data.tags.get("origin") == origin
 
@@ -127,7 +127,7 @@ def create(
     return run
 
 
-def settle_row(client: MlflowClient, experiment: str, row: str) -> None:
+def update_row_status(client: MlflowClient, experiment: str, row: str) -> None:
     """Give a row's run the status of its trainings, and if none runs any more, the end of the last of them."""
     own = find_runs(client, [experiment], f"tags.`mlflow.parentRunId` = '{row}'")
     statuses = {run.info.status for run in own}

@@ -35,7 +35,7 @@ from benchmarks.tracking.entries import (
     create,
     inputs_of,
     is_curve,
-    is_mine,
+    is_owned,
     log_metrics,
     log_params,
     mark_killed,
@@ -45,21 +45,21 @@ from benchmarks.tracking.entries import (
     points_of,
     recording_lock,
     row_id,
-    settle_row,
     tags_of,
+    update_row_status,
 )
 from benchmarks.tracking.state import read_state, tries
 from benchmarks.tracking.store import (
     Fixable,
     Outage,
+    exclusive_writer,
     experiment_id,
     find_runs,
     is_local,
     local_artifacts,
-    one_writer,
-    public,
     session,
     tracking_uri,
+    without_credentials,
 )
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def track(study: Study, results: Path) -> dict[str, Any]:
     """Import what ``collect`` gathered, write ``track.json`` and return its content."""
     records = load_collected(study, results)
     path = records.folder / "track.json"
-    uri = public(tracking_uri(results))
+    uri = without_credentials(tracking_uri(results))
     _await_recorders(records)
-    with one_writer(results) as origin:
+    with exclusive_writer(results) as origin:
         state: dict[str, Any] = {"uri": uri, "tries": tries(path)}
         try:
             with session(results) as client:
                 importer = _Importer(client, experiment_id(client, results, study.name), records, origin)
-                runs = importer.bring()
+                runs = importer.import_runs()
                 tables = importer.tables()
                 _attach(client, tables, sorted(path.parent.glob("table_*")))  # rendered while the server was down
                 _describe(client, importer.experiment, study, results)
@@ -120,7 +120,7 @@ def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
     if state.get("status") != "done" or "tables" not in state:
         return
     try:
-        with one_writer(results), session(results) as client:
+        with exclusive_writer(results), session(results) as client:
             run = client.get_run(state["tables"])
             if run.info.lifecycle_stage == "deleted":
                 raise Outage(f"the study's run {state['tables']} was deleted")
@@ -205,7 +205,7 @@ class _Importer:
         self.deleted = find_runs(client, [experiment], "", deleted=True)
         self.anew: list[Run] = []  # runs that were deleted, and are imported once more
 
-    def bring(self) -> dict[str, str]:
+    def import_runs(self) -> dict[str, str]:
         """Complete or create the runs of all trainings with records, and of their rows. Return the trainings' ids by
         run. What they replace is deleted."""
         rows: dict[str, list[str]] = {}
@@ -236,7 +236,7 @@ class _Importer:
     def tables(self) -> str:
         """Return the id of the run that has the study's tables, which is created if it is missing. It is older than all
         others, so that lists show it last."""
-        own = [run for run in self.known if run.data.tags.get("kind") == "tables" and is_mine(run, self.origin)]
+        own = [run for run in self.known if run.data.tags.get("kind") == "tables" and is_owned(run, self.origin)]
         if own:
             run = own[-1]
         else:
@@ -265,7 +265,7 @@ class _Importer:
             if (tags.get("kind"), tags.get("run"), tags.get(KEY)) != (kind, name, key) or DIGEST in tags:
                 continue
             fits = all(params.get(param) == value for param, value in named.items())
-            if fits and is_mine(run, self.origin) and all(map(is_curve, run.data.metrics)):
+            if fits and is_owned(run, self.origin) and all(map(is_curve, run.data.metrics)):
                 return run
         return None
 
@@ -353,7 +353,7 @@ class _Importer:
         left = set()
         for run in self.known:
             tags = run.data.tags
-            if tags.get("kind") not in ("run", "row") or not is_mine(run, self.origin) or self._trains(run):
+            if tags.get("kind") not in ("run", "row") or not is_owned(run, self.origin) or self._trains(run):
                 continue
             name = tags.get("run", "")
             if name in kept:
@@ -364,7 +364,7 @@ class _Importer:
                 left.add(tags.get("mlflow.parentRunId"))
         for run in self.known:
             if run.info.run_id in left - set(kept.values()):
-                settle_row(self.client, self.experiment, run.info.run_id)
+                update_row_status(self.client, self.experiment, run.info.run_id)
 
     def _trains(self, run: Run) -> bool:
         """Return whether a process is training or recording what an unfinished run is of."""

@@ -1,6 +1,6 @@
 """The process that records one training in MLflow while it runs: ``python -m benchmarks.tracking.recorder``.
 
-It reads JSON lines: what the training is (:func:`benchmarks.training.live_tracking.followed` writes it), the lines of
+It reads JSON lines: what the training is (:func:`benchmarks.training.live_tracking.track_live` writes it), the lines of
 its log with the time of each, and its status in the end. If its input ends without that, the training was killed. A
 database that is locked or a server that is down is tried again, while the lines wait here; what is missing in the end,
 `track` adds.
@@ -25,17 +25,24 @@ from benchmarks.tracking.entries import (
     KEY,
     create,
     inputs_of,
-    is_mine,
+    is_owned,
     log_metrics,
     mark_killed,
     metrics_of,
     points_of,
     recording_lock,
     row_id,
-    settle_row,
     tags_of,
+    update_row_status,
 )
-from benchmarks.tracking.store import experiment_id, find_runs, one_writer, public, session, tracking_uri
+from benchmarks.tracking.store import (
+    exclusive_writer,
+    experiment_id,
+    find_runs,
+    session,
+    tracking_uri,
+    without_credentials,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -70,14 +77,14 @@ class Recorder:
         experiment, row, run = self._open()
         with session(self.results) as client:
             client.set_terminated(run, status, moment)
-            with one_writer(self.results):
-                settle_row(client, experiment, row)
+            with exclusive_writer(self.results):
+                update_row_status(client, experiment, row)
 
     def _open(self) -> tuple[str, str, str]:
         """Return the ids of the experiment, the row and the run. Whatever is missing, the database included, is created
         under a lock: other rows and trainings start at the same time."""
         if not self.opened:
-            with one_writer(self.results) as origin, session(self.results) as client:
+            with exclusive_writer(self.results) as origin, session(self.results) as client:
                 experiment = experiment_id(client, self.results, self.spec["study"])
                 row = self._row(client, experiment, origin)
                 self.opened = experiment, row, self._run(client, experiment, origin, row)
@@ -110,7 +117,7 @@ class Recorder:
 
     def _known(self, client: MlflowClient, experiment: str, kind: str, name: str, origin: str) -> list[Run]:
         found = find_runs(client, [experiment], f"tags.kind = '{kind}' and tags.run = '{name}'")
-        return [run for run in found if is_mine(run, origin)]
+        return [run for run in found if is_owned(run, origin)]
 
     def _create(self, client: MlflowClient, experiment: str, kind: str, tags: dict[str, str]) -> str:
         run = create(client, experiment, self.spec, kind, self.about["started"], tags)
@@ -142,8 +149,8 @@ def follow(about: Line, lines: SimpleQueue[Line | None]) -> None:
             pause = min(max(2 * pause, 0.5), OFTEN)
         except Exception as error:  # whatever happens here, the training goes on
             if not warned:
-                cause = public(str(error)).partition("\n")[0]
-                where = public(tracking_uri(recorder.results))
+                cause = without_credentials(str(error)).partition("\n")[0]
+                where = without_credentials(tracking_uri(recorder.results))
                 print(
                     f"WARNING: {about['spec']['id']} is not recorded in MLflow at {where} now ({cause}). Training goes "
                     f"on; what is missing in the end comes with `marcos-bench track {about['spec']['study']}`",

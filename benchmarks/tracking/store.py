@@ -162,7 +162,7 @@ def find_runs(client: MlflowClient, experiments: Sequence[str], query: str, dele
 
 
 @contextmanager
-def one_writer(results: Path) -> Iterator[str]:
+def exclusive_writer(results: Path) -> Iterator[str]:
     """Wait for others that create runs from the same folder, so that none is created twice. The kernel frees the lock
     if its holder dies.
 
@@ -216,7 +216,7 @@ def session(results: Path) -> Iterator[MlflowClient]:
             raise
         if "database is locked" in str(error):
             raise Busy(_busy(results / DATABASE)) from error
-        raise Outage(public(str(error))) from error
+        raise Outage(without_credentials(str(error))) from error
 
 
 def _create(results: Path) -> None:
@@ -280,6 +280,6 @@ def _is_outage(error: Exception) -> bool:
     return isinstance(error, (MlflowException, SQLAlchemyError, sqlite3.Error, OSError))
 
 
-def public(text: str) -> str:
+def without_credentials(text: str) -> str:
     """Return a text without the user names and passwords in its URLs."""
     return re.sub(r"//[^/@\s]*@", "//", text)

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def followed(trainer: Trainer, results: Path) -> Iterator[None]:
+def track_live(trainer: Trainer, results: Path) -> Iterator[None]:
     """Record what is trained in this block, on the first rank, unless :data:`VARIABLE` says no."""
     if not trainer.ranks.first or os.environ.get(VARIABLE) == "no":
         yield
@@ -50,7 +50,7 @@ def followed(trainer: Trainer, results: Path) -> Iterator[None]:
         "started": _now(),
     }
     feed = _Feed(about)
-    trainer.log.follower = feed.add
+    trainer.log.listener = feed.add
     status = "FAILED"
     try:
         yield

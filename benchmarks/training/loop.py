@@ -31,24 +31,24 @@ from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, determi
 from benchmarks.engine.adapters import (
     add_adapters,
     enable_gradients,
-    plain_size,
-    plain_weights,
+    merged_weights,
     save_adapters,
+    size_without_adapters,
     whole_weights,
 )
-from benchmarks.engine.device import memory_for
-from benchmarks.environment import ended, environment
+from benchmarks.engine.device import report_out_of_memory
+from benchmarks.environment import environment, with_hardware
 from benchmarks.files import DiskFull, read_json, write_json
 from benchmarks.models import build_method, complete_folder
 from benchmarks.processes.launch import run_ranks
 from benchmarks.processes.locks import RunLock
-from benchmarks.processes.preemption import Notice, Preempted, defer_signals
-from benchmarks.studies.micro_batches import cuts, rows_per_pass
+from benchmarks.processes.preemption import Preempted, StopRequest, defer_signals
+from benchmarks.studies.micro_batches import rows_per_pass, splits_batches
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training.batches import FeatureStore, PrefetchingLoader, StageLoader, batches_of
-from benchmarks.training.live_tracking import followed
-from benchmarks.training.records import RunLog, publish, restore, training_key
+from benchmarks.training.live_tracking import track_live
+from benchmarks.training.records import RunLog, restore_finished, training_key, write_final_record
 from benchmarks.training.validation_accuracy import held_out_accuracy
 from methods.base import Batch, Context, Output, Stage
 from methods.errors import InputError
@@ -60,11 +60,11 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Train a run, in this process or on the ranks of its engine, unless it is trained already. Return its record."""
     paths = Paths(results, spec)
     with RunLock(paths.run):
-        if paths.ended.exists() and (record := restore(spec, paths)):
+        if paths.ended.exists() and (record := restore_finished(spec, paths)):
             return record
         if spec.engine.kind == "process":
             trainer = Trainer(spec, results, Ranks())
-            with followed(trainer, results):
+            with track_live(trainer, results):
                 return trainer.run()
         run_ranks(spec, results, "train")
     return read_json(paths.record("train"))
@@ -140,7 +140,7 @@ class Trainer:
         self.log = RunLog(self.paths.log, silent=not self.ranks.first)
         self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one continues with them
         self.saved = time.monotonic()
-        self.notice, self.stopping = Notice(), False
+        self.notice, self.stopping = StopRequest(), False
 
     @deterministic()
     def run(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Trainer:
                     self._end_stage()
             record = self._record(started)
         if self.ranks.first:
-            publish(self.paths, record)
+            write_final_record(self.paths, record)
         self.ranks.wait("the record")
         return read_json(self.paths.record("train"))
 
@@ -230,7 +230,7 @@ class Trainer:
         its features."""
         following = self.state.stage + 1
         if following < len(self.stages) and self.stages[following].keep_optimizer:
-            self.optimizer = {name: checkpoints.copied(tensor) for name, tensor in engine.optimizer_states()}
+            self.optimizer = {name: checkpoints.cpu_copy(tensor) for name, tensor in engine.optimizer_states()}
         engine.close()
         for loader in loaders:
             if loader.features is not None:
@@ -246,8 +246,8 @@ class Trainer:
         began = time.perf_counter()
         rows = np.arange(len(corpus))
         context, precision = plain.context(0, 0), self.spec.engine.precision
-        with self.notice.obeyed():
-            store.fill(self.method, precision, corpus, rows, context, self.spec.rows_at_once)
+        with self.notice.immediate():
+            store.fill(self.method, precision, corpus, rows, context, self.spec.feature_batch_size)
         if self.state.stage_step == 0:  # a resumed stage computes features again; their time counts once
             self.state.seconds += time.perf_counter() - began
         return StageLoader(self.method, corpus, stage, self.spec.seed, store)
@@ -266,7 +266,7 @@ class Trainer:
             line = {
                 "loss": sum(state.terms.values()),
                 **state.terms,
-                **self.method.observed(sums.statistics),
+                **self.method.metrics(sums.statistics),
                 **sums.norms,
             }
             line["learning_rate"] = engine.learning_rate(state.stage_step - 1)
@@ -278,7 +278,7 @@ class Trainer:
         context = data.context(state.step // self.budget.steps_per_epoch, state.step, training=False)
         self.method.eval()
         sums = validation_sums(engine, data, context, self.training.batch_size)
-        terms, observed = sums.terms(), self.method.observed(sums.statistics)
+        terms, observed = sums.terms(), self.method.metrics(sums.statistics)
         if self.training.validation_questions and stage.answers:
             observed |= {"accuracy": held_out_accuracy(self.method, self.spec, self.paths, self.held_out, stage)}
         self.method.train()
@@ -317,7 +317,7 @@ class Trainer:
         trainable = sum(parameter.numel() for parameter in enable_gradients(self.method, stage).values())
         kept = None
         if self.training.keep_stages and stage.answers and state.stage + 1 < len(self.stages):
-            kept = self._save_weights(self.paths.stage_weights(state.stage), plain_weights(self.method))
+            kept = self._save_weights(self.paths.stage_weights(state.stage), merged_weights(self.method))
         self._log("stage", state.end_stage(stage, trainable, kept))
         state.begin_next_stage()
         if self._agreed_to_save() or state.stage == len(self.stages) or self.stages[state.stage].phase != stage.phase:
@@ -327,9 +327,9 @@ class Trainer:
         """Return whether to save now, because it is time or because a rank was told to stop. All ranks ask together and
         get the same answer."""
         due = self.ranks.first and time.monotonic() - self.saved >= self.training.checkpoint_seconds
-        told = self.ranks.sum({"stop": self.notice.given, "save": due})
-        self.stopping = told["stop"] > 0
-        return self.stopping or told["save"] > 0
+        votes = self.ranks.sum({"stop": self.notice.requested, "save": due})
+        self.stopping = votes["stop"] > 0
+        return self.stopping or votes["save"] > 0
 
     def _checkpoint(self, engine: Engine | None) -> None:
         self.log.flush()
@@ -347,7 +347,7 @@ class Trainer:
 
     def _save_weights(self, path: Path, tensors: checkpoints.Tensors) -> str:
         """Write all weights to one file. Return their digest on the first rank, and an empty string on the others."""
-        kept = {name: checkpoints.copied(tensor) for name, tensor in tensors if self.ranks.first}
+        kept = {name: checkpoints.cpu_copy(tensor) for name, tensor in tensors if self.ranks.first}
         digest = checkpoints.save_weights(path, kept) if self.ranks.first else ""
         self.ranks.wait(f"{path.name} on disk")
         return digest
@@ -369,7 +369,7 @@ class Trainer:
         state, spec = self.state, self.spec
         if self.ranks.first:
             self._tidy()
-        weights_digest = self._save_weights(self.paths.weights, plain_weights(self.method))
+        weights_digest = self._save_weights(self.paths.weights, merged_weights(self.method))
         if self.ranks.first:
             complete_folder(spec, self.paths)
             if self.training.lora:
@@ -380,7 +380,7 @@ class Trainer:
             "digest": spec.digest("train"),
             "key": self.key,
             "spec": spec.model_dump(mode="json"),
-            "parameters": plain_size(self.method),
+            "parameters": size_without_adapters(self.method),
             "steps": state.step,
             "examples": state.examples,
             "tokens": state.tokens,
@@ -392,7 +392,7 @@ class Trainer:
             "warnings": state.warnings,
             "weights_sha256": weights_digest,
             "data": read_json(self.paths.data / DONE),
-            "environment": ended(made),
+            "environment": with_hardware(made),
         }
 
 
@@ -413,12 +413,12 @@ class Sums:
     examples: int = 0
     waiting: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
-    def expect(self, batch: Batch, counts: bool = True) -> None:
+    def add_denominators(self, batch: Batch, counts: bool = True) -> None:
         self.tokens += batch.tokens * counts
         for name, value in batch.denominators.items():
             self.denominators[name] += value * counts
 
-    def add(self, output: Output, counts: bool = True) -> None:
+    def add_output(self, output: Output, counts: bool = True) -> None:
         for kind, tensors in (("losses", output.losses), ("statistics", output.statistics)):
             for name, value in tensors.items():
                 total = value.detach().double() if counts else value.new_zeros((), dtype=torch.float64)
@@ -446,14 +446,14 @@ def optimizer_step(steps: PrefetchingLoader, number: int) -> Sums:
     step, engine = next(steps), steps.engine
     sums = Sums(examples=len(step.indices))
     for batch, counts in step.batches:
-        sums.expect(batch, counts)
+        sums.add_denominators(batch, counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
     for place, (batch, counts) in enumerate(step.batches):
         output = engine.forward(batch, step.context, counts, place)
         _require_sums(engine.method.name, output, sums, step.context.stage)
         losses = [value / max(sums.denominators[name], 1.0) for name, value in output.losses.items()]
         engine.backward(torch.stack(losses).sum() * counts, last=place + 1 == len(step.batches))
-        sums.add(output, counts)
+        sums.add_output(output, counts)
     sums.waiting["norms", "grad_norm"] = engine.step(number).double()
     steps.prefetch()
     reduce_sums(sums, engine.ranks)
@@ -511,7 +511,7 @@ def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: 
 def memory_for_training(spec: RunSpec) -> AbstractContextManager[None]:
     """Raise :class:`OutOfMemory`, with what takes less memory, if a training pass inside does not fit."""
     rows = rows_per_pass(spec.training.batch_size, spec.engine.ranks, spec.engine.micro_batch)
-    return memory_for(
+    return report_out_of_memory(
         f"{spec.study}: training {spec.id}",
         f"A training pass has at most {rows} rows: lower `engine.micro_batch` or `engine.micro_tokens`, or set "
         "`engine.activation_checkpointing`; `marcos-bench plan` says what fits",
@@ -525,13 +525,15 @@ def validation_sums(engine: Engine, data: StageLoader, context: Context, batch_s
     order = np.argsort(data.corpus.lengths, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     parts = [engine.split_microbatches(batch, data.longest(batch)) for batch in batches]
-    if cuts(engine.spec):  # deal them together, so that fewer ranks are idle; otherwise a pass stays within one batch
+    if splits_batches(
+        engine.spec
+    ):  # deal them together, so that fewer ranks are idle; otherwise a pass stays within one batch
         parts = [[part for batch_parts in parts for part in batch_parts]]
     sums = Sums()
     for rows, counts in chain.from_iterable(map(engine.shard, parts)):
         batch = data.batch(rows, context)
-        sums.expect(batch, counts)
-        sums.add(engine.forward(batch, context, counts), counts)
+        sums.add_denominators(batch, counts)
+        sums.add_output(engine.forward(batch, context, counts), counts)
     sums.denominators = engine.ranks.sum(sums.denominators)
     reduce_sums(sums, engine.ranks)
     if bad := _not_finite(sums.terms()):

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import checkpoints
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.files import BrokenRecord, json_digest, read_json, space_in, sync, write_json, write_text
+from benchmarks.files import BrokenRecord, json_digest, read_json, report_full_disk, sync, write_json, write_text
 from benchmarks.models import published_model
 from benchmarks.studies.paths import DONE, Paths
 from benchmarks.studies.runs import RunSpec
@@ -34,7 +34,7 @@ def training_key(spec: RunSpec, paths: Paths, parent: str | None) -> str:
     return json_digest(parts)
 
 
-def restore(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
+def restore_finished(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
     """Return the record of a run that is trained already, and put it where it belongs; return None if it is not.
 
     Snakemake removes ``train.json`` of a job that fails, even at its very end, and of one that it is about to run. The
@@ -43,11 +43,11 @@ def restore(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
     record = _intact(spec, paths)
     if record is not None:
         log.warning("%s is trained already; to train it again, remove its folder %s", spec.id, paths.run)
-        publish(paths, record)
+        write_final_record(paths, record)
     return record
 
 
-def publish(paths: Paths, record: dict[str, Any]) -> None:
+def write_final_record(paths: Paths, record: dict[str, Any]) -> None:
     """Write the record of a run that has ended, whose checkpoints nobody needs any more."""
     write_json(paths.ended, record)
     checkpoints.discard(paths.checkpoints)
@@ -71,12 +71,12 @@ def _intact(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
 
 class RunLog:
     """Collect events in memory and append them to the log file on :meth:`flush`. A ``silent`` log, which every rank but
-    the first has, keeps none. A ``follower`` is given every line at once, those that a resumed run keeps included."""
+    the first has, keeps none. A ``listener`` is given every line at once, those that a resumed run keeps included."""
 
     def __init__(self, path: Path, silent: bool = False) -> None:
         self.path, self.silent = path, silent
         self.waiting: list[dict[str, Any]] = []
-        self.follower: Callable[[dict[str, Any]], None] | None = None
+        self.listener: Callable[[dict[str, Any]], None] | None = None
 
     def add(self, line: dict[str, Any]) -> None:
         """Add an event. ``line`` contains the ``step`` at which it was written."""
@@ -89,7 +89,7 @@ class RunLog:
         never lacks anything that happened before one."""
         if self.silent:
             return
-        with space_in(self.path.parent), self.path.open("a", encoding="utf-8") as file:
+        with report_full_disk(self.path.parent), self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in self.waiting)
             file.flush()
             sync(self.path)
@@ -106,8 +106,8 @@ class RunLog:
             self._pass_on(json.loads(line))
 
     def _pass_on(self, line: dict[str, Any]) -> None:
-        if self.follower:
-            self.follower(line)
+        if self.listener:
+            self.listener(line)
 
 
 def _step_of(line: str) -> int | None:

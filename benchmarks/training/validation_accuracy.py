@@ -11,7 +11,7 @@ from benchmarks.data import Corpus, decode, load_tokenizer
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.tokenizers import question_text
 from benchmarks.evaluation.inference import decoding_of, generate_batches, texts_of
-from benchmarks.scoring import Asked
+from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -35,5 +35,5 @@ def held_out_accuracy(method: Method, spec: RunSpec, paths: Paths, held_out: Cor
             for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
                 one = examples[index]
                 asked, gold = question_text(tokenizer, one.question), decode(tokenizer, one.answer)
-                right += scorer.score(text, Asked(asked, gold, len(one.steps))).correct
+                right += scorer.score(text, Reference(asked, gold, len(one.steps))).correct
     return right / len(examples)

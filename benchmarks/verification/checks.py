@@ -102,7 +102,7 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     held = _completed(recorded) | {"starts_at": spec.starts_at}  # a place is no setting
     changed = sorted(changed_settings(held, spec.model_dump(mode="json")))
     kind = "drift" if changed else "ok"
-    yield Finding(f"{spec.id} {SPEC}", kind, f"the study now says otherwise: {'; '.join(changed)}" if changed else "")
+    yield Finding(f"{spec.id} {SPEC}", kind, f"the study has changed: {'; '.join(changed)}" if changed else "")
     for stage in spec.tasks:
         place = f"{spec.id} {stage}.json"
         try:
@@ -163,9 +163,9 @@ def _made(study: Study, results: Path) -> Iterator[Finding]:
     except BrokenRecord as error:
         yield Finding(COLLECTED, "differs", f"{error}; nothing made of it is checked")
         return
-    if lacking := list(_lacking(records)):
+    if missing := list(_missing(records)):
         fix = "run `collect` again, or name the study as it was (--study)"
-        text = f"lacks what the study has today ({'; '.join(lacking)}): {fix}; nothing made of it is checked"
+        text = f"lacks what the study has today ({'; '.join(missing)}): {fix}; nothing made of it is checked"
         yield Finding(COLLECTED, "differs", text)
         return
     yield Finding(COLLECTED, *_collection(records))
@@ -182,15 +182,15 @@ def _made(study: Study, results: Path) -> Iterator[Finding]:
             yield _figure(records, figure)
 
 
-def _lacking(records: StudyRecords) -> Iterator[str]:
+def _missing(records: StudyRecords) -> Iterator[str]:
     """Yield the runs that were not collected, and what the records of the others lack for the study's evaluation."""
     for id, spec in records.study.runs.items():
         if id not in records.runs:
             yield id
             continue
         held = records.runs[id]
-        missing = [record.missing(spec.evaluation) for record in (held.evaluate, held.time) if record]
-        yield from (f"{id}: {what}" for what in missing if what)
+        gaps = [record.missing(spec.evaluation) for record in (held.evaluate, held.time) if record]
+        yield from (f"{id}: {what}" for what in gaps if what)
 
 
 def _data_versions(records: StudyRecords) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, 
 from benchmarks.records.results import Collected, read_collected, to_frame
 from benchmarks.records.schema import EvaluateRecord, parsed
 from benchmarks.scoring.diversity import draw_statistics
-from benchmarks.scoring.scorers import SCORES, scorer_of, scores, versions
+from benchmarks.scoring.scorers import SCORES, score_frame, scorer_of, versions
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.specs import Form, Table
 from benchmarks.studies.study import Study
@@ -50,7 +50,7 @@ def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[
 
 
 def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
-    again = scores(frame.assign(question=_questions(frame, form)))
+    again = score_frame(frame.assign(question=_questions(frame, form)))
     for column in (name for name in SCORES if name in frame):  # older predictions lack `draws` and `choices`
         old, values = (_plain(one, column) for one in (frame, again))
         wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
@@ -147,7 +147,7 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
         columns = [column for column in SCORES if column in frame]
         chosen = frame["test"].isin(stale)
         old = frame.loc[chosen]
-        new = scores(old.assign(question=_questions(old, form)))
+        new = score_frame(old.assign(question=_questions(old, form)))
         if all(_plain(old, column).equals(_plain(new, column)) for column in columns):
             continue
         for column in columns:

@@ -68,7 +68,7 @@ Losses and training
 
 Targets
 
-* K counts the answer, and empty groups come just before it, or say it, with `padding: answer` (targets.py).
+* K counts the answer, and empty groups come just before it, or repeat it, with `padding: answer` (targets.py).
 * A step is cut at `max_step_tokens`, which excludes end-of-text (step_targets).
 
 Choices that no equation fixes ("Not in the paper" in the docstrings), all as in the published code

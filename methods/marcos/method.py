@@ -14,7 +14,7 @@ from methods import interventions
 from methods.backbone import label_nats
 from methods.base import Batch, Budget, Context, Example, Length, Output, Stage
 from methods.collate import IGNORE, label_indices, pad
-from methods.decoding import decode, forced, prefill, swap_latents
+from methods.decoding import decode, forced_lengths, prefill, swap_latents
 from methods.generation import Cost, Decoding, Generation, Nats
 from methods.marcos import variants
 from methods.marcos.losses import kl_divergence, kl_loss, reconstruction_loss, sparsity_loss
@@ -38,7 +38,7 @@ class MarCos(MarCosModel):
     Options: ClassVar = MarCosOptions
     has_latents = True
     thoughts_option = "steps"
-    says_steps = True
+    can_skip_steps = True
     answering_options = ("steps",)  # no weight belongs to one step; whatever K is, the answer is read from step K
     tested_options: ClassVar = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
 
@@ -88,13 +88,13 @@ class MarCos(MarCosModel):
         * ``known``, ``weights``: see :func:`methods.marcos.variants.mask_predict_tensors`, which also changes
           ``labelled``; only with refinements
         """
-        epoch, _ = context.moment
+        epoch, _ = context.epoch_and_step
         question, real = pad([example.question for example in examples], self.vocabulary.eos)
-        ids, written, read = self._collate_targets(examples)
+        ids, written, encoder_inputs = self._collate_targets(examples)
         spoken_rows = has_text(written.sum(1)).nonzero().squeeze(1)
         labels = ids.masked_fill(~written, IGNORE)[:, 1:]
         keys = torch.tensor([key(context.seed, epoch, example.id) for example in examples])
-        tensors = {"question": question, "question_real": real, "spoken_rows": spoken_rows, **read}
+        tensors = {"question": question, "question_real": real, "spoken_rows": spoken_rows, **encoder_inputs}
         tensors["labels"] = labels[spoken_rows]
         if self.options.refinements and context.training:  # variant; validation scores the first pass
             tensors |= variants.mask_predict_tensors(labels, spoken_rows, keys, self.options.steps, context.step)
@@ -103,7 +103,7 @@ class MarCos(MarCosModel):
         return Batch(
             tensors,
             {name: float(len(examples)) for name in ("reconstruction", "sparsity", "kl")},
-            tokens=self._positions(int(real.sum()), written, read["lengths"]),
+            tokens=self._positions(int(real.sum()), written, encoder_inputs["lengths"]),
             keys=keys,
         )
 
@@ -123,25 +123,27 @@ class MarCos(MarCosModel):
         by_step = [row for step in zip(*by_example, strict=True) for row in step]
         ids, written = pad(by_step, self.vocabulary.eos)
         lengths = written.sum(1)
-        read = {"targets": ids[:, :-1], "lengths": lengths - has_text(lengths).long()}
+        encoder_inputs = {"targets": ids[:, :-1], "lengths": lengths - has_text(lengths).long()}
         if options.randomness and options.encoder_reads == "path":  # variant
             rows, ends = variants.join_paths([example.question for example in examples], by_example)
-            read |= {"paths": pad(rows, self.vocabulary.eos)[0], "lengths": torch.tensor(ends)}
-        return ids, written, read
+            encoder_inputs |= {"paths": pad(rows, self.vocabulary.eos)[0], "lengths": torch.tensor(ends)}
+        return ids, written, encoder_inputs
 
-    def _positions(self, question: int, written: Tensor, read: Tensor) -> int:
+    def _positions(self, question: int, written: Tensor, encoded_lengths: Tensor) -> int:
         """Return the number of positions that the four transformers process in one training pass, given
 
         * ``question``: the number of question tokens
         * ``written`` (K B, M + 1): the mask of the targets, of which only non-empty rows are spoken
-        * ``read`` (K B,): the number of tokens that f reads of each row; or (B, K), by the end of each step
+        * ``encoded_lengths`` (K B,): the number of tokens that f reads of each row; or (B, K), by the end of each step
         """
         options = self.options
         states = options.deep + options.shallow + (options.tau if options.randomness else 0)
         thinking = options.steps * question + len(written) * states
         lengths = written.sum(1)
         spoken = int((lengths[has_text(lengths)] - 1 + options.shallow).sum())
-        encoded = int((read if read.dim() == 1 else read[:, -1]).sum()) if options.randomness else 0
+        encoded = 0
+        if options.randomness:
+            encoded = int((encoded_lengths if encoded_lengths.dim() == 1 else encoded_lengths[:, -1]).sum())
         return question + thinking + spoken + encoded
 
     # -- training: the terms of the loss (9), see losses.py
@@ -163,7 +165,7 @@ class MarCos(MarCosModel):
         if mu_hat is None:  # variant
             return Output(losses)
         counted = mu_hat.flatten(0, 1)  # (K B, tau d)
-        if self.options.sparsity.steps == "said":
+        if self.options.sparsity.steps == "nonempty":
             counted = counted[batch["spoken_rows"]]  # (A, tau d)
         l1 = sparsity_loss(counted)
         losses["sparsity"] = self.sparsity.weight.to(l1) * l1  # lambda L_sparse
@@ -220,14 +222,14 @@ class MarCos(MarCosModel):
     def _encode_and_sample(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return mu_hat, any sigma_hat, and a draw of R, each (K, B, tau d)."""
         mu_hat, sigma_hat = self.encode_r(batch.tensors)
-        _, step = context.moment
+        _, step = context.epoch_and_step
         return mu_hat, sigma_hat, self.sample_posterior(mu_hat, sigma_hat, batch.keys, step)
 
     def after_step(self, statistics: dict[str, float]) -> None:
         if "l1" in statistics:
             self.sparsity.update(statistics["l1"], statistics["counted_steps"])
 
-    def observed(self, statistics: dict[str, float]) -> dict[str, float]:
+    def metrics(self, statistics: dict[str, float]) -> dict[str, float]:
         if "l1" not in statistics:
             return {}
         count, size = max(statistics["counted_steps"], 1.0), self.posterior.expand.out_features
@@ -268,12 +270,12 @@ class MarCos(MarCosModel):
     def encodes_steps(cls, options: MarCosOptions) -> bool:
         return options.randomness
 
-    def encoded(self, examples: Sequence[Example]) -> Tensor | None:
+    def encode_steps(self, examples: Sequence[Example]) -> Tensor | None:
         """Return mu_hat, the posterior's mean of R, (B, K, tau d), or None without R."""
         if not self.options.randomness:
             return None
-        _, _, read = self._collate_targets(examples)
-        mu_hat, _ = self.encode_r({name: tensor.to(self.device) for name, tensor in read.items()})
+        _, _, encoder_inputs = self._collate_targets(examples)
+        mu_hat, _ = self.encode_r({name: tensor.to(self.device) for name, tensor in encoder_inputs.items()})
         return mu_hat.transpose(0, 1)
 
     def nats(self, examples: Sequence[Example]) -> Nats:
@@ -354,7 +356,7 @@ class MarCos(MarCosModel):
             by_step = zip(*(length.steps for length in decoding.lengths), strict=True)
             decoding = replace(decoding, lengths=tuple(Length(tokens) for step in by_step for tokens in step))
         if self.options.speaking == "one_shot":  # variant
-            ends, length = forced(decoding, rows, "tokens"), self.options.max_step_tokens
+            ends, length = forced_lengths(decoding, rows, "tokens"), self.options.max_step_tokens
             length = length if ends is not None else min(length, decoding.max_new_tokens)
             tokens, cost = variants.decode_at_once(
                 self.speaking, rows, self.vocabulary.eos, length, self.options.refinements, ends

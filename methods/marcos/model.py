@@ -24,7 +24,7 @@ steps among the K B of a batch; M tokens of the longest target.
 Layouts: targets are rows of one table, ordered by step and then by example: row k B + b is step k of example b, with k
 counted from 0. A view of them as (K, B, ...) costs nothing, and thinking takes one step of all examples at a time, so
 training and the model have the steps first. What leaves the model has one row per example, (B, K, ...): the features of
-phase 2, the traces of answers, and :meth:`MarCos.encoded`.
+phase 2, the traces of answers, and :meth:`MarCos.encode_steps`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from methods.base import Method, Setup, copy_weights
-from methods.last_layer import read_last
+from methods.last_layer import forward_last
 from methods.marcos import variants
 from methods.marcos.losses import SparsityController
 from methods.marcos.options import MarCosOptions
@@ -124,7 +124,7 @@ class MarCosModel(Method):
         """
         count = states.shape[1]
         state_positions = torch.arange(count, device=real.device) + real.sum(1, keepdim=True)
-        output = read_last(
+        output = forward_last(
             self.thinking,
             count,
             inputs_embeds=torch.cat([h_in, states], dim=1),
@@ -158,7 +158,7 @@ class MarCosModel(Method):
         """
         embedded = self.speaking.get_input_embeddings()(targets)
         inputs = torch.cat([shallow, embedded], dim=1)
-        return read_last(
+        return forward_last(
             self.speaking.base_model, targets.shape[1], inputs_embeds=inputs, use_cache=False
         ).last_hidden_state
 

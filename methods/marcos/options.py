@@ -26,10 +26,10 @@ class SparsityOptions(MethodOptions):
         description="beta: target L1 norm of R per example and step. The paper gives no value; this is the published "
         "code's, 10 for a micro-batch of 16 examples with 3 steps",
     )
-    steps: Literal["said", "all"] = added_field(
-        "said",
-        description="steps whose R is penalised. said: only non-empty steps, as in the published code; all: empty "
-        "steps too, as in the paper's loss",
+    steps: Literal["nonempty", "all"] = added_field(
+        "nonempty",
+        description="steps whose R is penalised. nonempty: only steps with a text, as in the published code; all: "
+        "empty steps too, as in the paper's loss",
     )
     minimum: float = Field(
         default=1e-6, description="lower bound of the adaptive lambda (the published code's; the paper has no bounds)"
@@ -39,7 +39,7 @@ class SparsityOptions(MethodOptions):
     )
 
     @model_validator(mode="after")
-    def _bounds_in_order(self) -> SparsityOptions:
+    def _require_ordered_bounds(self) -> SparsityOptions:
         if self.minimum > self.maximum:
             raise ValueError(f"`minimum` of lambda is {self.minimum:g}, above its `maximum` of {self.maximum:g}")
         return self
@@ -128,9 +128,9 @@ class MarCosOptions(MethodOptions):
         description="mask-predict passes after the first with one_shot, which is then trained for them (the paper has "
         "none)",
     )
-    padding: Literal["silence", "answer"] = added_field(
-        "silence",
-        description="what the last groups say if a chain has too few steps for all of them. silence: nothing, so that "
+    padding: Literal["empty", "answer"] = added_field(
+        "empty",
+        description="text of the last groups if a chain has too few steps for all of them. empty: nothing, so that "
         "these steps are thought but not spoken; answer: the answer, so that thinking is trained to keep it. The paper "
         "is silent; the published code moves the answer of some chains to an earlier group",
     )
@@ -149,13 +149,13 @@ class MarCosOptions(MethodOptions):
     )
 
     @model_validator(mode="after")
-    def _refines_what_is_said_at_once(self) -> MarCosOptions:
+    def _require_one_shot_for_refinements(self) -> MarCosOptions:
         if self.refinements and self.speaking != "one_shot":
-            raise ValueError("`refinements` refine what is said at once: set `speaking: one_shot`, or leave them out")
+            raise ValueError("`refinements` refine what is spoken at once: set `speaking: one_shot`, or leave them out")
         return self
 
     @model_validator(mode="after")
-    def _starts_once(self) -> MarCosOptions:
+    def _require_one_initialisation(self) -> MarCosOptions:
         if self.warm_start != "none" and self.thinking_init != "normal":
             raise ValueError("a thinking layer with a `warm_start` is not initialised: leave out `thinking_init`")
         return self

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from methods.collate import IGNORE, label_indices
-from methods.decoding import end_where
+from methods.decoding import force_end
 from methods.generation import Cost
 from methods.masks import causal_mask
 from methods.random_keys import key, uniform
@@ -162,7 +162,7 @@ def _likeliest(lm: Any, hidden: Tensor, eos: int, ends: Tensor | None) -> tuple[
         logits = head(hidden[some]).float()
         if ends is not None:
             over = torch.arange(1, places + 1, device=ends.device) >= ends[some, None].clamp(max=places)
-            logits = end_where(logits, over, eos)
+            logits = force_end(logits, over, eos)
         largest, token = logits.max(-1)
         found.append(((largest - logits.logsumexp(-1)).exp(), token))
     probability, tokens = zip(*found, strict=True)

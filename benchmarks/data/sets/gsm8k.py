@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.data.cards import Card, File, Hub
 from benchmarks.data.records import DataError, Raw, number_text
 from benchmarks.data.sources import DataSet, Fields, json_lines
-from benchmarks.files import filled_lines
+from benchmarks.files import nonblank_lines
 
 COBBE = """@article{cobbe2021gsm8k, title={Training Verifiers to Solve Math Word Problems},
  author={Cobbe, Karl and Kosaraju, Vineet and Bavarian, Mohammad and Chen, Mark and Jun, Heewoo and Kaiser, Lukasz and
@@ -146,7 +146,7 @@ def gsm8k_aug(row: Fields) -> Raw:
 
 def aug_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each line ``question||steps #### answer`` of a GSM8K-Aug file."""
-    for place, line in filled_lines(text, path):
+    for place, line in nonblank_lines(text, path):
         question, bar, rest = line.partition("||")
         steps, mark, answer = rest.partition("####")
         if not bar or not mark:

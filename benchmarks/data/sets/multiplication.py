@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw
 from benchmarks.data.sources import DataSet, Draw, Fields, Generated
-from benchmarks.files import filled_lines
+from benchmarks.files import nonblank_lines
 
 VERSION = "1"
 CORPORA = ("train", "validation", "test")
@@ -144,7 +144,7 @@ GENERATED = {
 
 def published_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each line ``5 6 * 7 4||steps #### product`` of a published file."""
-    for place, line in filled_lines(text, path):
+    for place, line in nonblank_lines(text, path):
         question, bar, rest = line.partition("||")
         steps, mark, answer = rest.partition("####")
         if not bar or not mark:

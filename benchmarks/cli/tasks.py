@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, ready_run
+from benchmarks.cli.common import RESULTS, Results, RunArgument, StudyArgument, prepared_run
 from benchmarks.studies.paths import AT_STAGE
 from benchmarks.studies.study import WORKFLOWS, StudyError, load_study, study_path
 
@@ -61,7 +61,7 @@ def data(
 @app.command()
 def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Train a run, or continue from its last checkpoint."""
-    spec = ready_run(study, run, results)
+    spec = prepared_run(study, run, results)
     from benchmarks.processes import devices
     from benchmarks.training.loop import train as train_run
 
@@ -74,7 +74,7 @@ def train(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 @app.command()
 def evaluate(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Answer all test questions with a trained run, and score them."""
-    spec = ready_run(study, run, results)
+    spec = prepared_run(study, run, results)
     from benchmarks.evaluation import task
     from benchmarks.processes import devices
 
@@ -94,7 +94,7 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 
     Nothing else should run on the machine.
     """
-    spec = ready_run(study, run, results)
+    spec = prepared_run(study, run, results)
     from benchmarks.processes import devices
     from benchmarks.timing import task
 
@@ -112,7 +112,7 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
 
     Records their patterns, interventions on them, and samples, for figures such as `dimensions` and `cases`.
     """
-    spec = ready_run(study, run, results)
+    spec = prepared_run(study, run, results)
     from benchmarks.analysis import task
     from benchmarks.processes import devices
 

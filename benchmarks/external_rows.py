@@ -15,7 +15,7 @@ from benchmarks.records.provenance import kernels_of, provenance
 from benchmarks.records.results import StudyRecords, read_collected, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.records.summary import ANSWERED, COUNTS, KEYS, LINES, OWN, summarise
-from benchmarks.tables.base import Beside
+from benchmarks.tables.base import ExternalRows
 from benchmarks.verification.rescoring import other_versions
 from methods.errors import InputError, suggestion
 
@@ -24,7 +24,7 @@ MADE = ("Hardware", "Kernels", "Versions", "Commit")  # what a legend says of ot
 KEPT = [name for name in (*KEYS, *OWN, *COUNTS, *ANSWERED) if name != "timed_n"]  # of others' lines: all but times
 
 
-def read(ours: StudyRecords, named: Sequence[str]) -> Beside:
+def read_external_rows(ours: StudyRecords, named: Sequence[str]) -> ExternalRows:
     """Read the rows to show beside those of ``ours``.
 
     Each of ``named`` is ``[NAME=]FOLDER``, a folder of results, or that of the study in it, packed or not; or
@@ -42,15 +42,15 @@ def read(ours: StudyRecords, named: Sequence[str]) -> Beside:
         name, sign, place = text.partition("=")
         if not sign or Path(text).exists():
             name, place = "", text
-        found, told = _of_folder(ours, name, place) if Path(place).is_dir() else _of_file(ours, name, place)
+        found, notes = _of_folder(ours, name, place) if Path(place).is_dir() else _of_file(ours, name, place)
         lines += found
-        about.append(told)
+        about.append(notes)
     frame = pd.DataFrame(lines, columns=["source", *LINES]).astype({"source": "string", **LINES})
     twice = frame.loc[frame.duplicated(["source", "block", "row", "test"])]
     if len(twice):
         source, row = twice.iloc[0][["source", "row"]]
         raise InputError(f"two rows of --with are {source}, {row}: give each a name of its own (NAME=...)")
-    return Beside(frame, tuple(about))
+    return ExternalRows(frame, tuple(about))
 
 
 # ---- a folder of results
@@ -81,13 +81,13 @@ def _of_folder(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str
     lines = lines.dropna(subset="accuracy")[KEPT].assign(source=source, mark="").sort_values("control", kind="stable")
     lines["reason"] = f"{source}: " + lines["reason"]
     made = provenance(kept)
-    told = [f"From {source}: {'; '.join(f'{label}: {made[label]}' for label in MADE if label in made)}."]
+    notes = [f"From {source}: {'; '.join(f'{label}: {made[label]}' for label in MADE if label in made)}."]
     mine, other = ({text for run in records.runs.values() for text in kernels_of(run)} for records in (ours, kept))
     if mine and other and mine != other:
-        told.append("Computed with other kernels than ours: rounding differs, as between seeds.")
+        notes.append("Computed with other kernels than ours: rounding differs, as between seeds.")
     if unlike:
-        told.append(f"Left out: {left_out}.")
-    return lines.to_dict("records"), " ".join(told)
+        notes.append(f"Left out: {left_out}.")
+    return lines.to_dict("records"), " ".join(notes)
 
 
 def _difference(ours: StudyRecords, theirs: StudyRecords, id: str) -> str | None:
@@ -142,5 +142,5 @@ def _of_file(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str, 
     line |= {"n_distinct": len({same_as[id] for id in scores.verdicts.dropna()["id"]}), "mark": ""}
     line |= {"training_seeds": 0, "dead_trainings": 0}
     line |= {"reason": f"{Path(file).name}: {'; '.join(lacks)}" if lacks else None}
-    told = f"{name}: outputs of {Path(file).name} for {test}, scored by `{scorer.name}`, version {scorer.version}."
-    return [line], told
+    notes = f"{name}: outputs of {Path(file).name} for {test}, scored by `{scorer.name}`, version {scorer.version}."
+    return [line], notes

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fabricate
-from benchmarks import beside
+from benchmarks import external_rows
 from benchmarks.archive import pack
 from benchmarks.cli import app
 from benchmarks.data import load_records
@@ -21,7 +21,7 @@ from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.records.results import load_collected
 from benchmarks.studies.specs import Table
-from benchmarks.tables.base import Beside
+from benchmarks.tables.base import ExternalRows
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
 from benchmarks.verification.checks import verify
@@ -62,8 +62,8 @@ def theirs(both: Path, tmp_path: Path) -> Path:
     return shutil.copytree(both / "theirs", tmp_path / "theirs")
 
 
-def read(ours: Path, *named: str) -> Beside:
-    return beside.read(load_collected(study(), ours), named)
+def read(ours: Path, *named: str) -> ExternalRows:
+    return external_rows.read_external_rows(load_collected(study(), ours), named)
 
 
 def table(ours: Path, *named: str) -> dict[str, str]:
@@ -141,7 +141,7 @@ def test_a_run_whose_start_was_trained_otherwise_is_left_out(tmp_path: Path) -> 
     collected = read_json(tmp_path / "theirs/fake/collect.json")
     collected["runs"][RUN]["train"]["digest"] = "0"
     write_json(tmp_path / "theirs/fake/collect.json", collected)
-    found = beside.read(load_collected(started, tmp_path / "ours"), [str(tmp_path / "theirs")])
+    found = external_rows.read_external_rows(load_collected(started, tmp_path / "ours"), [str(tmp_path / "theirs")])
     assert f"Left out: {RUN}, equation/coconut/s0: trained with other settings." in found.about[0]
 
 
