@@ -7,7 +7,6 @@ import errno
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import shutil
@@ -15,10 +14,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
 from safetensors import SafetensorError
 
 from methods.errors import InputError
@@ -203,63 +202,20 @@ def decode_utf8(content: bytes, path: Path, fix: str, refusal: type[InputError] 
         raise refusal(f"{path}, line {line}: not UTF-8 (byte {error.object[error.start]:#04x}); {fix}") from error
 
 
-LONE = re.compile(  # half of a surrogate pair, as JSON escapes it
-    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
-DEPTH = 100  # no file of ours has a tenth of it, and functions that call themselves come further
-ENDLESS = re.compile(rf"\d{{{sys.int_info.default_max_str_digits + 1}}}")
-
-
 def parse_json(text: str, place: str, fix: str, refusal: type[InputError] = InputError, lines: bool = True) -> Any:
     """Return the content of a JSON text. If it has none, or has what could not be written again as text and numbers,
     raise an error of type ``refusal``. ``place`` names the text; ``lines``: whether to add the line in it."""
-
-    def say(what: str, start: int) -> InputError:
-        line = f", line {text[:start].count(chr(10)) + 1}" if lines else ""
-        return refusal(f"{place}{line}: {what}; {fix}")
-
-    def finite(written: str) -> float:
-        if math.isinf(value := float(written)) or math.isnan(value):
-            raise say(f"{written} is no number that can be computed with", text.find(written))
-        return value
-
     try:
-        content = json.loads(text, parse_constant=finite, parse_float=finite)
-    except json.JSONDecodeError as error:
-        raise say(f"broken JSON ({error.msg})", error.pos) from error
-    except RecursionError as error:
-        raise refusal(f"{place}: nested too deeply; {fix}") from error
-    except InputError:
-        raise
-    except ValueError as error:  # of int
-        found = ENDLESS.search(text)
-        raise say("a number of too many digits", found.start() if found else 0) from error
-    if not _is_flat(content):
-        raise refusal(f"{place}: nested too deeply; {fix}")
-    if (half := LONE.search(text)) and not _is_text(content):
-        raise say(f"{half[0]} is half of a character", half.start())
+        content = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        what, _, line = re.sub(r" column \d+$", "", str(error)).rpartition(" at line ")
+        what = "nested too deeply" if what.startswith("recursion limit") else f"broken JSON ({what})"
+        raise refusal(f"{place}{f', line {line}' if lines else ''}: {what}; {fix}") from error
+    try:
+        json.dumps(content, allow_nan=False)
+    except ValueError as error:  # a number such as 1e999, which is read as infinity
+        raise refusal(f"{place}: a number is too large to compute with; {fix}") from error
     return content
-
-
-def _is_flat(content: Any) -> bool:
-    """Return whether the content of JSON is nested no deeper than :data:`DEPTH`."""
-    level = [content]
-    for _ in range(DEPTH):
-        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
-        level = list(chain.from_iterable(parts))
-        if not level:
-            return True
-    return False
-
-
-def _is_text(content: Any) -> bool:
-    """Return whether all texts in the content of JSON can be written as UTF-8."""
-    try:
-        json.dumps(content, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def shortened(content: Any, length: int = 40) -> str:
