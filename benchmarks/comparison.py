@@ -77,9 +77,13 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     """
     sides = [read_side(name, results, decoding) for name in (a, b)]
     shared = [name for name in sides[0].answers if name in sides[1].answers]
+    if not shared:
+        raise InputError("the runs share no test set: name two that were evaluated on the same one")
     chosen = [name for name in shared if test in (None, name)]
     if not chosen:
-        raise InputError(_not_shared(test, shared))
+        raise InputError(f"not both runs were evaluated on {test}; they share: {', '.join(shared)}")
+    kernels = tuple("; ".join(side.kernels) for side in sides)
+    differ = all(kernels) and len({*sides[0].kernels, *sides[1].kernels}) > 1
     pairs = {name: (sides[0].answers[name], sides[1].answers[name]) for name in chosen}
     return Comparison(
         a=sides[0].label,
@@ -89,14 +93,8 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
         trainings=_each_training(pairs),
         tests=_paired_tests(pairs),
         questions=pd.concat([_differing(name, *pair) for name, pair in pairs.items()], ignore_index=True),
-        kernels=_different_kernels(*sides),
+        kernels=kernels if differ else (),
     )
-
-
-def _different_kernels(a: Side, b: Side) -> tuple[str, ...]:
-    """Return the kernels of both sides if both are known and not all the same, else nothing."""
-    every = {*a.kernels, *b.kernels}
-    return ("; ".join(a.kernels), "; ".join(b.kernels)) if a.kernels and b.kernels and len(every) > 1 else ()
 
 
 def read_side(name: str, results: Path, decoding: str) -> Side:
@@ -185,13 +183,6 @@ def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) 
         known = ", ".join(record.evaluate.predictions)
         raise InputError(f"{run.id} has no predictions of decoding {decoding!r}; it has: {known}")
     return answers
-
-
-def _not_shared(test: str | None, shared: Sequence[str]) -> str:
-    """Return the message on why there is nothing to compare."""
-    if not shared:
-        return "the runs share no test set: name two that were evaluated on the same one"
-    return f"not both runs were evaluated on {test}; they share: {', '.join(shared)}"
 
 
 def render(comparison: Comparison, limit: int = 10) -> str:

@@ -3,7 +3,7 @@ somebody published. Nothing of them is trained, answered or ranked here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,10 @@ def _of_folder(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str
     with unpacked(home, [study.name, *(run.study for run in study.sources.values())]) as results:
         theirs = read_collected(study, results)
         unlike = {id: why for id in study.runs if (why := _difference(ours, theirs, id))}
-        left_out = _by_reason(unlike)
+        by_reason: dict[str, list[str]] = {}
+        for id, why in unlike.items():
+            by_reason.setdefault(why, []).append(id)
+        left_out = "; ".join(f"{', '.join(ids)}: {why}" for why, ids in by_reason.items())
         if len(unlike) == len(study.runs):
             raise InputError(f"{place} has no row that belongs beside those of {study.name}: {left_out}")
         runs = {
@@ -109,13 +112,6 @@ def _difference(ours: StudyRecords, theirs: StudyRecords, id: str) -> str | None
     if tests := other_versions(held.evaluate.model_dump()):
         return f"scored by another version of the scorer than today's ({', '.join(tests)}): `marcos-bench rescore`"
     return None
-
-
-def _by_reason(unlike: Mapping[str, str]) -> str:
-    runs: dict[str, list[str]] = {}
-    for id, why in unlike.items():
-        runs.setdefault(why, []).append(id)
-    return "; ".join(f"{', '.join(ids)}: {why}" for why, ids in runs.items())
 
 
 # ---- a file of outputs

@@ -47,7 +47,9 @@ def report_full_disk(folder: Path, needed: int = 0) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        if not _is_full(error):
+        # Safetensors has the number of the system's error only in its message
+        full = any(f"os error {number})" in str(error) for number in FULL)
+        if not (error.errno in FULL if isinstance(error, OSError) else full):
             raise
         asked = f"{gigabytes(needed)} were to be written, " if needed else ""
         free = gigabytes(shutil.disk_usage(folder).free)
@@ -55,14 +57,6 @@ def report_full_disk(folder: Path, needed: int = 0) -> Iterator[None]:
             f"{folder}: the disk is full ({asked}{free} are free). Make room there; "
             "what was whole before is kept, and the same command goes on from it"
         ) from error
-
-
-def _is_full(error: OSError | SafetensorError) -> bool:
-    """Return whether an error means a full disk. Safetensors has the number of the system's
-    error only in its message."""
-    if isinstance(error, OSError):
-        return error.errno in FULL
-    return any(f"os error {number})" in str(error) for number in FULL)
 
 
 def gigabytes(size: float) -> str:

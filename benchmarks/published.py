@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -207,17 +207,14 @@ def evaluate(name: str, test: str, folder: Path | None = None, latents: int | No
                 passes += [generation.cost.forward_passes] * len(indices)
                 thoughts += [generation.cost.latent_steps] * len(indices)
                 texts = texts_of(generation, model.tokenizer)
-                rows += [_judged(questions, *row) for row in zip(indices, texts, strict=True)]
+                for index, text in zip(indices, texts, strict=True):
+                    record = questions.records[index]
+                    score = questions.scorer.score(text, Reference(record.question, record.answer, len(record.steps)))
+                    rows.append((record.id, questions.same_as[record.id], text, score.correct))
                 progress.advance(len(indices))
     verdicts = pd.DataFrame(rows, columns=["id", "same_as", "output", "correct"])
     means = (float(np.mean(values)) for values in (passes, thoughts))
     return Result(name, str(place), questions, verdicts, seconds / len(decodings), *means, unused=model.unused)
-
-
-def _judged(questions: Questions, index: int, text: str) -> tuple[str, str, str, bool]:
-    record = questions.records[index]
-    score = questions.scorer.score(text, Reference(record.question, record.answer, len(record.steps)))
-    return record.id, questions.same_as[record.id], text, score.correct
 
 
 # ---- weights and backbones
@@ -267,16 +264,7 @@ def read_tensors(folder: Path) -> tuple[dict[str, Tensor], str]:
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}: name the one with the published weights (--folder)")
     if shards := sorted(folder.glob("model*.safetensors")):
-        try:
-            parts = [load_file(shard) for shard in shards]
-        except SafetensorError as error:
-            raise InputError(f"{shards[0]} or another shard is damaged ({error}): download it again") from error
-        tensors = {name: tensor for part in parts for name, tensor in part.items()}
-        index = folder / "model.safetensors.index.json"
-        listed = read_json(index)["weight_map"].keys() if index.is_file() else tensors.keys()
-        if missing := listed - tensors.keys():
-            raise InputError(f"{folder} lacks {len(missing)} tensors that {index.name} lists: download all shards")
-        return tensors, str(shards[0])
+        return _read_shards(shards), str(shards[0])
     found = [path for pattern in FILES for path in sorted(folder.glob(pattern)) if path.is_file()]
     if len(found) != 1:
         has = ", ".join(path.name for path in found) or "none"
@@ -284,17 +272,36 @@ def read_tensors(folder: Path) -> tuple[dict[str, Tensor], str]:
             f"{folder} must have model*.safetensors or one file {', '.join(FILES)}; it has {has}: put the one that is "
             "meant into a folder of its own"
         )
+    return _read_pickle(found[0]), str(found[0])
+
+
+def _read_shards(shards: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the tensors of safetensors files in one folder, which must be all that an index there lists."""
+    tensors: dict[str, Tensor] = {}
+    for shard in shards:
+        try:
+            tensors |= load_file(shard)
+        except SafetensorError as error:
+            raise InputError(f"{shard} is damaged ({error}): download it again") from error
+    index = shards[0].parent / "model.safetensors.index.json"
+    if index.is_file() and (missing := read_json(index)["weight_map"].keys() - tensors.keys()):
+        raise InputError(f"{index.parent} lacks {len(missing)} tensors that {index.name} lists: download all shards")
+    return tensors
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a state dict. A pickle of more than tensors is refused."""
     try:
-        content = torch.load(found[0], map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise InputError(
-            f"{found[0]} is damaged, or a pickle of more than tensors, which could run any code. If you trust it, keep "
+            f"{path} is damaged, or a pickle of more than tensors, which could run any code. If you trust it, keep "
             'its tensors alone: `tensors = torch.load(FILE, weights_only=False)["state_dict"]` (a Lightning file needs '
             "omegaconf), then `torch.save(tensors, FOLDER / 'state_dict.bin')`, in a folder of its own"
         ) from error
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise InputError(f"{found[0]} is no state dict of tensors by name: save the model's `state_dict()`")
-    return content, str(found[0])
+        raise InputError(f"{path} is no state dict of tensors by name: save the model's `state_dict()`")
+    return content
 
 
 def _downloaded(name: str, entry: Published) -> Path:

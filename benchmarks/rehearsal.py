@@ -112,7 +112,8 @@ def rehearse(study: Study, results: Path, backbone: str | None = None, stand_in:
     nothing can be rehearsed."""
     began, place, machine, notes = time.monotonic(), results / FOLDER, this_machine(), list[str]()
     try:
-        plans = costs.plan(_changed(study, {"shares": []}), results)
+        alone = study.model_dump(mode="json", exclude_unset=True) | {"shares": []}
+        plans = costs.plan(parse_study(alone, study.name), results)
     except InputError as error:
         plans = []
         notes.append(f"There is no plan, and no estimate of memory and hours: {error}")
@@ -148,51 +149,56 @@ def rehearsal_study(
     content["seeds"] = list(study.seeds[:1])
     content["threads"] = min(study.threads, os.cpu_count() or 1)
     content["analysis"] = content.get("analysis", {}) | {"questions": 4, "samples": 2}
+    content["engine"] = _engine(content.get("engine", {}))
     _replace_backbones(content, backbone)
     tests = [name for name in study.evaluation.tests if _at_hand(name, "test", notes)]
     if not tests:
         raise InputError(f"{study.name} cannot be rehearsed: none of its test sets is at hand ({' '.join(notes)})")
-    answers = content["evaluation"]
-    batches, longest = study.evaluation.batch_size, study.evaluation.max_new_tokens
-    answers |= {"tests": tests, "batch_size": min(8, batches), "max_new_tokens": min(TOKENS, longest)}
-    large = {plan.run.row for plan in plans if not backbone and _at_least(plan) > machine.memory}
+    content["evaluation"] |= {
+        "tests": tests,
+        "batch_size": min(8, study.evaluation.batch_size),
+        "max_new_tokens": min(TOKENS, study.evaluation.max_new_tokens),
+    }
+    _leave_out_large_rows(content, [] if backbone else plans, machine, notes)
+    if not content["rows"]:
+        raise InputError(f"no row of {study.name} fits this machine: rehearse it with `--backbone qwen2-tiny`")
+    for holder in (content["evaluation"], *content["rows"]):
+        for decoding in holder.get("decodings", {}).values():
+            decoding["seeds"] = 1
+    epochs = {plan.run.row: plan.epochs for plan in plans}
+    usual = study.training.epochs or mean(epochs.values() or [STEPS])
+    content["training"] = _training(content["training"], usual)
+    for row in content["rows"]:
+        row["engine"] = _engine(row.get("engine", {}))
+        training = row.get("training", {})
+        row["training"] = _training(training, epochs.get(row["id"]) or training.get("epochs") or usual)
+    for block in content["blocks"]:
+        block["training"] = {key: value for key, value in block.get("training", {}).items() if key not in OWN}
+        block["tests"] = [name for name in block.get("tests") or tests if name in tests] or tests
+        if not _at_hand(block["data"]["train"], "train", notes):
+            notes.append(f"Block {block['id']} is trained on {stand_in} instead.")
+            block["data"]["train"] = stand_in
+        block["data"].pop("validation_set", None)  # few of its questions are among so few rows
+        of_block = [plan.epochs for plan in plans if plan.run.block == block["id"]] or [usual]
+        steps = max(1, round(STEPS / mean(of_block)))
+        block["data"] |= {"validation": VALIDATION, "limit": min(BATCH * steps, ROWS // 2)}
+        if backbone:  # its tokenizer has longer questions
+            block["data"]["max_question_tokens"] = max(block["data"].get("max_question_tokens", 256), 1024)
+    return parse_study(content, f"the rehearsal of {study.name}")
+
+
+def _leave_out_large_rows(content: dict[str, Any], plans: Sequence[RunPlan], machine: GPU, notes: list[str]) -> None:
+    """Remove the rows of a study that do not fit the machine in however small batches."""
+    memory = {plan.run.row: plan.memory for plan in plans}
+    large = {row for row, one in memory.items() if one.weights + one.gradients + one.moments > machine.memory}
     if large:
         notes.append(
             f"Too large for this machine even in batches of {BATCH}, and left out: {', '.join(sorted(large))}."
         )
         content.pop("comparisons", None)  # they may name these rows
-        content["tables"] = [table for table in study.tables if table != "comparisons"]
+        if "tables" in content:
+            content["tables"] = [table for table in content["tables"] if table != "comparisons"]
     content["rows"] = [row for row in content["rows"] if row["id"] not in large]
-    if not content["rows"]:
-        raise InputError(f"no row of {study.name} fits this machine: rehearse it with `--backbone qwen2-tiny`")
-    for holder in (answers, *content["rows"]):
-        for decoding in holder.get("decodings", {}).values():
-            decoding["seeds"] = 1
-    content["engine"] = _engine(content.get("engine", {}))
-    epochs = {plan.run.row: plan.epochs for plan in plans}
-    usual = study.training.epochs or mean(epochs.values() or [STEPS])
-    content["training"] = _training(content["training"], usual)
-    for row in content["rows"]:
-        row["engine"] = _engine(row.get("engine", {})) if "engine" in row else {}
-        own = row.get("training", {})
-        row["training"] = _training(own, epochs.get(row["id"]) or own.get("epochs") or usual)
-    for block in content["blocks"]:
-        block["training"] = {key: value for key, value in block.get("training", {}).items() if key not in OWN}
-        block["tests"] = [name for name in block.get("tests") or tests if name in tests] or tests
-        data = block["data"]
-        data.pop("validation_set", None)  # few of its questions are among so few rows
-        if not _at_hand(data["train"], "train", notes):
-            notes.append(f"Block {block['id']} is trained on {stand_in} instead.")
-            data["train"] = stand_in
-        of_block = [plan.epochs for plan in plans if plan.run.block == block["id"]] or [usual]
-        steps = max(1, round(STEPS / mean(of_block)))
-        data |= {"validation": VALIDATION, "limit": min(BATCH * steps, ROWS // 2)}
-        data["max_question_tokens"] = max(data.get("max_question_tokens", 256), 1024 if backbone else 0)
-    return parse_study(content, f"the rehearsal of {study.name}")
-
-
-def _changed(study: Study, changes: Mapping[str, Any]) -> Study:
-    return parse_study({**study.model_dump(mode="json", exclude_unset=True), **changes}, study.name)
 
 
 def _replace_backbones(content: dict[str, Any], name: str | None) -> None:
@@ -290,11 +296,6 @@ def _speed(size: int, dtype: torch.dtype) -> float:
         float((matrix @ matrix)[0, 0])  # waits for the device
         seconds.append(time.perf_counter() - began)
     return 2.0 * size**3 / min(seconds)
-
-
-def _at_least(plan: RunPlan) -> float:
-    """Return the bytes that a run takes in however small batches."""
-    return plan.memory.weights + plan.memory.gradients + plan.memory.moments
 
 
 def _pace(small: Study, plan: RunPlan, place: Path) -> float | None:

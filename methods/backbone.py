@@ -41,6 +41,15 @@ _TINY = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
+_QWEN25 = {
+    "model_type": "qwen2",
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    "tie_word_embeddings": True,
+    "vocab_size": 151936,
+}
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -53,30 +62,18 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "qwen2-tiny": {"model_type": "qwen2", "rms_norm_eps": 1e-6, **_TINY},
     "llama-tiny": {"model_type": "llama", "rms_norm_eps": 1e-5, **_TINY},
     "qwen2.5-0.5b": {
-        "model_type": "qwen2",
+        **_QWEN25,
         "hidden_size": 896,
         "intermediate_size": 4864,
         "num_hidden_layers": 24,
         "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
-        "tie_word_embeddings": True,
-        "vocab_size": 151936,
     },
     "qwen2.5-3b": {
-        "model_type": "qwen2",
+        **_QWEN25,
         "hidden_size": 2048,
         "intermediate_size": 11008,
         "num_hidden_layers": 36,
         "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
-        "tie_word_embeddings": True,
-        "vocab_size": 151936,
     },
     "llama-3.2-1b": {
         "model_type": "llama",

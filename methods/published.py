@@ -116,14 +116,10 @@ class Format:
         raise InputError(f"{self.method.title} has no fixed number of latents: leave out --latents")
 
 
-def _codi_question(question: str) -> str:
-    return question.strip().replace("  ", " ")
-
-
 FORMATS = {
     "codi": Format(
         _CODI,
-        _codi_question,
+        lambda question: question.strip().replace("  ", " "),
         True,
         {"codi.base_model.model.": "lm.", "prj.1.": "project.0.", "prj.3.": "project.2.", "prj.ln.": "project.3."},
         MARKERS,

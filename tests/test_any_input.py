@@ -20,7 +20,7 @@ from benchmarks.cli import app, require_text
 from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
 from benchmarks.data.sets import gsm8k, multiarith, svamp
-from benchmarks.data.sources import DATA_VARIABLE, DataSet
+from benchmarks.data.sources import DATA_VARIABLE, DataSet, icot_lines
 from benchmarks.data.tokenizers import read_tokenizer
 from benchmarks.files import MissingKey, csv_table, folder_from_environment, parse_json, read_json, read_text
 from benchmarks.processes.locks import PARENT_VARIABLE, watch_parent
@@ -55,7 +55,7 @@ PARSERS = {
     "json_array": multiarith.json_array,
     "svamp": svamp.json_array,
     "csv_rows": svamp.csv_rows,
-    "aug_lines": gsm8k.aug_lines,
+    "aug_lines": icot_lines,
 }
 
 

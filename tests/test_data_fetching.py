@@ -54,7 +54,7 @@ def study_on(
     return small_study([{"id": "cot_sft", "method": "cot_sft"}], blocks=blocks, evaluation=evaluation)
 
 
-READ = (gsm8k.aug_lines, gsm8k.gsm8k_aug, gsm8k.aug_line)
+READ = (sources.icot_lines, gsm8k.gsm8k_aug, gsm8k.aug_line)
 
 
 def test_a_file_is_fetched_once(server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

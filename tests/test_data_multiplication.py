@@ -7,7 +7,8 @@ import pytest
 from benchmarks.data import get_dataset, load_records, make_tokenizer
 from benchmarks.data.records import DataError, Raw, digest
 from benchmarks.data.sets import multiplication
-from benchmarks.data.sets.multiplication import CORPORA, DIGITS, generate, multiply, published_lines
+from benchmarks.data.sets.multiplication import CORPORA, DIGITS, generate, multiply
+from benchmarks.data.sources import icot_lines
 from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import TokenizerSpec
@@ -56,10 +57,10 @@ def test_published_rows_are_those_of_the_generator(digits: int, split: str):
 
 def test_the_format_is_the_published_one_without_blanks(tmp_path: Path):
     line = "6 5 * 7 4||2 9 3 + 0 4 2 2 #### 2 3 6 2\n"
-    ((_, row),) = published_lines(line, tmp_path / "file")
+    ((_, row),) = icot_lines(line, tmp_path / "file")
     assert multiplication.convert(row) == multiply(56, 47)
     with pytest.raises(DataError, match=r"line 1: not of the form .*; fetch it again"):
-        list(published_lines(line.replace("||", " "), tmp_path / "file"))
+        list(icot_lines(line.replace("||", " "), tmp_path / "file"))
 
 
 def test_an_answer_is_right_if_all_of_its_digits_are():

@@ -158,7 +158,7 @@ def test_an_answer_that_is_no_number_is_left_out_where_the_published_set_has_som
         "records": {"train": None, "test": None},
         "files": {"train": (file,), "test": (file,)},
     }
-    dataset = DataSet(gsm8k.GSM8K_AUG.model_copy(update=update), gsm8k.aug_lines, gsm8k.gsm8k_aug)
+    dataset = DataSet(gsm8k.GSM8K_AUG.model_copy(update=update), sources.icot_lines, gsm8k.gsm8k_aug)
     assert [row.answer for row in dataset.rows("train")] == ["1,5", "2"]
     with pytest.raises(DataError, match=r"train.txt, line 1: the answer '1,5' cannot be read as one number"):
         dataset.rows("test")

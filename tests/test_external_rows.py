@@ -116,7 +116,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "evaluated with other settings": lambda run: run["evaluate"].update(digest="0"),
     "no evaluate.json": lambda run: run.update(evaluate=None, problems={"evaluate": "no evaluate.json"}),
     f"scored by another version of the scorer than today's ({TEST}, {OTHER})": lambda run: run["evaluate"].update(
-        scorers={}
+        scorers={key: {"name": "number", "version": "1"} for key in (TEST, OTHER)}
     ),
 }
 
@@ -199,7 +199,10 @@ def test_what_cannot_be_read_is_refused(named: str, message: str, ours: Path, tm
 
 
 def test_our_own_answers_have_todays_scores(ours: Path, theirs: Path) -> None:
-    edit(ours / "fake/runs" / RUN / "evaluate.json", scorers={})
+    edit(
+        ours / "fake/runs" / RUN / "evaluate.json",
+        scorers={key: {"name": "number", "version": "1"} for key in (TEST, OTHER)},
+    )
     results.collect(study(), ours)
     with pytest.raises(InputError, match=r"equation/cot/s0 was scored by another .*: run `marcos-bench rescore"):
         read(ours, str(theirs))

@@ -150,7 +150,7 @@ def older(folder: Path, extracted: str, correct: bool) -> Path:
     digest = write_parquet(path, frame)
 
     def change(content: dict[str, Any]) -> None:
-        del content["scorers"]
+        content["scorers"] = {test: {"name": "number", "version": "1"} for test in content["scorers"]}
         content["predictions"]["default"] = digest
         for test, scores in content["decodings"]["default"]["tests"].items():
             scores.update(means(frame.loc[frame["test"] == test]))

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from benchmarks.analysis.interventions import require_test
 from benchmarks.analysis.nearest_tokens import TokenEmbeddings
-from benchmarks.analysis.records import steerable_latents
 from benchmarks.analysis.responses import Responses, TrainedModel
 from benchmarks.console import console
 from benchmarks.data import TestSet
@@ -142,7 +141,7 @@ def row(spec: RunSpec, tokens: TokenEmbeddings, responses: Responses, score: Sco
         steps = steps if len(responses.steps[0]) > 1 else []
         answer = f"(no answer) {responses.answers[0]!r}"  # with its blanks, as there may be nothing else
     written = [f"{i}. {step or '(says nothing)'}" for i, step in enumerate(steps, 1)]
-    name = steerable_latents(spec)
+    name = spec.steerable_latents
     active = active_dimensions(responses.trace[name][0], spec) if name else []
     named = [line for key, value in responses.trace.items() if key != name for line in tokens.described(value[0])]
     style = "" if score is None else "green" if score.correct else "red"

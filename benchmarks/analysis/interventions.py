@@ -15,7 +15,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.analysis.records import steerable_latents
 from benchmarks.console import console
 from benchmarks.data import TestSet
 from benchmarks.studies.runs import RunSpec
@@ -36,7 +35,7 @@ def intervene(
     from benchmarks.analysis.responses import TrainedModel  # slow to import, and figures need only the effects
     from benchmarks.evaluation.inference import decoding_of
 
-    if steerable_latents(spec) is None:
+    if spec.steerable_latents is None:
         raise InputError(f"{spec.id} has no latents that can be set by hand: name a run of another row")
     one = Intervention(parse_dims(dims), value, step)
     model = TrainedModel.load(spec, results)

@@ -32,11 +32,6 @@ def majority(answers: Sequence[str | None], vote: Callable[[str], Hashable] = by
     return cast.index(winner), votes / len(answers)
 
 
-def _vote(test: str) -> Callable[[str], Hashable]:
-    """Return what answers to a test set count as: its scorer decides, if the data set is still there."""
-    return scorer_of(test).vote if test in DATASETS else by_value
-
-
 def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
     """Return the majority of every ``size`` draws of each question, with columns test, id, group, share, correct."""
     drawn = samples.loc[samples["seed"] != MEAN]
@@ -44,7 +39,8 @@ def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
     for (test, id, group), draws in drawn.groupby(["test", "id", drawn["seed"] // size], sort=False):  # type: ignore[misc]
         if len(draws) == size:
             answers = [None if pd.isna(answer) else answer for answer in draws["extracted"]]
-            winner, share = majority(answers, _vote(str(test)))
+            vote = scorer_of(str(test)).vote if test in DATASETS else by_value  # the data set may be gone
+            winner, share = majority(answers, vote)
             correct = bool(draws["correct"].iloc[winner])
             lines.append({"test": test, "id": id, "group": group, "share": share, "correct": correct})
     return pd.DataFrame(lines, columns=["test", "id", "group", "share", "correct"])

@@ -17,7 +17,6 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
-from methods.registry import get_method
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +70,6 @@ class Analysis:
         return frame.loc[:, ["test", "id", "step"]], np.stack(frame["values"].tolist())
 
 
-def steerable_latents(spec: RunSpec) -> str | None:
-    """Return the name of a run's latents that can be set by hand, or None if it has none."""
-    method = get_method(spec.method)
-    return method.steerable_latents(method.Options.model_validate(spec.options))
-
-
 def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
     """Return the runs that figures of latents are drawn from: in each block, the first row (controls aside) whose
     latents can be set by hand."""
@@ -84,7 +77,7 @@ def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
     for block in study.blocks:
         rows = [row for row in study.rows_of(block) if not row.control]
         runs = [(row, study.sources[run.id]) for row in rows for run in study.trainings(block.id, row.id)[:1]]
-        found += [(block, row, spec) for row, spec in runs if steerable_latents(spec)][:1]
+        found += [(block, row, spec) for row, spec in runs if spec.steerable_latents][:1]
     return found
 
 

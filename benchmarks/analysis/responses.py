@@ -14,8 +14,13 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.data.tokenizers import encode_questions
-from benchmarks.engine import autocast
-from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
+from benchmarks.evaluation.inference import (
+    batches_by_length,
+    encode_steps,
+    generate_batches,
+    load_for_inference,
+    output_ids,
+)
 from benchmarks.scoring import Score
 from benchmarks.scoring.scorers import reads_steps, score_texts
 from benchmarks.studies.paths import Paths
@@ -78,16 +83,14 @@ class TrainedModel:
             log.warning("%s: its tokenizer does not know %s", self.spec.id, ", ".join(map(repr, words)))
         return encode_questions(self.tokenizer, [question.strip()])[0]
 
-    @torch.no_grad()
     def encode(self, examples: Sequence[Example]) -> np.ndarray | None:
         """Return the latents (N, K, D) in which training encodes the examples' own steps, or None; see
         :meth:`Method.encode_steps`."""
+        if not self.method.encodes_steps(self.method.options):
+            return None
         rows: list[np.ndarray | None] = [None] * len(examples)
         for indices in batches_by_length([example.question for example in examples], self.spec.evaluation.batch_size):
-            with autocast(self.method.device, self.spec.engine.precision):
-                latents = self.method.encode_steps([examples[i] for i in indices])
-            if latents is None:
-                return None
+            latents = encode_steps(self.method, [examples[i] for i in indices], self.spec.engine.precision)
             for index, row in zip(indices, latents.float().cpu().numpy(), strict=True):
                 rows[index] = row
         return _stacked(rows)

@@ -24,7 +24,7 @@ from benchmarks.analysis.dimensions import (
 )
 from benchmarks.analysis.interventions import output_frame, outputs
 from benchmarks.analysis.majority_vote import MEAN
-from benchmarks.analysis.records import record_path, steerable_latents
+from benchmarks.analysis.records import record_path
 from benchmarks.analysis.responses import Responses, TrainedModel, evenly
 from benchmarks.console import Progress
 from benchmarks.data import TestSet, decode, open_corpus
@@ -45,7 +45,7 @@ SINGLE = 3  # frequent dimensions that are set alone, for the case study
 def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Write ``analysis/*.parquet`` and, last, ``analysis/analysis.json`` of a trained run.
     Return the content of the latter."""
-    name = steerable_latents(spec)
+    name = spec.steerable_latents
     if name is None:
         raise InputError(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
     made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)

@@ -24,12 +24,7 @@ StudyOption = Annotated[str | None, typer.Option(help="The study that made them;
 OF_ROWS = ("row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in", "set", "part")
 
 
-def _as_listed(name: str) -> str:
-    """Return a GPU's name as it is listed, ignoring case."""
-    return next((gpu for gpu in GPUS if gpu.lower() == name.lower()), name)
-
-
-Gpu = Annotated[str, typer.Option(callback=_as_listed, help=f"The GPU to plan for: {', '.join(GPUS)}.")]
+Gpu = Annotated[str, typer.Option(callback=lambda name: name.upper(), help=f"The GPU to plan for: {', '.join(GPUS)}.")]
 
 
 @app.command()

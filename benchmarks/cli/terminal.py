@@ -21,9 +21,6 @@ def prepare() -> None:
         else:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # lone surrogates are no UTF-8
     for name in ("COLUMNS", "LINES"):
-        if not _is_size(os.environ.get(name, "1")):
+        size = os.environ.get(name, "1")
+        if not (size.isascii() and size.isdigit() and int(size)):
             del os.environ[name]
-
-
-def _is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) > 0

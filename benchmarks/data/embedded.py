@@ -111,14 +111,6 @@ SEEN = {length: [chain for chain in chains(length) if not unseen(chain)] for len
 UNSEEN = [[chain for chain in chains(length) if unseen(chain)] for length in (2, 3)]
 
 
-def training_chain(draw: Draw) -> tuple[str, ...]:
-    return draw.of(SEEN[draw.of(LENGTHS)])
-
-
-def unseen_chain(draw: Draw) -> tuple[str, ...]:
-    return draw.of(draw.of(UNSEEN))
-
-
 class Story:
     """A question under construction: who holds how many of what, and the sentences and equations so far."""
 
@@ -198,10 +190,10 @@ def tell(draw: Draw, wording: Wording, chain: Sequence[str]) -> Raw | None:
 
 
 SHAPES: dict[str, tuple[Wording, Callable[[Draw], tuple[str, ...]]]] = {
-    "train": (TRAINING, training_chain),
-    "in_domain": (TRAINING, training_chain),
-    "reworded": (REWORDED, training_chain),
-    "multistep": (TRAINING, unseen_chain),
+    "train": (TRAINING, lambda draw: draw.of(SEEN[draw.of(LENGTHS)])),
+    "in_domain": (TRAINING, lambda draw: draw.of(SEEN[draw.of(LENGTHS)])),
+    "reworded": (REWORDED, lambda draw: draw.of(SEEN[draw.of(LENGTHS)])),
+    "multistep": (TRAINING, lambda draw: draw.of(draw.of(UNSEEN))),
 }
 
 

@@ -21,6 +21,7 @@ from benchmarks.files import (
     exists,
     folder_from_environment,
     json_rows,
+    nonblank_lines,
     parse_json,
     read_bytes,
     sha256,
@@ -41,6 +42,16 @@ def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each line of a JSON lines file. Blank lines are skipped."""
     for place, row in json_rows(text, path, AGAIN, DataError):
         yield place, _fields(row, place)
+
+
+def icot_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
+    """Yield the place and the fields of each line ``question||steps #### answer``, as iCoT's authors publish them."""
+    for place, line in nonblank_lines(text, path):
+        question, bar, rest = line.partition("||")
+        steps, mark, answer = rest.partition("####")
+        if not bar or not mark:
+            raise DataError(f"{place}: not of the form `question||steps #### answer`; {AGAIN}")
+        yield place, {"question": question, "cot": steps, "answer": answer}
 
 
 def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:

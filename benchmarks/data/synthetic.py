@@ -187,15 +187,12 @@ class Corpus:
         draw, seen = Draw(f"marcos-bench {self.name} {VERSION} {split}"), set[str]()
         while True:
             found = self.draw(draw)
-            tested = _hash(found.family) % TEST_SHARE == 0
+            hashed = int.from_bytes(hashlib.sha256(found.family.encode()).digest()[:8], "big")
+            tested = hashed % TEST_SHARE == 0
             if tested != (split == "test") or (tested and found.question in seen):
                 continue
             seen.add(found.question)
             yield found
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def _paired(short: str, problem: Callable[..., Problem], pairs: int, sizes: dict[str, int]) -> Corpus:

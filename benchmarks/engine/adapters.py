@@ -103,16 +103,13 @@ def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:
                 tables: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
                 tied = tables[0].weight is tables[1].weight
                 for layers in [tables] if tied else [[table] for table in tables]:
-                    _hook(MarkerRows(layers[0], count), *layers)
+                    rows = MarkerRows(layers[0], count)
+                    for layer in layers:
+                        layer.adapter = rows
+                        layer.register_forward_hook(rows)
     if any(parameter.device != method.device for parameter in method.parameters()):
         method.to(method.device)  # adapters are drawn on the CPU, for the same numbers on every device
     return method
-
-
-def _hook(rows: MarkerRows, *tables: Any) -> None:
-    for table in tables:
-        table.adapter = rows
-        table.register_forward_hook(rows)
 
 
 def _adaptable(method: Method) -> list[PreTrainedModel]:

@@ -7,7 +7,7 @@ difference to a method, which the conformance tests check.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,11 @@ def load_for_inference(spec: RunSpec, results: Path, stage: int | None = None, d
 def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
     if decoding.interventions and method.steerable_latents(method.options) is None:
         raise InputError(f"{method.title} (options: {method.options}) has no latents that can be set by hand")
-    asked = memory_for_answers(len(questions), max(map(len, questions)))
-    with asked, autocast(method.device, precision):
+    memory = report_out_of_memory(
+        f"answering {len(questions)} questions at once, the longest of {max(map(len, questions))} tokens",
+        "Lower `batch_size`: `evaluation` has one, and `timing` its own",
+    )
+    with memory, autocast(method.device, precision):
         generation = method.generate(questions, decoding)
     if (ids := generation.answer).dtype != torch.long or ids.shape[:-1] != (len(questions),):
         raise InputError(
@@ -238,13 +241,6 @@ def _by_question(
     """Return the solutions of distinct questions, of which each test has some at these places."""
     found = {at: example for name, places in place.items() for at, example in zip(places, solutions[name], strict=True)}
     return [found[at] for at in range(count)]
-
-
-def memory_for_answers(questions: int, longest: int) -> AbstractContextManager[None]:
-    return report_out_of_memory(
-        f"answering {questions} questions at once, the longest of {longest} tokens",
-        "Lower `batch_size`: `evaluation` has one, and `timing` its own",
-    )
 
 
 @contextmanager

@@ -157,12 +157,9 @@ def colour_order() -> dict[str, int]:
 
     Methods of other packages come last, so that installing them does not change the colours of this package's methods.
     """
-    known = available()
-    return {name: at for at, name in enumerate(sorted(known, key=lambda name: (_foreign(known[name]), name)))}
-
-
-def _foreign(method: type[Method]) -> bool:
-    return method.__module__.partition(".")[0] != Method.__module__.partition(".")[0]
+    ours = Method.__module__.partition(".")[0]
+    foreign = {name: method.__module__.partition(".")[0] != ours for name, method in available().items()}
+    return {name: at for at, name in enumerate(sorted(foreign, key=lambda name: (foreign[name], name)))}
 
 
 def accuracy_and_interval(correct: pd.DataFrame) -> dict[str, float]:

@@ -201,13 +201,10 @@ class InterventionFigure(LatentsFigure):
                     _left_out(axes, f"only dimension {analysis.record.frequent[0]}\nis often active")
                 continue
             heat.set_ylabel(f"{self.block_title(analysis)}\nDimension")
-            matrix = self._matrix(block_data.loc[block_data["part"] == "correlation"], analysis)
+            dims, correlation = analysis.record.frequent, block_data.loc[block_data["part"] == "correlation"]
+            matrix = correlation.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims)
             self._heat(heat, matrix, analysis)
             self._graph(graph, matrix, analysis)
-
-    def _matrix(self, data: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
-        dims = analysis.record.frequent
-        return data.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims)
 
     def _heat(self, axes: Axes, matrix: pd.DataFrame, analysis: Analysis) -> None:
         dims = analysis.record.frequent
@@ -513,7 +510,8 @@ class CasesFigure(LatentsFigure):
                 continue
             setting = every["setting_after"].value_counts().index[0]
             changed = every.loc[every["setting_after"] == setting]
-            ratios = [_likeness(*pair) for pair in zip(changed["steps"], changed["steps_after"], strict=True)]
+            pairs = zip(changed["steps"], changed["steps_after"], strict=True)
+            ratios = [difflib.SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in pairs]
             case = changed.iloc[np.argsort(ratios, kind="stable")[len(ratios) // 2]]
             test, id = case.name  # type: ignore[misc]
             counts = {"changed": len(changed), "n": len(plain)}
@@ -592,7 +590,3 @@ def write(axes: Axes, lines: list[list[Piece]], start: int, first: int, highligh
             axes.text(
                 start + column, number, text.replace("$", r"\$"), family="DejaVu Sans Mono", fontsize=FONT, **look
             )
-
-
-def _likeness(before: str, after: str) -> float:
-    return difflib.SequenceMatcher(None, before, after, autojunk=False).ratio()

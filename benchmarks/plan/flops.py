@@ -183,7 +183,7 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
         count = min(len(records), data.limit or len(records))
     records = records[:count]
     sample = [records[i] for i in spread_over(len(records), SAMPLE)]
-    large = sorted(records, key=_characters, reverse=True)[: 4 * LONGEST]
+    large = sorted(records, key=lambda r: sum(map(len, (r.question, *r.steps, r.answer))), reverse=True)[: 4 * LONGEST]
     tokenizer = make_tokenizer(spec if _at_hand(spec) else STAND_IN, records)
 
     def examples_of(some: Sequence[Record]) -> list[Example]:
@@ -205,10 +205,6 @@ def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:
         return Lengths(examples, longest, used, used * _mean(examples), len(tokenizer), basis, _counted(tokenizer))
     basis += f", with a trained tokenizer of {STAND_IN.trained} in the place of {spec.pretrained}"
     return Lengths(examples, longest, used, used * _mean(examples), _size(spec), basis)
-
-
-def _characters(record: Record) -> int:
-    return len(record.question) + sum(map(len, record.steps)) + len(record.answer)
 
 
 def _like(question: Sequence[int], steps: Sequence[Sequence[int]], answer: Sequence[int], number: int) -> Example:

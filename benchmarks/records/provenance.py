@@ -36,6 +36,10 @@ def kernels_of(run: RunRecords) -> dict[str, None]:
 
 def provenance(records: StudyRecords) -> dict[str, str]:
     """Return the labels and texts of a table's footer."""
+
+    def versions(environment: dict[str, Any]) -> str:
+        return ", ".join(f"{name} {environment[name]}" for name in VERSIONS if environment.get(name))
+
     study, found = records.study, environments(records)
     decodings = [f"{name}: {spec.seeds} where anything is drawn" for name, spec in study.evaluation.decodings.items()]
     lines = {"Study": f"{study.name}. {study.description}".strip()}
@@ -49,7 +53,7 @@ def provenance(records: StudyRecords) -> dict[str, str]:
         "Model": "; ".join(_models(study)),
         "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
         **_kernels(records),
-        "Versions": "; ".join(_distinct(map(_versions, found))) or "unknown",
+        "Versions": "; ".join(_distinct(map(versions, found))) or "unknown",
         "Commit": "; ".join(_distinct(map(commit_of, found))) or "unknown",
         **_other_code(records),
         "Engine": "; ".join(_grouped(study, lambda spec: on_engine(spec.engine))),
@@ -170,10 +174,6 @@ def _kernels(records: StudyRecords) -> dict[str, str]:
     made = [one for one in environments(records) if "kernels" in one]
     texts = _distinct(text for text in map(describe, made) if text)
     return {"Kernels": "; ".join(texts)} if texts else {}
-
-
-def _versions(environment: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {environment[name]}" for name in VERSIONS if environment.get(name))
 
 
 def commit_of(environment: dict[str, Any]) -> str:

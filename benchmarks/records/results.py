@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from benchmarks.archive import refuse_packed
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_text
-from benchmarks.records.schema import EvaluateRecord, RunRecords, StageRecord, TestTimes, first_problem, read_records
+from benchmarks.records.schema import EvaluateRecord, RunRecords, TestTimes, first_problem, read_records
 from benchmarks.records.statistics import sample_std
 from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
 from benchmarks.studies.runs import RunSpec
@@ -245,25 +245,14 @@ def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]
     shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
     shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
     trained = [records.runs[run] for run in runs]
-    shared |= _training(trained) | {"warning": _warning(trained), "dead_latents": _dead_latents(trained)}
+    stages = [stage for run in trained if run.train for stage in run.train.stages]
+    warnings = dict.fromkeys(text for stage in stages for text in stage.warnings)
+    shared |= _training(trained) | {"warning": "; ".join(warnings) or None}
+    shared |= {"dead_latents": any(stage.dead_latents for stage in stages) if stages else None}
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
             timed = _timing(record, test) if decoding == "default" else {}  # the timing stage uses no other decoding
             yield {**shared, "decoding": decoding, "test": test, **_scores(record, decoding, test), **timed}
-
-
-def _stages(chain: list[RunRecords]) -> list[StageRecord]:
-    return [stage for records in chain if records.train for stage in records.train.stages]
-
-
-def _warning(chain: list[RunRecords]) -> str | None:
-    return "; ".join(dict.fromkeys(text for stage in _stages(chain) for text in stage.warnings)) or None
-
-
-def _dead_latents(chain: list[RunRecords]) -> bool | None:
-    """Return whether latents were dead at the end of any stage, or None if nothing is trained."""
-    stages = _stages(chain)
-    return any(stage.dead_latents for stage in stages) if stages else None
 
 
 def with_starts(study: Study, spec: RunSpec) -> Iterator[str]:

@@ -81,7 +81,7 @@ class DecodingScores(BaseModel):
 
 
 class ScoredBy(BaseModel):
-    """The scorer of a test set. Records of before there were versions name none, and were made by version 1."""
+    """The scorer of a test set."""
 
     name: str
     version: str
@@ -89,7 +89,7 @@ class ScoredBy(BaseModel):
 
 class EvaluateRecord(Record):
     weights_sha256: str | None = None  # of the evaluated weights; missing in older records
-    scorers: dict[str, ScoredBy] = {}  # by test set; missing in older records
+    scorers: dict[str, ScoredBy]  # by test set
     decodings: dict[str, DecodingScores]  # the study's, then a `default@N` for each stage whose weights were kept
     predictions: dict[str, str]  # sha256 by decoding
     nats: str | None = None  # sha256 of the nats of validation rows, if the study asks for them

@@ -104,7 +104,10 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     if not testable(a.shape[1], b.shape[1]):
         return PairedTest(len(a), float(difference.mean()), np.nan, "untested")
     if a.shape[1] > 1:
-        p_value = _between_trainings(difference, a, b)
+        found = _uncertainty(difference, a, b)
+        p_value = float(difference.mean() == 0)
+        if found.variance:
+            p_value = float(2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))
         return PairedTest(len(a), float(difference.mean()), p_value, "trainings")
     changed = difference[difference != 0]  # a sign flip of 0 changes nothing
     if np.isin([a, b], (0.0, 1.0)).all():
@@ -148,14 +151,6 @@ def _paired(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFram
 def _uncertainty(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> Uncertainty:
     """Return the uncertainty of the mean difference of two rows with several trainings each."""
     return Uncertainty.of(_questions(difference), _trainings(a), _trainings(b))
-
-
-def _between_trainings(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> float:
-    """Return the p-value of the t test of two rows with several trainings each."""
-    found = _uncertainty(difference, a, b)
-    if not found.variance:
-        return float(difference.mean() == 0)
-    return float(2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))
 
 
 def _questions(values: np.ndarray) -> tuple[float, int]:

@@ -145,16 +145,12 @@ def _html(text: str, folder: Path) -> str:
             token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
         for child in token.children or ():
             if child.type == "image":
-                child.attrSet("src", _inlined(folder / str(child.attrGet("src"))))
+                path = folder / str(child.attrGet("src"))
+                if not path.is_file():
+                    raise BrokenRecord(f"{path} does not exist: draw the figure again (marcos-bench figure)")
+                child.attrSet("src", f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}")
     html = reader.renderer.render(tokens, reader.options, {})
     return html.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
-
-
-def _inlined(path: Path) -> str:
-    """Return a PNG file as a data URL."""
-    if not path.is_file():
-        raise BrokenRecord(f"{path} does not exist: draw the figure again (marcos-bench figure)")
-    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def citations(study: Study) -> list[str]:

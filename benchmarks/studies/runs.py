@@ -159,14 +159,14 @@ class RunSpec(Strict):
             and set(wanted.tests) <= set(held.tests)
             and wanted.decodings.items() <= held.decodings.items()
             and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
-            and (asked.analysis == self.analysis or not self._can_be_analysed)
+            and (asked.analysis == self.analysis or self.steerable_latents is None)
         )
 
     @property
-    def _can_be_analysed(self) -> bool:
-        """Whether it has latents that can be set by hand. Without any, the settings of the analysis say nothing."""
+    def steerable_latents(self) -> str | None:
+        """The name of the run's latents that can be set by hand, or None. Without any, it has no analysis."""
         method = get_method(self.method)
-        return method.steerable_latents(method.Options.model_validate(self.options)) is not None
+        return method.steerable_latents(method.Options.model_validate(self.options))
 
     def digest(self, task: TaskName | Literal["analyse"]) -> str:
         """Return a digest of exactly the fields that the task's result depends on."""

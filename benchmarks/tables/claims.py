@@ -105,19 +105,23 @@ def compared(claim: Claim, numbers: Numbers) -> Iterator[float | None]:
     for cells in claim.cells:
         ((table, block, row, on, against, other_table, other_test),) = _CELLS.findall(cells)
         tests = on.split(", ") if on else [*paper_table(table).tests]
-        for test in tests[:1] if claim.measure == "train" else tests:  # training has no test set
+        if claim.measure == "train":  # which has no test set
+            tests = tests[:1]
+        for test in tests:
             number = numbers.get(_cell(table, block, row, test), {}).get(claim.measure)
-            others: list[float | None] = [] if against else [0.0]
-            for other_row in against.split(", ") if against else ():
-                place = _cell(other_table or table, block, other_row, other_test or test)
-                others.append(numbers.get(place, {}).get(claim.measure))
+            others: list[float | None] = [0.0]
+            if against:
+                places = (_cell(other_table or table, block, one, other_test or test) for one in against.split(", "))
+                others = [numbers.get(place, {}).get(claim.measure) for place in places]
             if claim.versus == "best":
                 others = [max((other for other in others if other is not None), default=None)]
             for other in others:
                 if number is None or other is None:
                     yield None
+                elif claim.measure == "accuracy":
+                    yield number - other
                 else:
-                    yield number - other if claim.measure == "accuracy" else other / number
+                    yield other / number
 
 
 class ClaimsTable(TableBuilder):

@@ -91,9 +91,7 @@ class ComparisonsTable(TableBuilder):
         included: whoever looks for differences there has all of them to choose from. Separated: p (Holm) < {ALPHA}.
         Test sets and blocks are families of their own: nothing is corrected for their number."""
         yield self.generalisation
-        yield self._intervals()
-
-    def _intervals(self) -> str:
         if len(self.study.seeds) > 1:
-            return "Intervals are of the t distribution, over questions and the training seeds of both rows."
-        return "Intervals are over questions, by the method of Agresti and Min (2005) for paired proportions."
+            yield "Intervals are of the t distribution, over questions and the training seeds of both rows."
+        else:
+            yield "Intervals are over questions, by the method of Agresti and Min (2005) for paired proportions."

@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.paper.numbers import Printed
-from benchmarks.records.results import StudyRecords
 from benchmarks.records.statistics import FEWEST
 from benchmarks.scoring.base import split_answer
 from benchmarks.scoring.diversity import FEWEST_PAIRS, DrawStatistics
@@ -236,12 +235,6 @@ class Habit:
         )
 
 
-def habit_of(records: StudyRecords, block: str, row: str, decoding: str) -> Habit | None:
-    """Return the habit that a row's answers under a decoding show, or None if there is no answer."""
-    answers = records.answers(block, row, decoding, ("text",))
-    return None if answers is None else habit(answers["text"].tolist())
-
-
 def habit(texts: Sequence[str]) -> Habit:
     """Return the habit that a row's answers to one test set show. Each text has one line per step."""
     share, before = fmean(map(repeats, texts)), fmean(len(split_answer(text)[0]) - 1 for text in texts)
@@ -269,7 +262,8 @@ class LongRangeTable(SyntheticTable):
             return None
         place = line["block"], line["row"], line["decoding"]
         if place not in self._habits:
-            self._habits[place] = habit_of(self.records, *place)
+            answers = self.records.answers(*place, ("text",))
+            self._habits[place] = None if answers is None else habit(answers["text"].tolist())
         return self._habits[place]
 
     @cached_property

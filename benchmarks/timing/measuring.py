@@ -81,45 +81,53 @@ def measure(
 
     Raise StudyError if a row is unknown, or if the study trains none of the rows itself.
     """
-    if unknown := {*rows, *learn} - {row.id for row in study.rows}:
-        raise StudyError(
-            f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
-            f"{', '.join(row.id for row in study.rows)}"
-        )
     if stand_in:
         results = results / "stand_in" / stand_in  # kept apart from the study's own data
-    runs = [run for run in _own_and_starts(study) if not rows or run.row in {*rows, *learn}]
-    if not runs:
-        asked = {*rows, *learn} or {row.id for row in study.rows}
-        homes = {source.study for run, source in study.sources.items() if study.runs[run].row in asked} - {study.name}
-        place = f": measure them in {' or '.join(sorted(homes))}" if homes else ""
-        raise StudyError(f"study {study.name} trains none of these rows itself{place}")
-    for run in runs:
+    for run in _runs_to_measure(study, {*rows, *learn}, everything=not rows):
         block, rows_of_epoch = study.block(run.block), None
         if stand_in:
             rows_of_epoch = card_rows(run.data)
             block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
         prepare(study, block, results)
         run = override_settings(run, settings) if settings else run
-        timing = timing_of(run)
-        timing = timing.model_copy(update={"train_steps": timed, "repeats": repeats or timing.repeats})
+        timing = timing_of(run).model_copy(update={"train_steps": timed})
+        if repeats:
+            timing = timing.model_copy(update={"repeats": repeats})
         alone = on_one_gpu(run.engine, engine or {})
         spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
+        path = folder / "runs" / study.name / run.block / f"{run.row}.json"
         with one_rank(spec.engine) as ranks:
-            learned = steps if run.row in learn else 0
-            place = folder / "runs" / study.name / run.block / f"{run.row}.json"
-            for record in _measure_run(spec, results, ranks, rows_of_epoch, learned, parts):
-                record |= {"settings": dict(settings)} if settings else {}
+            for record in _measure_run(spec, results, ranks, rows_of_epoch, steps if run.row in learn else 0, parts):
+                if settings:
+                    record["settings"] = dict(settings)
                 if table := record.pop("profile", None):
-                    write_text(place.with_suffix(".profile.txt"), table)
-                if Part.steps not in parts or _is_kept(record, place):
-                    write_json(place, record)
+                    write_text(path.with_suffix(".profile.txt"), table)
+                # An incomplete record does not replace a complete one
+                if Part.steps not in parts or record["train"] or not path.exists() or not read_json(path)["train"]:
+                    write_json(path, record)
                 yield record
 
 
-def _is_kept(record: dict[str, Any], path: Path) -> bool:
-    """Return whether a row's record may be written: an incomplete one does not replace a complete one."""
-    return bool(record["train"]) or not path.exists() or not read_json(path)["train"]
+def _runs_to_measure(study: Study, rows: set[str], everything: bool) -> list[RunSpec]:
+    """Return the runs of the first seed that the study trains itself and those that they start from, or only those of
+    ``rows``. A run comes after the one that it starts from."""
+    if unknown := rows - {row.id for row in study.rows}:
+        raise StudyError(
+            f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
+            f"{', '.join(row.id for row in study.rows)}"
+        )
+    first_seed = [run for run in study.runs.values() if run.seed == study.seeds[0]]
+    chosen = {run.id for run in first_seed if study.sources[run.id] is run}
+    for run in reversed(first_seed):
+        if run.id in chosen and run.starts_from:
+            chosen.add(run.starts_from)
+    runs = [run for run in first_seed if run.id in chosen and (everything or run.row in rows)]
+    if not runs:
+        asked = rows or {row.id for row in study.rows}
+        homes = {source.study for run, source in study.sources.items() if study.runs[run].row in asked} - {study.name}
+        place = f": measure them in {' or '.join(sorted(homes))}" if homes else ""
+        raise StudyError(f"study {study.name} trains none of these rows itself{place}")
+    return runs
 
 
 def override_settings(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
@@ -135,17 +143,6 @@ def override_settings(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
         get_method(run.method).Options, fields["options"], f"{place}, options"
     ).model_dump()
     return validate_settings(RunSpec, fields, place).validated()
-
-
-def _own_and_starts(study: Study) -> list[RunSpec]:
-    """Return the runs of the first seed that are trained in this study, and all runs that they start from, which count
-    in their epochs. A run comes after the one that it starts from."""
-    runs = [run for run in study.runs.values() if run.seed == study.seeds[0]]
-    chosen = {run.id for run in runs if study.sources[run.id] is run}
-    for run in reversed(runs):
-        if run.id in chosen and run.starts_from:
-            chosen.add(run.starts_from)
-    return [run for run in runs if run.id in chosen]
 
 
 def on_one_gpu(engine: EngineSpec, settings: Mapping[str, Any]) -> EngineSpec:

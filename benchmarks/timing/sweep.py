@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.console import Progress
 from benchmarks.data import load_tokenizer, prepare, vocabulary
-from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic, pick_device
+from benchmarks.engine import PlaceInPhase, Ranks, build_engine, deterministic, pick_device
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.device import OutOfMemory
 from benchmarks.environment import environment, with_hardware
@@ -30,7 +30,7 @@ from benchmarks.studies.specs import BackboneSpec, EngineSpec, TrainingSpec
 from benchmarks.studies.study import Study
 from benchmarks.timing.speed import fullest_block, median_seconds, options_in
 from methods.backbone import Backbone, load_backbone
-from methods.base import Batch, Budget, Context, Example, Method, Setup
+from methods.base import Budget, Context, Example, Method, Setup
 from methods.errors import InputError
 from methods.generation import Decoding
 from methods.registry import available, build
@@ -71,13 +71,13 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
         "points": [],
         "left_out": [],
     }
-    chosen = {name: (cls, sizes_of(cls.thoughts_option)) for name, cls in available().items()}
-    with Progress("sweep", sum(len(sizes) for _, sizes in chosen.values())) as progress:
-        for name, (cls, sizes) in chosen.items():
-            own = options_in(study, block, name)
-            for size in sizes:
-                option, count = cls.thoughts_option, size["thoughts"]
-                options = set_path(own, option, int(count)) if option and count else own
+    sizes = {name: sizes_of(method.thoughts_option) for name, method in available().items()}
+    with Progress("sweep", sum(map(len, sizes.values()))) as progress:
+        for name, method in available().items():
+            for size in sizes[name]:
+                options = options_in(study, block, name)
+                if method.thoughts_option and size["thoughts"]:
+                    options = set_path(options, method.thoughts_option, int(size["thoughts"]))
                 setup = Setup(backbones[size["width"] or 1], words)
                 examples = drawn(int(size["batch"] or 1), int(size["question"] or 1), words.size)
                 costs = _costs(name, options, setup, examples, study.training, engine, repeats)
@@ -85,7 +85,7 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
                 missing = " and ".join(part for part in ("step", "answer") if costs[f"{part}_seconds"] is None)
                 if missing:
                     departs = [f"{axis} {value:g}" for axis, value in size.items() if value and value != BASE[axis]]
-                    record["left_out"].append(f"{cls.title}: {missing}, {', '.join(departs) or 'at the base'}")
+                    record["left_out"].append(f"{method.title}: {missing}, {', '.join(departs) or 'at the base'}")
                 progress.advance(note=name)
             yield record | {"environment": with_hardware(made)}
 
@@ -171,18 +171,17 @@ def _step(
     context = Context(stage, epoch=0, step=0, seed=0)
     batch = method.collate(examples, context).to(method.device)
     made = build_engine(method.train(), stage, training, engine, PlaceInPhase(before=0, steps=1), Ranks())
-    step = partial(_optimize, made, batch, context)
+
+    def step() -> None:
+        losses = made.forward(batch, context).losses
+        parts = [value / max(batch.denominators[name], 1.0) for name, value in losses.items()]
+        made.backward(torch.stack(parts).sum(), last=True)
+        made.step(0)
+
     step()  # warm-up, which also makes the optimizer's states
     seconds = median_seconds(method.device, step, repeats)
     states = [made.optimizer.state[weight][moment] for weight in made.trainable.values() for moment in MOMENTS]
     return seconds, peak_bytes(method.device, step, [*method.parameters(), *states])
-
-
-def _optimize(engine: Engine, batch: Batch, context: Context) -> None:
-    losses = engine.forward(batch, context).losses
-    parts = [value / max(batch.denominators[name], 1.0) for name, value in losses.items()]
-    engine.backward(torch.stack(parts).sum(), last=True)
-    engine.step(0)
 
 
 def peak_bytes(device: torch.device, work: Callable[[], Any], held: Sequence[torch.Tensor]) -> float:

@@ -215,7 +215,8 @@ def session(results: Path) -> Iterator[MlflowClient]:
         if not _is_outage(error):
             raise
         if "database is locked" in str(error):
-            raise Busy(_busy(results / DATABASE)) from error
+            path, by = results / DATABASE, " and ".join(lock_holders(results / DATABASE)) if is_local() else ""
+            raise Busy(f"{path} is locked by {by or 'another process'}, for more than {PATIENCE:g} s") from error
         raise Outage(without_credentials(str(error))) from error
 
 
@@ -261,12 +262,6 @@ def _settle(results: Path) -> None:
                 "make it writable, or copy the results folder to a place where it is",
             ) from error
     log.warning("%s was copied or moved: its runs had their files in %s, and now have them in %s", path, moved[0], here)
-
-
-def _busy(path: Path) -> str:
-    """Return that a database is locked, and by whom if the system tells."""
-    by = " and ".join(lock_holders(path)) if is_local() else ""
-    return f"{path} is locked by {by or 'another process'}, for more than {PATIENCE:g} s"
 
 
 def _is_outage(error: Exception) -> bool:

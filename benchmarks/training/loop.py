@@ -159,7 +159,9 @@ class Trainer:
                     validate_every = max(1, math.ceil(steps / self.training.validations))
                     train, held_out = self._data(stage, self.train), self._data(stage, self.held_out)
                     engine = self._build_engine(stage)
-                    loader = self._loader(engine, train, steps - state.stage_step)
+                    numbers = range(state.step, state.step + steps - state.stage_step)
+                    batches = batches_of(train, self.training, self.budget.steps_per_epoch, numbers)
+                    loader = PrefetchingLoader(engine, train, batches)
                     with Progress(f"{self.spec.id} {stage.name}", steps, state.stage_step) as progress:
                         while state.stage_step < steps:
                             began = time.perf_counter()
@@ -219,11 +221,6 @@ class Trainer:
                 *(self.spec.id, stage.phase, phase.steps, self.training.warmup_steps),
             )
         return engine
-
-    def _loader(self, engine: Engine, train: StageLoader, count: int) -> PrefetchingLoader:
-        """Return the batches of the next ``count`` steps."""
-        steps = range(self.state.step, self.state.step + count)
-        return PrefetchingLoader(engine, train, batches_of(train, self.training, self.budget.steps_per_epoch, steps))
 
     def _close(self, engine: Engine, *loaders: StageLoader) -> None:
         """Close a stage's engine, whose optimizer states are copied if the next stage continues with them, and remove

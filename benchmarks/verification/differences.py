@@ -53,17 +53,19 @@ def lost_row(old: str, new: str) -> str:
     numbers in a row. Legends and notes are ignored.
     """
     left = iter(_rows(new))
-    return next((row for row in _rows(old) if not any(_comes_out(row, other) for other in left)), "")
+    for row in _rows(old):
+        for other in left:
+            numbers = iter(NUMBER.findall(other))
+            if all(number in numbers for number in NUMBER.findall(row)):
+                break
+        else:
+            return row
+    return ""
 
 
 def _rows(text: str) -> list[str]:
     """Return the rows of a table that have numbers."""
     return [line for line in text.splitlines() if (line[:1] == "|" or line.endswith(r"\\")) and NUMBER.search(line)]
-
-
-def _comes_out(row: str, other: str) -> bool:
-    left = iter(NUMBER.findall(other))
-    return all(number in left for number in NUMBER.findall(row))
 
 
 def first_change(old: str, new: str) -> str:

@@ -98,9 +98,7 @@ def _listed(value: list[float] | float | None) -> list[float]:
 def other_versions(record: dict[str, Any]) -> list[str]:
     """Return the test sets of an evaluate record that were scored by another version of their scorer than today's."""
     tests = [*dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"])]
-    older = {"version": "1"}  # of before records had versions
-    held = record.get("scorers") or {}
-    return [test for test in tests if held.get(test, older)["version"] != scorer_of(test).version]
+    return [test for test in tests if record["scorers"][test]["version"] != scorer_of(test).version]
 
 
 def rescore(study: Study, folder: Path) -> Iterator[str]:
@@ -139,42 +137,40 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
 
 
 def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
+    """Score the answers of one run anew, and write its predictions and its record. Yield each score that moves."""
     record = read_json(paths.record("evaluate"))
     stale = other_versions(record)
     for name, digest in record["predictions"].items() if stale else ():
         path = paths.predictions(name)
-        frame = read_parquet(path, digest, "`evaluate`")
-        columns = [column for column in SCORES if column in frame]
-        chosen = frame["test"].isin(stale)
-        old = frame.loc[chosen]
-        new = score_frame(old.assign(question=_questions(old, form)))
-        if all(_plain(old, column).equals(_plain(new, column)) for column in columns):
+        frame = _rescored(read_parquet(path, digest, "`evaluate`"), stale, form)
+        if frame is None:
             continue
-        for column in columns:
-            values = frame[column].tolist()
-            for at, value in zip(np.flatnonzero(chosen), new[column], strict=True):
-                values[at] = value
-            frame[column] = values
         record["predictions"][name] = write_parquet(path, frame)
-        _renew_proof(path.with_suffix(".json"), record["predictions"][name])
+        proof = path.with_suffix(".json")
+        if proof.is_file():  # `evaluate` goes on taking these answers for its own
+            write_json(proof, read_json(proof) | {"sha256": record["predictions"][name]})
         for test in stale:
             recorded = record["decodings"][name]["tests"][test]
             for key, value in means(frame.loc[frame["test"] == test]).items():
                 if recorded[key] != value:
                     yield f"{id}, {name}, {test}: `{key}` was {recorded[key]}, is {value}"
                     recorded[key] = value
-    named = versions(dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"]))
-    if record.get("scorers") != named:
-        renewed: dict[str, Any] = {}
-        for key, value in record.items():
-            if key == "decodings":  # `evaluate` writes the scorers before them
-                renewed["scorers"] = named
-            if key != "scorers":
-                renewed[key] = value
-        write_json(paths.record("evaluate"), renewed)
+    scorers = versions(dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"]))
+    if record.get("scorers") != scorers:
+        write_json(paths.record("evaluate"), {**record, "scorers": scorers})
 
 
-def _renew_proof(path: Path, digest: str) -> None:
-    """Write the new digest of predictions beside them, so that `evaluate` goes on taking their answers for its own."""
-    if path.is_file():
-        write_json(path, read_json(path) | {"sha256": digest})
+def _rescored(frame: pd.DataFrame, tests: list[str], form: Form) -> pd.DataFrame | None:
+    """Return predictions with the answers to some tests scored anew, or None if no score moves."""
+    chosen = frame["test"].isin(tests)
+    old = frame.loc[chosen]
+    new = score_frame(old.assign(question=_questions(old, form)))
+    columns = [column for column in SCORES if column in frame]
+    if all(_plain(old, column).equals(_plain(new, column)) for column in columns):
+        return None
+    for column in columns:
+        values = frame[column].tolist()
+        for at, value in zip(np.flatnonzero(chosen), new[column], strict=True):
+            values[at] = value
+        frame[column] = values
+    return frame

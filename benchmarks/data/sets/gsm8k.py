@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from benchmarks.data.cards import Card, File, Hub
 from benchmarks.data.records import DataError, Raw, number_text
-from benchmarks.data.sources import DataSet, Fields, json_lines
-from benchmarks.files import nonblank_lines
+from benchmarks.data.sources import DataSet, Fields, icot_lines, json_lines
 
 COBBE = """@article{cobbe2021gsm8k, title={Training Verifiers to Solve Math Word Problems},
  author={Cobbe, Karl and Kosaraju, Vineet and Bavarian, Mohammad and Chen, Mark and Jun, Heewoo and Kaiser, Lukasz and
@@ -144,16 +140,6 @@ def gsm8k_aug(row: Fields) -> Raw:
     return Raw("", row["question"].strip(), solution, number_text(row["answer"]))
 
 
-def aug_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Yield the place and the fields of each line ``question||steps #### answer`` of a GSM8K-Aug file."""
-    for place, line in nonblank_lines(text, path):
-        question, bar, rest = line.partition("||")
-        steps, mark, answer = rest.partition("####")
-        if not bar or not mark:
-            raise DataError(f"{place}: not of the form `question||steps #### answer`; fetch it again")
-        yield place, {"question": question, "cot": steps, "answer": answer}
-
-
 def aug_line(row: Fields) -> str:
     """Return a row of the hub's copy as a line of a GSM8K-Aug file."""
     return f"{row['question'].strip()}||{gsm8k_aug(row).solution} #### {str(row['answer']).strip()}"
@@ -161,7 +147,7 @@ def aug_line(row: Fields) -> str:
 
 DATASETS = (
     DataSet(GSM8K, json_lines, gsm8k),
-    DataSet(GSM8K_AUG, aug_lines, gsm8k_aug, aug_line),
-    DataSet(GSM8K_AUG_FIRST3000, aug_lines, gsm8k_aug),
+    DataSet(GSM8K_AUG, icot_lines, gsm8k_aug, aug_line),
+    DataSet(GSM8K_AUG_FIRST3000, icot_lines, gsm8k_aug),
     DataSet(GSM8K_AUG_TEXT, json_lines, gsm8k_aug),
 )

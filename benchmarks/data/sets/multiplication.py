@@ -17,12 +17,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from pathlib import Path
 
 from benchmarks.data.cards import Card, File
-from benchmarks.data.records import DataError, Raw
-from benchmarks.data.sources import DataSet, Draw, Fields, Generated
-from benchmarks.files import nonblank_lines
+from benchmarks.data.records import Raw
+from benchmarks.data.sources import DataSet, Draw, Fields, Generated, icot_lines
 
 VERSION = "1"
 CORPORA = ("train", "validation", "test")
@@ -142,18 +140,8 @@ GENERATED = {
 }
 
 
-def published_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Yield the place and the fields of each line ``5 6 * 7 4||steps #### product`` of a published file."""
-    for place, line in nonblank_lines(text, path):
-        question, bar, rest = line.partition("||")
-        steps, mark, answer = rest.partition("####")
-        if not bar or not mark:
-            raise DataError(f"{place}: not of the form `factors||steps #### product`; fetch it again")
-        yield place, {"question": question, "steps": steps, "answer": answer}
-
-
 def convert(row: Fields) -> Raw:
-    steps = row["steps"].replace(" ", "").replace("+", "\n+")
+    steps = row["cot"].replace(" ", "").replace("+", "\n+")
     return Raw("", row["question"].replace(" ", ""), steps, row["answer"].replace(" ", "").strip())
 
 
@@ -183,7 +171,7 @@ def _published(digits: int) -> DataSet:
         scorer="text",
         notes=f"{NOTES} Training rows are counted by the size of their file, whose checksum Git LFS states.",
     )
-    return DataSet(card, published_lines, convert)
+    return DataSet(card, icot_lines, convert)
 
 
 def _generated(digits: int, name: str, title: str, corpora: dict[str, str]) -> Generated:
