@@ -166,7 +166,7 @@ class Batch:
 class Output:
     """What :meth:`Method.forward` returns. ``losses`` holds the *sum* of each term over the micro-batch, weights
     included; training divides each sum by its global denominator and minimises the total. ``statistics`` holds sums
-    that are all-reduced and then passed to the method's ``after_step`` and ``observed``."""
+    that are all-reduced and then passed to the method's ``after_step`` and ``metrics``."""
 
     losses: dict[str, Tensor]
     statistics: dict[str, Tensor] = field(default_factory=dict)
@@ -276,13 +276,13 @@ class Method(nn.Module, ABC):
         """Return the values to log, given the statistics of one optimizer step or of all validation rows."""
         return {}
 
-    def warnings(self, observed: dict[str, float]) -> list[str]:
-        """Return a sentence for each sign of a failed run in what was :meth:`metrics` over all validation rows."""
+    def warnings(self, metrics: dict[str, float]) -> list[str]:
+        """Return a sentence for each sign of a failed run, by the :meth:`metrics` of all validation rows."""
         return []
 
-    def dead_latents(self, observed: Mapping[str, float]) -> bool:
-        """Return whether no latent is in use, by what was :meth:`metrics` over all validation rows: the results are
-        then those of a method without latents. Records keep it, and tables mark such rows."""
+    def dead_latents(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether no latent is in use, by the :meth:`metrics` of all validation rows: the results are then those
+        of a method without latents. Records keep it, and tables mark such rows."""
         return False
 
     def length(self, example: Example) -> Length:

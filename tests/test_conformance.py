@@ -20,8 +20,8 @@ from torch import Tensor
 from benchmarks.budgets import curriculum
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
-from benchmarks.studies.overrides import set_path
 from benchmarks.studies.paths import Paths
+from benchmarks.studies.runs import set_path
 from benchmarks.studies.study import Study
 from benchmarks.training.loop import train
 from conforming import (

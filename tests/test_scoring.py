@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.scoring import SCORERS, Reference
-from benchmarks.scoring.numeric import extract
+from benchmarks.scoring.numeric import Number
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ from benchmarks.scoring.numeric import extract
     ],
 )
 def test_extract(text: str, number: str | None):
-    assert extract(text) == number
+    assert Number().score(text, Reference("", "0")).extracted == number
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.studies.overrides import set_path
+from benchmarks.studies.runs import set_path
 from golden import close
 from methods.base import Batch, Budget, Example
 from methods.coconut import CoconutOptions

@@ -38,14 +38,9 @@ class Number(Scorer):
         return value_of(extracted) or extracted
 
 
-def extract(text: str) -> str | None:
-    """Return the first number after the last marker, or the last number if there is no marker, without currency and
-    separators, and with a hyphen as its minus sign. An expression, which is no number, is returned as it is written."""
-    found = _first(text)
-    return found.text if found else None
-
-
 def _first(text: str) -> Written | None:
+    """Return the first number after the last marker, or the last number if there is no marker. An expression, which is
+    no number, is taken as it is written."""
     return _first_of(*behind_marker(text))
 
 

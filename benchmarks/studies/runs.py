@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from benchmarks.files import json_digest
 from benchmarks.studies.micro_batches import rows_per_pass
-from benchmarks.studies.overrides import set_path
 from benchmarks.studies.specs import (
     AnalysisSpec,
     BackboneSpec,
@@ -63,6 +62,12 @@ def override_training(training: TrainingSpec, *overrides: Mapping[str, Any]) -> 
             settings = {key: value for key, value in settings.items() if key not in BUDGETS}
         settings |= override
     return settings
+
+
+def set_path(settings: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return ``settings`` with another value where a dotted ``path`` leads, e.g. ``sparsity.weight``."""
+    name, _, rest = path.partition(".")
+    return {**settings, name: set_path(settings.get(name) or {}, rest, value) if rest else value}
 
 
 class RunSpec(Strict):

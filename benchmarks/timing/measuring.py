@@ -33,9 +33,8 @@ from benchmarks.files import read_json, write_json, write_text
 from benchmarks.models import build_method
 from benchmarks.plan.flops import card_rows
 from benchmarks.processes.launch import free_port
-from benchmarks.studies.overrides import set_path
 from benchmarks.studies.paths import Paths
-from benchmarks.studies.runs import RunSpec, row_of
+from benchmarks.studies.runs import RunSpec, row_of, set_path
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.studies.validation_errors import validate_settings

@@ -25,7 +25,7 @@ from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.device import OutOfMemory
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import generate, temporarily_prepared
-from benchmarks.studies.overrides import set_path
+from benchmarks.studies.runs import set_path
 from benchmarks.studies.specs import BackboneSpec, EngineSpec, TrainingSpec
 from benchmarks.studies.study import Study
 from benchmarks.timing.speed import fullest_block, median_seconds, options_in

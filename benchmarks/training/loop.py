@@ -275,31 +275,31 @@ class Trainer:
         context = data.context(state.step // self.budget.steps_per_epoch, state.step, training=False)
         self.method.eval()
         sums = validation_sums(engine, data, context, self.training.batch_size)
-        terms, observed = sums.terms(), self.method.metrics(sums.statistics)
+        terms, metrics = sums.terms(), self.method.metrics(sums.statistics)
         if self.training.validation_questions and stage.answers:
-            observed |= {"accuracy": held_out_accuracy(self.method, self.spec, self.paths, self.held_out, stage)}
+            metrics |= {"accuracy": held_out_accuracy(self.method, self.spec, self.paths, self.held_out, stage)}
         self.method.train()
-        warnings = self.method.warnings(observed)
+        warnings = self.method.warnings(metrics)
         for warning in warnings:
             if warning not in state.warnings:
                 state.warnings.append(warning)
                 log.warning("%s, step %d: %s", self.spec.id, state.step, warning)
                 self._log("warning", {"message": warning})
         # The lowest are selected, and of equal ones the first; where weights cannot answer, there is no accuracy
-        found = [sum(terms[name] for name in stage.select_on)]
-        if self.training.select_by == "accuracy" and "accuracy" in observed:
-            found.insert(0, -observed["accuracy"])
-        better = bool(stage.select_on) and (state.best is None or found < state.best)
+        criterion = [sum(terms[name] for name in stage.select_on)]
+        if self.training.select_by == "accuracy" and "accuracy" in metrics:
+            criterion.insert(0, -metrics["accuracy"])
+        better = bool(stage.select_on) and (state.best is None or criterion < state.best)
         if better or not stage.select_on:
             state.validation, state.standing = terms, warnings
-            state.dead_latents = self.method.dead_latents(observed)
+            state.dead_latents = self.method.dead_latents(metrics)
         if better:
-            state.best, state.best_step = found, state.step
+            state.best, state.best_step = criterion, state.step
             self._save_weights(self._selected(state.step), engine.weights())
             if self.ranks.first:
                 checkpoints.keep_selected(self.paths.checkpoints, self._selected(state.step).name)
         selected = {"selected_step": state.best_step} if stage.select_on else {}
-        self._log("validation", {**terms, **observed, **selected})
+        self._log("validation", {**terms, **metrics, **selected})
 
     def _selected(self, step: int) -> Path:
         """Return the path for the weights of a step of this stage, should they be selected."""
@@ -362,7 +362,7 @@ class Trainer:
             if path.is_file():
                 path.unlink()
 
-    def _record(self, made: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, environment: dict[str, Any]) -> dict[str, Any]:
         state, spec = self.state, self.spec
         if self.ranks.first:
             self._tidy()
@@ -389,7 +389,7 @@ class Trainer:
             "warnings": state.warnings,
             "weights_sha256": weights_digest,
             "data": read_json(self.paths.data / DONE),
-            "environment": with_hardware(made),
+            "environment": with_hardware(environment),
         }
 
 

@@ -239,11 +239,11 @@ class MarCos(MarCosModel):
             "active_share": statistics["active_dimensions"] / (count * size),
         }
 
-    def dead_latents(self, observed: Mapping[str, float]) -> bool:
-        return observed.get("active_share") == 0.0
+    def dead_latents(self, metrics: Mapping[str, float]) -> bool:
+        return metrics.get("active_share") == 0.0
 
-    def warnings(self, observed: dict[str, float]) -> list[str]:
-        if self.dead_latents(observed):
+    def warnings(self, metrics: dict[str, float]) -> list[str]:
+        if self.dead_latents(metrics):
             return [
                 "R is dead: no dimension is active in a step that the L1 norm counts; start from a smaller "
                 "sparsity weight, lower the learning rate or raise the sparsity target"
