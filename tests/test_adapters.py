@@ -263,7 +263,7 @@ def test_what_is_measured_trains_adapters_and_says_so(
         seen.append(any(in_adapter(name) for name, _ in method.named_parameters()))
         return {}
 
-    for name in ("time_test", "learning", "time_training"):
+    for name in ("time_test", "train_steps", "time_training"):
         monkeypatch.setattr(measuring, name, watched)
     *_, record = measuring.measure(study, results, tmp_path, steps=1, timed=1, rows=["coconut"], learn=["coconut"])
     assert seen == [False, False, True, True], "two tests are answered by the plain method"

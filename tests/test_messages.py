@@ -192,7 +192,7 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal_and_whole_lines_elsewhere(
     weights.touch()
     found = explaining.Explanation("How many?", (Text("many words " * 9),) * 4, {})
     monkeypatch.setattr(explaining.TrainedModel, "load", lambda *_: None)
-    monkeypatch.setattr(explaining, "explained", lambda *_: found)
+    monkeypatch.setattr(explaining, "explain_run", lambda *_: found)
 
     def lines(columns: str) -> list[list[str]]:
         monkeypatch.setenv("COLUMNS", columns) if columns else monkeypatch.delenv("COLUMNS", raising=False)

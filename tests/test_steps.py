@@ -172,7 +172,7 @@ def test_ranks_validate_one_batch_at_a_time_where_statistics_are_over_all(
     engine, data = stage
     engine.spec = engine.spec.model_copy(update={"micro_batch": micro})
     monkeypatch.setattr(data, "batch", lambda rows, context: rows)
-    monkeypatch.setattr(Sums, "expect", lambda *_: None)
+    monkeypatch.setattr(Sums, "add_denominators", lambda *_: None)
     order = np.argsort(data.corpus.lengths, kind="stable")
     batch_of = {row: place // batch for place, row in enumerate(order)}
     passes: list[list[set[int]]] = []

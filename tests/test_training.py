@@ -231,7 +231,7 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
 ) -> None:
     """A single batch in which R shows no activity does not make R dead."""
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("cross_entropy",))])
-    monkeypatch.setattr(CoTSFT, "observed", lambda _, statistics: {"alive": statistics.get("alive", 0.0)})
+    monkeypatch.setattr(CoTSFT, "metrics", lambda _, statistics: {"alive": statistics.get("alive", 0.0)})
     monkeypatch.setattr(CoTSFT, "warnings", lambda _, observed: [] if observed["alive"] else ["dead"])
     monkeypatch.setattr(CoTSFT, "dead_latents", lambda _, observed: not observed["alive"])
     alive = {5: 1.0, 10: 0.0}  # by step; the first validation has the lowest loss
