@@ -59,7 +59,7 @@ def test_the_format_is_the_published_one_without_blanks(tmp_path: Path):
     line = "6 5 * 7 4||2 9 3 + 0 4 2 2 #### 2 3 6 2\n"
     ((_, row),) = icot_lines(line, tmp_path / "file")
     assert multiplication.convert(row) == multiply(56, 47)
-    with pytest.raises(DataError, match=r"line 1: not of the form .*; fetch it again"):
+    with pytest.raises(DataError, match=r"line 1: not of the form .*; fetch the file again"):
         list(icot_lines(line.replace("||", " "), tmp_path / "file"))
 
 
