@@ -344,6 +344,37 @@ def test_steps_said_together_are_those_said_alone() -> None:
     assert torch.equal(answer[:, :width], together.answer[:, :width])
 
 
+@pytest.mark.parametrize("posterior", ["deterministic", "gaussian"])
+def test_joint_training_weighs_kl_for_f_alone(posterior: str) -> None:
+    """g learns at its full rate, f by the weight, and thinking not at all, from this term."""
+
+    def gradients(weight: float) -> dict[str, Tensor]:
+        method = make(joint_kl=weight, posterior=posterior)
+        (stage,) = method.stages(Budget(1.0, 10))
+        loss = method(method.collate(EXAMPLES, CONTEXT), replace(CONTEXT, stage=stage)).losses["kl"]
+        loss.backward()
+        return {name: weights.grad for name, weights in method.named_parameters() if weights.grad is not None}
+
+    whole, half, none = gradients(1.0), gradients(0.5), gradients(0.0)
+    for name, gradient in whole.items():
+        part, _, _ = name.partition(".")
+        assert part in {"prior", "posterior"}
+        torch.testing.assert_close(half[name], gradient if part == "prior" else gradient / 2)
+        torch.testing.assert_close(none[name], gradient if part == "prior" else torch.zeros_like(gradient))
+
+
+def test_joint_training_is_one_phase_that_may_spare_f_at_first() -> None:
+    method = make(joint_kl=0.3, joint_start=0.2, first_phase=2.0)
+    first, second = method.stages(Budget(5.0, 10))
+    assert (first.epochs, second.epochs) == (2.0, 8.0) and first.phase == second.phase and second.keep_optimizer
+    assert all(stage.trains("prior.layers") and stage.trains("thinking.norm") for stage in (first, second))
+    batch = method.collate(EXAMPLES, CONTEXT)
+    early, late = (method(batch, replace(CONTEXT, stage=stage)).losses for stage in (first, second))
+    torch.testing.assert_close(early, late)
+    with pytest.raises(ValueError, match="give both, or neither"):
+        MarCosOptions(joint_start=0.2)
+
+
 def test_kl_is_that_of_two_normals() -> None:
     mean, prior_mean = torch.tensor([0.0, 0.3, 2.0]), torch.tensor([0.1, 0.3, -1.0])
     log_deviation = torch.tensor([-1.0, 0.0, 0.5])

@@ -8,9 +8,10 @@
     lambda     : up by 1 % while the L1 norm is above its target, else down        (10)   :class:`SparsityController`
 
 The first two terms are the negative ELBO (5) of y_k. No pass computes all three, because training has two phases:
-phase 1 minimises ``-L_re + lambda L_sparse`` and leaves g out; phase 2 minimises ``L_KL`` and trains g alone. Each
-function returns the sum over a micro-batch's steps and examples. The trainer (`optimizer_step` in
-benchmarks/training/loop.py) divides each term by the number of examples in the global batch and adds them up.
+phase 1 minimises ``-L_re + lambda L_sparse`` and leaves g out; phase 2 minimises ``L_KL`` and trains g alone. (The
+variant ``joint_kl`` has one phase, with all three.) Each function returns the sum over a micro-batch's steps and
+examples. The trainer (`optimizer_step` in benchmarks/training/loop.py) divides each term by the number of examples in
+the global batch and adds them up.
 
 The sum over k has a different domain in each term, because steps without text (a chain with fewer steps than groups)
 are thought but not spoken:

@@ -50,7 +50,7 @@ class MarCos(MarCosModel):
 
     def stages(self, budget: Budget) -> list[Stage]:
         """Return phase 1, which trains all but g on ``-L_re + lambda L_sparse``, and phase 2, which trains g on
-        ``L_KL`` with all else fixed. Without R, there is only phase 1.
+        ``L_KL`` with all else fixed. Without R, there is only phase 1; with ``joint_kl``, it trains everything.
 
         Known limitation: the weights that phase 1 ends with are selected by L_re on validation data, with R encoded
         from the gold step. A denser R carries more of that step and lowers L_re, whether g can predict it or not, so
@@ -59,6 +59,8 @@ class MarCos(MarCosModel):
         first = budget.epochs * self.options.first_phase
         if not self.options.randomness:  # variant
             return [Stage(PHASE_1, first, phase=PHASE_1, select_on=("reconstruction",))]
+        if self.options.joint_kl is not None:  # variant
+            return variants.joint_stages(PHASE_1, first, self.options.joint_kl, self.options.joint_start)
         all_but_g = tuple(sorted({name.partition(".")[0] for name, _ in self.named_parameters()} - {"prior"}))
         second = budget.epochs * self.options.second_phase
         return [  # weights after phase 1 cannot answer: g is untrained
@@ -154,16 +156,22 @@ class MarCos(MarCosModel):
         return self.phase_1_loss(batch, context)
 
     def phase_1_loss(self, batch: Batch, context: Context) -> Output:
-        """Return -L_re and lambda L_sparse: f encodes R_k from y_k, and thinking with it has to lead to y_k."""
-        h_in = self.understand(batch["question"])  # (1)
-        mu_hat = r = None
+        """Return -L_re and lambda L_sparse: f encodes R_k from y_k, and thinking with it has to lead to y_k. With
+        ``joint_kl``, also L_KL."""
+        h_in, real = self.understand(batch["question"]), batch["question_real"]  # (1)
+        mu_hat = sigma_hat = r = None
         if self.options.randomness:
-            mu_hat, _, r = self._encode_and_sample(batch, context)  # (6)
-        shallow = self.think_all_steps(h_in, batch["question_real"], r)  # (3); (K, B, S, d)
+            mu_hat, sigma_hat, r = self._encode_and_sample(batch, context)  # (6)
+        states = [*self.chain(h_in, real, r)]  # (3); Neu_0, ..., Neu_K
+        shallow = torch.stack([neurons[:, self.options.deep :] for neurons in states[1:]])  # (K, B, S, d)
         spoken = shallow.flatten(0, 1)[batch["spoken_rows"]]  # (A, S, d)
         losses = {"reconstruction": self._reconstruction(spoken, batch)}  # (4), (7)
         if mu_hat is None:  # variant
             return Output(losses)
+        if self.options.joint_kl is not None:  # variant
+            mu, log_sigma = self.prior(torch.stack([pool(neurons, h_in, real) for neurons in states[:-1]]).detach())
+            sigma_hat = self.options.epsilon if sigma_hat is None else sigma_hat
+            losses["kl"] = variants.joint_kl(context.stage, mu_hat, sigma_hat, mu, log_sigma)  # (2), (8)
         counted = mu_hat.flatten(0, 1)  # (K B, tau d)
         if self.options.sparsity.steps == "nonempty":
             counted = counted[batch["spoken_rows"]]  # (A, tau d)

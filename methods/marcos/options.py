@@ -106,6 +106,17 @@ class MarCosOptions(MethodOptions):
         gt=0,
         description="phase 2 epochs as a multiple of the budget (0.5: 10 of 20, as in the paper); it trains g only",
     )
+    joint_kl: float | None = added_field(
+        None,
+        ge=0,
+        le=1,
+        description="train g with all else in phase 1, and no phase 2, as in the loss that the paper derives and then "
+        "splits: the weight with which the KL term trains f. g always learns at its full rate; thinking, whose neurons "
+        "g reads, is not trained by this term. Default: two phases, as in the paper's training",
+    )
+    joint_start: float = added_field(
+        0.0, ge=0, lt=1, description="with `joint_kl`: fraction of phase 1 in which the KL term does not train f yet"
+    )
     second_rate: float | None = added_field(
         None,
         gt=0,
@@ -152,6 +163,14 @@ class MarCosOptions(MethodOptions):
     def _require_one_shot_for_refinements(self) -> MarCosOptions:
         if self.refinements and self.speaking != "one_shot":
             raise ValueError("`refinements` refine what is spoken at once: set `speaking: one_shot`, or leave them out")
+        return self
+
+    @model_validator(mode="after")
+    def _require_joint_training(self) -> MarCosOptions:
+        if self.joint_kl is not None and not self.randomness:
+            raise ValueError("`joint_kl` is about R: leave it out with `randomness: false`")
+        if self.joint_start and self.joint_kl is None:
+            raise ValueError("`joint_start` is when `joint_kl` begins: give both, or neither")
         return self
 
     @model_validator(mode="after")

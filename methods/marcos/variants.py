@@ -3,6 +3,7 @@ Where it branches to one, a comment has the word "variant".
 
 * Causal attention in the thinking layer, and Xavier's initialisation of it (paper, "Additional Ablation Studies").
 * f reads the question and all steps so far, instead of one step (not in the paper).
+* Posterior and prior trained together, by the whole loss (9), which the paper found to collapse.
 * One-shot speaking: all tokens of a step in one pass (paper, "Potential for non-autoregressive decoding in speaking
   stage", trained for 128 tokens at once), with optional passes that revise uncertain tokens. These are mask-predict
   (Ghazvininejad et al., "Mask-Predict: Parallel decoding of conditional masked language models", 2019) and need a model
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from methods.base import Stage
 from methods.collate import IGNORE, label_indices
 from methods.decoding import force_end
 from methods.generation import Cost
+from methods.marcos.losses import kl_loss
 from methods.masks import causal_mask
 from methods.random_keys import key, uniform
 
@@ -47,6 +50,32 @@ def initialise_xavier(layer: nn.Module) -> None:
     for parameter in layer.parameters():
         if parameter.dim() == 2:
             nn.init.xavier_uniform_(parameter)
+
+
+# -- posterior and prior together
+
+
+def joint_stages(phase: str, epochs: float, weight: float, start: float) -> list[Stage]:
+    """Return the stages of a single phase that trains f, g and all else, in which the KL term trains f by ``weight``
+    after a fraction ``start``, and not before. Weights are selected by minus the ELBO (5)."""
+    whole = Stage(
+        "joint",
+        epochs * (1 - start),
+        phase=phase,
+        keep_optimizer=start > 0,
+        select_on=("reconstruction", "kl"),
+        settings={"kl_weight": weight},
+    )
+    return [Stage("joint, f without KL", epochs * start, phase=phase), whole] if start else [whole]
+
+
+def joint_kl(stage: Stage, mu_hat: Tensor, sigma_hat: Tensor | float, mu: Tensor, log_sigma: Tensor) -> Tensor:
+    """Return L_KL (8), whose gradient for g is whole, and whose gradient for f is multiplied by the weight that the
+    ``stage`` sets."""
+    weight = stage.settings.get("kl_weight", 0.0)
+    fixed = sigma_hat.detach() if isinstance(sigma_hat, Tensor) else sigma_hat
+    to_both, to_g = kl_loss(mu_hat, sigma_hat, mu, log_sigma), kl_loss(mu_hat.detach(), fixed, mu, log_sigma)
+    return weight * to_both + (1 - weight) * to_g
 
 
 # -- what f reads
