@@ -41,12 +41,11 @@ FORKS = multiprocessing.get_context("forkserver")
 
 
 @pytest.mark.parametrize("backbone", [{"name": "qwen2-tiny"}, {"name": "gpt2", "overrides": GPT2}])
-def test_flops_are_those_that_are_counted_while_training(backbone: dict[str, Any], tmp_path: Path) -> None:
+def test_flops_are_those_that_are_counted_while_training(backbone: dict[str, Any], results: Path) -> None:
     study = small_study(PLANNED, timing={"train_steps": 10}, backbone=backbone)
-    prepare(study, study.blocks[0], tmp_path)
     shares = {}
-    for made in plan(study, tmp_path):
-        paths = Paths(tmp_path, made.run)
+    for made in plan(study, results):
+        paths = Paths(results, made.run)
         method = build_method(made.run, paths.data)
         widen(method)  # a plan does not count on what is saved in last layers
         counted = step_timing.time_training(method, made.run, paths, Ranks())
