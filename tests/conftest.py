@@ -98,7 +98,7 @@ SLOW = (
 
 
 # The same few examples in every run: tests are quick, and one that fails does so everywhere
-settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("suite")
 
 
