@@ -25,7 +25,7 @@ MOVED := $(shell test -e $(STAMP) && test "$$(cat $(STAMP))" != "$(CURDIR)" && e
 # For what the commands below start; make itself may look for commands in the PATH that it was started with
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install table test quicktest lint format schema clean
+.PHONY: help install table test quicktest lint darwin format schema clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -43,8 +43,8 @@ table: $(STAMP) ## run a study, or what is left of it, and render its first tabl
 	@sed -nE $(PLAIN) $(lastword $(TARGET))
 	@echo 'Its notes and details: $(lastword $(TARGET))'
 
-test: lint ## lint, then run the tests
-	$(BIN)/pyright --pythonplatform Darwin $$(grep -lrE --include='*.py' $(SYSTEM) benchmarks methods)
+test: $(STAMP) ## lint, then run the tests
+	$(MAKE) --jobs 2 lint darwin
 	$(BIN)/pytest $(PYTEST)
 
 quicktest: $(STAMP) ## run the tests that need no workflow, no ranks and hardly any training
@@ -54,6 +54,10 @@ lint: $(STAMP) ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+
+# The types of macOS, as far as they differ
+darwin: $(STAMP)
+	$(BIN)/pyright --pythonplatform Darwin $$(grep -lrE --include='*.py' $(SYSTEM) benchmarks methods)
 
 format: $(STAMP) ## format the code
 	$(BIN)/ruff format .

@@ -80,7 +80,7 @@ def _of_folder(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str
             for id in study.runs
         }
         kept = StudyRecords(study, results, runs, theirs.data)
-        lines = summarise(kept, ["default"]).lines
+        lines = summarise(kept, "default").lines
     lines = lines.dropna(subset="accuracy")[KEPT].assign(source=source, mark="").sort_values("control", kind="stable")
     lines["reason"] = f"{source}: " + lines["reason"]
     made = provenance(kept)

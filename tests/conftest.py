@@ -98,7 +98,7 @@ SLOW = (
 
 
 # The same few examples in every run: tests are quick, and one that fails does so everywhere
-settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("suite")
 
 
@@ -161,11 +161,12 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(size=128, eos=0, encode=lambda text: list(text.encode("ascii")))
 
 
-# -- small runs with injected faults (tests/inflict.py)
+# -- small runs, some with injected faults (tests/inflict.py)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared data of every small study with the block that it has by default."""
     study, results = small_study(ROWS), tmp_path_factory.mktemp("results")
     prepare(study, study.blocks[0], results)
     return results
@@ -177,7 +178,7 @@ def results(small_data: Path, tmp_path: Path) -> Path:
     return fresh(small_data, tmp_path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], Path]:
     """Return the results folder of a run that ended without faults. Each run is trained once."""
     known: dict[tuple[str, int], Path] = {}
@@ -192,7 +193,7 @@ def undisturbed_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(undisturbed_run: Callable[[RunSpec], Path]) -> Callable[[RunSpec], str]:
     """Return the digest of a run's weights after training without faults."""
     return lambda spec: read_json(Paths(undisturbed_run(spec), spec).record("train"))["weights_sha256"]

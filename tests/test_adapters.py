@@ -16,7 +16,6 @@ from torch.testing import assert_close
 from transformers import AutoConfig
 
 from benchmarks.checkpoints import load_weights, read_weights
-from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.engine.adapters import (
     add_adapters,
@@ -37,14 +36,13 @@ from benchmarks.studies.study import Study, StudyError
 from benchmarks.timing import measuring
 from benchmarks.timing.steps import time_training
 from benchmarks.timing.task import time_run
-from benchmarks.training import loop
 from benchmarks.training.loop import train
 from methods.backbone import Backbone, load_backbone
 from methods.base import Budget, Context, Method, Setup, Vocabulary
 from methods.errors import InputError
 from methods.last_layer import widen
 from methods.registry import available, build, get_method
-from small import small_study
+from small import fresh, small_study, stopped_after
 from tiny import disturb, examples, ids, make
 
 LORA = LoraSpec(rank=4, alpha=8, modules=("q_proj", "down_proj"))
@@ -198,34 +196,19 @@ def lora_study(checkpoint: str, **lora: Any) -> Study:
     return small_study(rows, backbone=backbone, training={"epochs": 5, "keep_stages": True})
 
 
-class Stopped(Exception):
-    """Raised in the middle of training."""
-
-
 @pytest.fixture(scope="module")
-def trained(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+def trained(checkpoint: str, small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     """Train both runs; the second is stopped after its first stage, and goes on."""
-    study, results = lora_study(checkpoint), tmp_path_factory.mktemp("results")
-    prepare(study, study.blocks[0], results)
+    study, results = lora_study(checkpoint), fresh(small_data, tmp_path_factory.mktemp("results"))
     train(study.runs["equation/cot_sft/s0"], results)
-    spec, taken = study.runs["equation/coconut/s0"], 0
-    step = loop.optimizer_step
-
-    def stops(*arguments: Any) -> Any:
-        nonlocal taken
-        taken += 1
-        if taken > 25:
-            raise Stopped
-        return step(*arguments)
-
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(loop, "optimizer_step", stops)
+    spec = study.runs["equation/coconut/s0"]
+    with stopped_after(25):
         train(spec, results)
     train(spec, results)
     return study, results
 
 
-def test_a_run_is_left_with_plain_weights(trained: tuple[Study, Path], tmp_path: Path) -> None:
+def test_a_run_is_left_with_plain_weights(trained: tuple[Study, Path], small_data: Path, tmp_path: Path) -> None:
     study, results = trained
     start, spec = study.runs.values()
     before, after = (dict(read_weights(Paths(results, one).weights)) for one in (start, spec))
@@ -237,8 +220,7 @@ def test_a_run_is_left_with_plain_weights(trained: tuple[Study, Path], tmp_path:
     assert all(stage["trainable_parameters"] < 0.2 * record["parameters"] for stage in record["stages"])
     method = trained_method(spec, results, stage=0)
     assert dict(whole_weights(method)).keys() == after.keys(), "so do the weights that stages end with"
-    undisturbed = tmp_path / "undisturbed"
-    prepare(study, study.blocks[0], undisturbed)
+    undisturbed = fresh(small_data, tmp_path)
     train(start, undisturbed)
     assert train(spec, undisturbed)["weights_sha256"] == record["weights_sha256"]
 
@@ -298,11 +280,9 @@ def test_a_plan_counts_no_gradients_of_what_stays(trained: tuple[Study, Path]) -
         ({"modules": ["lm_head"]}, "'lm_head', which is no linear layer"),
     ],
 )
-def test_layers_that_are_none_are_named(lora: dict[str, Any], said: str, checkpoint: str, tmp_path: Path) -> None:
-    study = lora_study(checkpoint, **lora)
-    prepare(study, study.blocks[0], tmp_path)
+def test_layers_that_are_none_are_named(lora: dict[str, Any], said: str, checkpoint: str, results: Path) -> None:
     with pytest.raises(InputError, match=said):
-        plan(study, tmp_path)
+        plan(lora_study(checkpoint, **lora), results)
 
 
 def test_weights_that_are_drawn_are_not_left_as_they_are() -> None:

@@ -60,10 +60,9 @@ def with_weights(spec: RunSpec, paths: Paths) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with prepared data, a study file, and the weights of all runs but one."""
-    folder = tmp_path_factory.mktemp("results")
-    prepare(study(), study().blocks[0], folder)
+    folder = fresh(small_data, tmp_path_factory.mktemp("results"))
     write_json(folder / "study.yaml", study().model_dump(mode="json"))
     for spec in study().runs.values():
         if spec.row != "wo_r":

@@ -30,9 +30,7 @@ from benchmarks.studies.validation_errors import study_content
 from methods.errors import InputError
 from test_messages import STUDY
 
-quick = settings(
-    deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def odd(*texts: str) -> st.SearchStrategy[bytes]:

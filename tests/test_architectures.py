@@ -1,4 +1,4 @@
-"""Every method on a tiny checkpoint of each architecture that a backbone may have: it learns, and answers cached.
+"""Methods on tiny checkpoints of all architectures that a backbone may have: they learn, and answer cached.
 
 No method refuses any of these architectures; `tests/test_pretrained.py` has those that no method can take, with the
 reasons.
@@ -49,7 +49,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "kind"), product(available(), ARCHITECTURES))
+# Every method on the architecture that is least like those of the conformance tests, two of them on all
+CASES = dict.fromkeys([*product(available(), ["phi"]), *product(["coconut", "marcos"], ARCHITECTURES)])
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_method_learns_and_answers_on_a_checkpoint(name: str, kind: str, checkpoints: Path) -> None:
     backbone = load_backbone("qwen2-tiny", WORDS, pretrained=str(checkpoints / kind))
     method = build(name, get_method(name).tested_options, Setup(backbone, Vocabulary(WORDS, EOS, encode)), seed=0)

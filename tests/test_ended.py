@@ -98,7 +98,7 @@ def test_a_killed_run_ends_with_the_weights_and_the_log_of_one_that_was_not(
     undisturbed_run: Callable[[RunSpec], Path],
 ) -> None:
     spec = run_of(row, log_every=1)
-    for count in (7, 13):
+    for count in (7, 13) if row == "marcos" else (13,):  # in each of its phases
         assert exit_code(fault, count, spec, results) == -signal.SIGKILL
     assert not (Paths(results, spec).run / "train.json").exists()
     assert train(spec, results)["weights_sha256"] == undisturbed(spec)

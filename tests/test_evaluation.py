@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
-from benchmarks.data import decode, load_records, load_tokenizer, prepare
+from benchmarks.data import decode, load_records, load_tokenizer
 from benchmarks.evaluation import inference
 from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
@@ -132,18 +132,17 @@ def trained(row: dict[str, Any], decodings: dict[str, Any], results: Path) -> Ru
     tests = {"tests": ["embedded_in_domain", "embedded_multistep"], "max_new_tokens": 4}
     study = small_study([row], evaluation=tests | {"decodings": decodings})
     (spec,) = study.runs.values()
-    prepare(study, study.blocks[0], results)
     train(spec, results)
     return spec
 
 
 def test_what_was_answered_is_scored_again_and_not_asked_again(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[str], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    greedy = ready({"default": {}}, tmp_path)
-    first = evaluation.evaluate(greedy, tmp_path)
+    greedy = ready({"default": {}}, results)
+    first = evaluation.evaluate(greedy, results)
     monkeypatch.setitem(SCORERS, "number", Lenient())
-    again = evaluation.evaluate(greedy, tmp_path)
+    again = evaluation.evaluate(greedy, results)
     assert asked == ["default"] and first["answered"] == {}
     made = {"finished": again["answered"]["default"]["finished"]}  # when all was answered, before scoring
     assert again["answered"] == {"default": first["environment"] | made}, "where the answers are from is not forgotten"
@@ -152,16 +151,16 @@ def test_what_was_answered_is_scored_again_and_not_asked_again(
         assert new["accuracy"] == [1.0] > old["accuracy"]
         assert {key for key in new if new[key] != old[key]} == {"accuracy", "deduplicated"}
     assert first["decodings"]["default"].keys() == again["decodings"]["default"].keys()
-    both = ready({"default": {}, "sampled": {"tokens": "sample", "seeds": 2}}, tmp_path)
-    record = evaluation.evaluate(both, tmp_path)
+    both = ready({"default": {}, "sampled": {"tokens": "sample", "seeds": 2}}, results)
+    record = evaluation.evaluate(both, results)
     assert asked == ["default", "sampled"], "one decoding more is all that is left to ask"
     assert record["decodings"]["sampled"]["seeds"] == [0, 1] and record["answered"].keys() == {"default"}
-    again = evaluation.evaluate(both, tmp_path)
+    again = evaluation.evaluate(both, results)
     assert again["predictions"] == record["predictions"] and again["decodings"] == record["decodings"]
 
 
 def test_one_trained_model_answers_with_several_options(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[str], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them is in memory at a time, and is kept as long as the next decoding has the same options."""
     loaded, kept = list[str](), list[weakref.ref[Method]]()
@@ -182,7 +181,7 @@ def test_one_trained_model_answers_with_several_options(
         "none": {"options": {"num_latents": 0}, "only": ["codi"]},
         "one": {"options": {"num_latents": 1}, "only": ["codi"]},
     }
-    record = evaluation.evaluate(trained(row, decodings, tmp_path), tmp_path)
+    record = evaluation.evaluate(trained(row, decodings, results), results)
     latents = {name: one["tests"]["embedded_in_domain"]["latent_steps"] for name, one in record["decodings"].items()}
     assert latents == {"default": 3, "sampled": 3, "none": 0, "one": 1}
     assert asked == [*decodings] and loaded == ["default", "none", "one"]
@@ -215,11 +214,11 @@ def test_a_decoding_changes_what_a_trained_method_can_change(decodings: dict[str
         small_study(rows, evaluation=asked)
 
 
-def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: Path) -> None:
+def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], results: Path) -> None:
     """Each stage answers as it was trained to, and is recorded with the stage's name and end."""
     row = {"id": "coconut", "method": "coconut", "options": {"warm_start": "none"}, "training": {"keep_stages": True}}
-    spec = trained(row, {"default": {}, "sampled": {"tokens": "sample", "seeds": 1}}, tmp_path)
-    paths, record = Paths(tmp_path, spec), evaluation.evaluate(spec, tmp_path)
+    spec = trained(row, {"default": {}, "sampled": {"tokens": "sample", "seeds": 1}}, results)
+    paths, record = Paths(results, spec), evaluation.evaluate(spec, results)
     assert asked == ["default", "sampled", *(f"default, stage {number}" for number in (1, 2, 3))]
     assert list(record["decodings"]) == ["default", "sampled", "default@0", "default@1", "default@2"]
     stages = read_json(paths.record("train"))["stages"]
@@ -231,43 +230,43 @@ def test_kept_stages_are_asked_by_their_own_weights(asked: list[str], tmp_path: 
     }
     latents = [record["decodings"][name]["tests"]["embedded_in_domain"]["latent_steps"] for name in record["decodings"]]
     assert latents == [6, 6, 2, 4, 6]
-    held, own = load_for_inference(spec, tmp_path, 0).state_dict(), read_weights(paths.stage_weights(0))
+    held, own = load_for_inference(spec, results, 0).state_dict(), read_weights(paths.stage_weights(0))
     assert len(own) and all(torch.equal(held[name], tensor) for name, tensor in own.items())
     assert not list(wrong_answers(record, paths, "equation"))
-    evaluation.evaluate(spec, tmp_path)
+    evaluation.evaluate(spec, results)
     assert len(asked) == 5
     path = paths.stage_weights(1)
     path.write_bytes(path.read_bytes()[:-1])
     paths.predictions("default@1").unlink()
     with pytest.raises(BrokenRecord, match=r"001\.safetensors is damaged"):
-        evaluation.evaluate(spec, tmp_path)
+        evaluation.evaluate(spec, results)
 
 
-def test_answers_of_others_are_not_kept(asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_others_are_not_kept(asked: list[str], results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come from a damaged file, other weights, other code, or another decoding of the same name."""
-    spec = ready({"default": {}}, tmp_path)
-    paths = Paths(tmp_path, spec)
-    whole = evaluation.evaluate(spec, tmp_path)["predictions"]
+    spec = ready({"default": {}}, results)
+    paths = Paths(results, spec)
+    whole = evaluation.evaluate(spec, results)["predictions"]
     path = paths.predictions("default")
     path.write_bytes(path.read_bytes()[:-1])
-    assert evaluation.evaluate(spec, tmp_path)["predictions"] == whole and len(asked) == 2
+    assert evaluation.evaluate(spec, results)["predictions"] == whole and len(asked) == 2
     weights = {name: tensor * 1.01 for name, tensor in read_weights(paths.weights).items()}
     digest = checkpoints.save_weights(paths.weights, weights)
     write_json(paths.record("train"), read_json(paths.record("train")) | {"weights_sha256": digest})
-    evaluation.evaluate(spec, tmp_path)
+    evaluation.evaluate(spec, results)
     assert len(asked) == 3
     monkeypatch.setattr(evaluation, "code_digest", lambda *_: "edited")
-    evaluation.evaluate(spec, tmp_path)
+    evaluation.evaluate(spec, results)
     assert len(asked) == 4
-    evaluation.evaluate(spec, tmp_path)
+    evaluation.evaluate(spec, results)
     assert len(asked) == 4
     other = spec.evaluation.model_copy(update={"decodings": {"default": DecodingSpec(tokens="sample", seeds=1)}})
-    evaluation.evaluate(spec.model_copy(update={"evaluation": other}), tmp_path)
+    evaluation.evaluate(spec.model_copy(update={"evaluation": other}), results)
     assert len(asked) == 5
 
 
 def test_encoded_latents_are_those_of_the_tests_own_solutions(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[str], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is drawn, so there is one answer to a question, whatever the number of seeds."""
     read, encode = dict[str, Example](), inference.encode_steps
@@ -278,15 +277,15 @@ def test_encoded_latents_are_those_of_the_tests_own_solutions(
 
     monkeypatch.setattr(inference, "encode_steps", noted)
     row = {"id": "marcos", "method": "marcos", "options": MARCOS}
-    spec = trained(row, {"default": {"seeds": 1}, "encoded": {"latents": "encoded", "seeds": 3}}, tmp_path)
+    spec = trained(row, {"default": {"seeds": 1}, "encoded": {"latents": "encoded", "seeds": 3}}, results)
     spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"nats": 7})})
-    record = evaluation.evaluate(spec, tmp_path)
+    record = evaluation.evaluate(spec, results)
     assert asked == ["default", "encoded"]
-    nats = read_parquet(Paths(tmp_path, spec).nats, record["nats"], "`evaluate`")
+    nats = read_parquet(Paths(results, spec).nats, record["nats"], "`evaluate`")
     assert len(nats) == 7 and {len(values) for name in ("text", "latents") for values in nats[name]} == {3}
-    assert nats["answer"].gt(0).to_numpy().all() and not list(wrong_answers(record, Paths(tmp_path, spec), "equation"))
+    assert nats["answer"].gt(0).to_numpy().all() and not list(wrong_answers(record, Paths(results, spec), "equation"))
     assert record["decodings"]["encoded"]["seeds"] == [0] and not record["decodings"]["encoded"]["stochastic"]
-    tokenizer = load_tokenizer(Paths(tmp_path, spec).data)
+    tokenizer = load_tokenizer(Paths(results, spec).data)
     for test in spec.evaluation.tests:
         for record in load_records(test, "equation", "test"):
             example = read[record.id]
@@ -294,7 +293,7 @@ def test_encoded_latents_are_those_of_the_tests_own_solutions(
             assert decode(tokenizer, example.answer) == record.answer
 
 
-def test_encoded_latents_need_an_encoder_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoded_latents_need_an_encoder_and_steps(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decodings = {"default": {}, "encoded": {"latents": "encoded"}}
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
     rows.append({"id": "no_r", "method": "marcos", "options": {**MARCOS, "randomness": False}})
@@ -306,8 +305,7 @@ def test_encoded_latents_need_an_encoder_and_steps(tmp_path: Path, monkeypatch: 
     with pytest.raises(StudyError, match="`default` answers without the gold steps"):
         small_study(rows, evaluation={"tests": ["embedded_in_domain"], "decodings": {"default": decodings["encoded"]}})
     spec, made = study.runs["equation/marcos/s0"], dict[str, Any]()
-    prepare(study, study.blocks[0], tmp_path)
     monkeypatch.setattr(evaluation, "trained_weights", lambda *_: "")
     monkeypatch.setattr(evaluation, "open_solutions", lambda *_: [Example("a", [1], [], [2])])
     with pytest.raises(InputError, match="embedded_in_domain has no written steps as equation"):
-        evaluation.Evaluation(spec, tmp_path, made).solutions()
+        evaluation.Evaluation(spec, results, made).solutions()

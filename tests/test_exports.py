@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.data import load_tokenizer, open_test, prepare
+from benchmarks.data import load_tokenizer, open_test
 from benchmarks.evaluation.task import evaluate
 from benchmarks.exports import only_model
 from benchmarks.files import write_json
@@ -24,7 +24,7 @@ from benchmarks.studies.study import Study
 from benchmarks.training.loop import train
 from conftest import ROOT
 from methods.errors import InputError
-from small import MARCOS, small_study
+from small import MARCOS, fresh, small_study
 
 ROWS = [
     {"id": "cot_sft", "method": "cot_sft"},
@@ -40,10 +40,9 @@ def study() -> Study:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a results folder with trained and evaluated runs."""
-    results = tmp_path_factory.mktemp("results")
-    prepare(study(), study().blocks[0], results)
+    results = fresh(small_data, tmp_path_factory.mktemp("results"))
     for spec in study().runs.values():
         train(spec, results)
         evaluate(spec, results)

@@ -13,7 +13,6 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.data import prepare
 from benchmarks.engine import autocast
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
@@ -39,9 +38,9 @@ ROWS = [
 CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}}
 
 
-def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None:
+def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path: Path) -> None:
     study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
-    path, results = tmp_path / "small.yaml", tmp_path / "results"
+    path = tmp_path / "small.yaml"
     path.write_text(study.model_dump_json(exclude_unset=True), encoding="utf-8")
     options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", "--micro-batch", "8"]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
@@ -86,11 +85,13 @@ def test_measures_untrained_methods_and_writes_the_table(tmp_path: Path) -> None
 
 
 @needs_deepspeed
-def test_the_engine_is_the_study_s(tmp_path: Path) -> None:
+def test_the_engine_is_the_study_s(results: Path, tmp_path: Path) -> None:
     """Each row joins a process group of its own."""
     rows = [{"id": name, "method": "cot_sft"} for name in ("once", "again")]
-    study = small_study(rows, engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1})
-    records = [record for record in measure(study, tmp_path, tmp_path / "here", steps=1, timed=1) if record["train"]]
+    study = small_study(
+        rows, engine={"kind": "deepspeed", "gpus": 8, "zero_stage": 3}, timing={"repeats": 1, "questions": 4}
+    )
+    records = [record for record in measure(study, results, tmp_path / "here", steps=1, timed=1) if record["train"]]
     assert [record["row"] for record in records] == ["once", "again"]
     assert all(record["train"]["epoch_seconds"] > 0 and record["engine"]["gpus"] == 1 for record in records)
     assert "ZeRO 3" in render_measured(study, tmp_path / "here")[0].read_text(encoding="utf-8")
@@ -118,16 +119,16 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     assert card_rows(DataSpec(train="gsm8k_aug", limit=1000)) == 1000
 
 
-def test_settings_and_parts_are_those_asked_for(tmp_path: Path) -> None:
+def test_settings_and_parts_are_those_asked_for(results: Path) -> None:
     """The record of a row that learns has what its method observes, and answers with all steps are timed."""
-    path = tmp_path / "small.yaml"
+    path = results / "small.yaml"
     path.write_text(small_study(ROWS[2:]).model_dump_json(exclude_unset=True), encoding="utf-8")
-    call = ["measure", str(path), "--name", "here", "--results", str(tmp_path), "--learn", "marcos", "--steps", "3"]
+    call = ["measure", str(path), "--name", "here", "--results", str(results), "--learn", "marcos", "--steps", "3"]
     call += ["--set", "options.posterior=noisy", "--set", "options.sparsity.weight=1e-6", "--set", "timing.questions=5"]
     call += ["--set", "evaluation.tests=[embedded_in_domain]", "--part", "learning", "--part", "tests"]
     run = CliRunner().invoke(app, [*call, "--part", "profile"])
     assert run.exit_code == 0, run.output
-    folder = tmp_path / "measured/here/runs/small/equation"
+    folder = results / "measured/here/runs/small/equation"
     record = read_json(folder / "marcos.json")
     assert record["train"] is None and record["settings"]["options.posterior"] == "noisy"
     assert len(record["learning"]["losses"]) == len(record["learning"]["observed"]["active_share"]) == 3
@@ -141,7 +142,7 @@ def test_settings_and_parts_are_those_asked_for(tmp_path: Path) -> None:
         "options.K=3": "K",
         "engine": "NAME=VALUE",
     }.items():
-        run = CliRunner().invoke(app, [*call[:4], "--results", str(tmp_path), "--set", setting])
+        run = CliRunner().invoke(app, [*call[:4], "--results", str(results), "--set", setting])
         assert run.exit_code == 2 and message in run.output
 
 
@@ -186,12 +187,11 @@ def test_what_a_row_starts_from_is_measured_though_another_study_trains_it(
         list(measure(second, tmp_path, tmp_path / "here", 12, 3, rows=["marcos"]))
 
 
-def test_gold_lengths_are_those_of_the_test_set(tmp_path: Path) -> None:
+def test_gold_lengths_are_those_of_the_test_set(small_data: Path) -> None:
     study = small_study(ROWS)
     (spec, *_) = study.runs.values()
-    prepare(study, study.blocks[0], tmp_path)
     method = make("cot_sft")
-    examples = gold_examples(spec, Paths(tmp_path, spec), "embedded_in_domain")
+    examples = gold_examples(spec, Paths(small_data, spec), "embedded_in_domain")
     assert all(example.steps and example.question and example.answer for example in examples)
     assert len({method.length(example).tokens for example in examples}) > 3
 

@@ -11,7 +11,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from benchmarks import checkpoints
-from benchmarks.data import prepare
 from benchmarks.engine.adapters import whole_weights
 from benchmarks.models import build_method, exported_method
 from benchmarks.studies.paths import Paths
@@ -53,12 +52,11 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(checkpoint: Path, tmp_path: Path) -> tuple[RunSpec, Path]:
+def run(checkpoint: Path, results: Path) -> tuple[RunSpec, Path]:
     """Return a run that starts from the checkpoint, and a results folder with its data."""
     # CODI adds rows to its token table
     study = small_study([{"id": "codi", "method": "codi"}], backbone={"pretrained": str(checkpoint)})
-    prepare(study, study.blocks[0], tmp_path / "results")
-    return study.runs["equation/codi/s0"], tmp_path / "results"
+    return study.runs["equation/codi/s0"], results
 
 
 def test_a_published_checkpoint_is_built_in_training_mode(run: tuple[RunSpec, Path]) -> None:

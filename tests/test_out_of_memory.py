@@ -10,7 +10,6 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.data import prepare
 from benchmarks.files import read_json
 from benchmarks.studies.micro_batches import rows_per_pass
 from methods.coconut import Coconut
@@ -41,36 +40,32 @@ def test_a_pass_has_no_more_rows_than_a_batch() -> None:
     assert [rows_per_pass(16, 1, micro) for micro in (512, 8, None)] == [16, 8, 16]
 
 
-def test_training_names_its_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_names_its_passes(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings: dict[str, Any] = {"engine": {"micro_batch": 8}}
-    study = small_study(ROWS, **settings)
-    prepare(study, study.blocks[0], tmp_path)
     monkeypatch.setattr(CoTSFT, "forward", full)
-    said = call(tmp_path, "train", "equation/cot_sft/s0", **settings)
+    said = call(results, "train", "equation/cot_sft/s0", **settings)
     assert "error: small: training equation/cot_sft/s0: CUDA out of memory. Tried to allocate 2.00 GiB. A " in said
     assert "at most 8 rows: lower `engine.micro_batch`" in said and "`marcos-bench plan`" in said
 
 
-def test_a_model_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = small_study(ROWS)
-    prepare(study, study.blocks[0], tmp_path)
+def test_a_model_that_does_not_fit_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CoTSFT, "to", full)
-    assert "error: small: training equation/cot_sft/s0: CUDA out of" in call(tmp_path, "train", "equation/cot_sft/s0")
+    assert "error: small: training equation/cot_sft/s0: CUDA out of" in call(results, "train", "equation/cot_sft/s0")
 
 
-def test_answers_name_their_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_name_their_batch(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CoTSFT, "generate", full)
-    said = call(tmp_path, "measure", "--name", "here", timing={"batch_size": 12})
+    said = call(results, "measure", "--name", "here", timing={"batch_size": 12})
     assert "error: answering 12 questions at once, the longest of" in said and "`timing` its own" in said
 
 
-def test_what_was_measured_before_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_before_is_kept(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is written as soon as its parts exist. A complete record stays until another one is complete."""
     measured = ("measure", "--name", "here", "--timed", "2", "--repeats", "1")
     with monkeypatch.context() as patch:
         patch.setattr(Coconut, "forward", full)
-        assert "training equation/coconut/s0" in call(tmp_path, *measured, timing={})
-    folder = tmp_path / "measured/here"
+        assert "training equation/coconut/s0" in call(results, *measured, timing={})
+    folder = results / "measured/here"
     whole, part = (read_json(folder / f"runs/small/equation/{row}.json") for row in ("cot_sft", "coconut"))
     assert whole["train"] and whole["tests"].keys() == part["tests"].keys() != set()
     assert part["train"] is None and part["environment"]["finished"]
@@ -79,5 +74,5 @@ def test_what_was_measured_before_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(line["embedded_in_domain_seconds"] > 0 for line in table)
     assert "| Coconut" in (folder / "table_small.md").read_text(encoding="utf-8")
     monkeypatch.setattr(CoTSFT, "forward", full)
-    assert "training equation/cot_sft/s0" in call(tmp_path, *measured, timing={})
+    assert "training equation/cot_sft/s0" in call(results, *measured, timing={})
     assert read_json(folder / "runs/small/equation/cot_sft.json") == whole

@@ -1,4 +1,4 @@
-"""Each study of the paper's size end to end, with stand-ins of a few thousand parameters for its backbones and data."""
+"""Studies of the paper's size end to end, with stand-ins of a few thousand parameters for their backbones and data."""
 
 from __future__ import annotations
 
@@ -19,18 +19,14 @@ from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import render as render_figure
 from benchmarks.records import results
 from benchmarks.studies.specs import Figure, Table
-from benchmarks.studies.study import Study, parse_study, shipped, study_path
+from benchmarks.studies.study import Study, parse_study, study_path
 from benchmarks.tables.render import render
 from benchmarks.timing import task as timing
 from benchmarks.training.loop import train
 from methods.backbone import fields_of, load_backbone
 
-TWINS = ("paper_sweeps_text", "paper_one_shot_text")  # of other studies, in the other form, which `paper_0.5b_text` has
-PAPER = [name for name in shipped() if name.startswith(("paper_", "authors_")) and name not in TWINS]
-STAND_INS = {  # by a study's training data: a corpus that is generated faster, and its test set
-    **dict.fromkeys(("rs_n5_k3", "rp_n5_k3", "p24_k3"), ("rs_n2_k3", "rs_n2_k3")),
-    **dict.fromkeys(("copy_k16", "copy_k32", "copy_k64"), ("copy_k4", "copy_k4")),
-}
+# All methods, backbones, kinds of data and variants of MarCos. The others repeat these in another form or size
+STUDIES = ("paper_0.5b", "paper_pretrained", "paper_one_shot", "paper_ablation", "paper_synthetic", "authors_gpt2")
 SIZES = {
     **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
     **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8},
@@ -54,10 +50,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 
 
 def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
-    """Return a study with tiny backbones and 8 examples.
-
-    It keeps its rows, options, curricula and (except for synthetic tasks) epochs.
-    """
+    """Return a study's last block with tiny backbones and 8 examples. Rows, options, curricula and epochs are kept."""
     content = yaml.safe_load(study_path(name).read_text(encoding="utf-8"))
     for place in (content, *content["blocks"], *content["rows"]):
         if backbone := place.get("backbone"):
@@ -68,31 +61,25 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
                 place["backbone"] = {**backbone, "overrides": {**SIZES, "vocab_size": 0}}
     if "pretrained" not in content["backbone"]:
         content["tokenizer"] = {"trained": 400}
-    if content["blocks"][0]["data"]["train"] in STAND_INS:  # one task stands for all, because they take many steps
-        content["blocks"], content["training"]["epochs"] = content["blocks"][:1], 2
-    tests = set()
-    for block in content["blocks"]:
-        train, test = STAND_INS.get(block["data"]["train"], ("embedded", "embedded_in_domain"))
-        block["data"] |= {"train": train, "validation": 4, "limit": 8}
-        block["tests"] = [test]
-        tests.add(test)
+    (block,) = content["blocks"] = content["blocks"][-1:]
+    train, test = ("rs_n2_k3", "rs_n2_k3") if name == "paper_synthetic" else ("embedded", "embedded_in_domain")
+    block["data"] |= {"train": train, "validation": 4, "limit": 8}
+    block["tests"] = [test]
     content["training"] |= {"batch_size": 8, "validations": 1}
     content["engine"] = {"micro_batch": 4}
     for row in content["rows"]:
         row.pop("engine", None)
-    content["evaluation"] |= {"tests": sorted(tests), "max_new_tokens": 2, "batch_size": 250}
+    content["evaluation"] |= {"tests": [test], "max_new_tokens": 2, "batch_size": 250}
     content["evaluation"]["decodings"] = {"default": {"seeds": 1}}
     content["analysis"] = {"questions": 8, "samples": 4}
-    if content.get("timing", {}) is not None:
-        content["timing"] |= {"repeats": 1, "questions": 2, "train_steps": 3}
+    content["timing"] = {"repeats": 1, "questions": 2, "train_steps": 3} if name == "paper_0.5b" else None
     return parse_study(content | {"threads": 1, "timing_threads": 1}, name)
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", STUDIES)
 def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]], tmp_path: Path) -> None:
     study = shrunk(name, checkpoints)
-    for block in study.blocks:
-        prepare(study, block, tmp_path)
+    prepare(study, study.blocks[0], tmp_path)
     for spec in study.runs.values():
         record: dict[str, Any] = train(spec, tmp_path)
         assert record["steps"] == pytest.approx(_epochs(spec), abs=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import warnings
@@ -15,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.cli import app
-from benchmarks.data import DataError, open_corpus, prepare, sources
+from benchmarks.data import DataError, open_corpus, sources
 from benchmarks.engine import PlaceInPhase, Ranks
 from benchmarks.engine.base import ProcessEngine
 from benchmarks.files import read_json
@@ -38,11 +39,13 @@ MEASURED = Path(__file__).parents[1] / "results/reference/h200"
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
-    study = small_study(PLANNED)
-    folder = tmp_path_factory.mktemp("results")
-    prepare(study, study.blocks[0], folder)
-    return study, folder
+def prepared(small_data: Path) -> tuple[Study, Path]:
+    return small_study(PLANNED), small_data
+
+
+@pytest.fixture(scope="module")
+def plans(prepared: tuple[Study, Path]) -> list[RunPlan]:
+    return plan(*prepared)
 
 
 def test_what_is_offloaded_counts_at_no_stage_that_could_be_set(prepared: tuple[Study, Path]) -> None:
@@ -112,7 +115,8 @@ def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path
     stage = method.stages(Budget(1.0, 1, (9,)))[0]
     engine = ProcessEngine(method, stage, cut.run.training, cut.run.engine, PlaceInPhase(0, 1), Ranks())
     passes = []
-    for length in range(min(map(total_length, lengths.examples)), max(map(total_length, lengths.longest)) + 1):
+    least, most = (choose(map(total_length, lengths.longest + lengths.examples)) for choose in (min, max))
+    for length in {*range(least, most, 6), 30, most}:  # of which 30 is the longest that is not cut
         if found := [one for one in (*lengths.examples, *lengths.longest) if total_length(one) == length]:
             count = max(map(len, engine.split_microbatches(np.arange(32), length)))
             only = replace(lengths, examples=found, longest=found)
@@ -126,13 +130,12 @@ def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("paper_0.5b_text", ["cot_sft", "marcos"]), ("paper_3b", ["codi"])],
+    [("paper_0.5b_text", ["cot_sft", "marcos"]), ("paper_3b", ["codi"]), ("authors_gpt2", ["codi"])],
 )
 def test_the_largest_of_the_paper_s_runs_fit_the_gpu_that_they_are_for(
     name: str, rows: list[str], without_files: None
 ) -> None:
-    plans = _plans(name, *rows)
-    assert [row for row, made in plans.items() if not made.fits(GPUS["H200"])] == []
+    assert [row for row in rows if not _plan(name, row).fits(GPUS["H200"])] == []
 
 
 @pytest.mark.parametrize(
@@ -184,7 +187,8 @@ def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
     """
     records = {file.stem: read_json(file) for file in sorted(MEASURED.glob("runs/paper_0.5b/equation/*.json"))}
     shares = {}
-    for row, made in _plans("paper_0.5b", *records).items():
+    for row in records:
+        made = _plan("paper_0.5b", row)
         run = made.run.model_copy(update={"engine": EngineSpec(**records[row]["engine"])})
         hours = replace(made, run=run).hours(GPUS["H200"], 0.4)
         shares[row] = records[row]["train"]["epoch_seconds"] / (3600 * hours / made.epochs)
@@ -289,16 +293,13 @@ def planned(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-@pytest.mark.parametrize("name", ["smoke", "paper_3b", "paper_pretrained", "paper_synthetic"])
-def test_studies_of_each_kind_have_a_plan(
-    name: str, without_files: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_of_the_paper_has_a_plan(without_files: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_free_disk(monkeypatch, 10e12)
-    code, output = planned(name, "--results", str(tmp_path))
-    study = load_study(name)
+    code, output = planned("paper_3b_text", "--results", str(tmp_path))
+    study = load_study("paper_3b_text")
     assert code == 0 and "DOES NOT FIT" not in output
     for id, source in study.sources.items():
-        assert (f"| {id} " in output) == (source.study == name), "planned here, or named as another study's"
+        assert (f"| {id} " in output) == (source.study == study.name), "planned here, or named as another study's"
     assert "GPU-hours" in output and "Lengths: " in output
     assert "within 20% of what training takes on a CPU" in output and "On an H200 five methods" in output
 
@@ -309,7 +310,7 @@ def test_parameters_are_those_of_the_paper(without_files: None) -> None:
     These are the token table of the thinking layer, 136,134,656 parameters that are never used, and the rows of the
     neuron matrix in the place of R, 16 x 896.
     """
-    found = _plans("paper_0.5b", "cot_sft", "marcos", "marcos_wo_r")
+    found = {row: _plan("paper_0.5b", row) for row in ("cot_sft", "marcos", "marcos_wo_r")}
     assert found["cot_sft"].parameters == 494_032_768
     assert found["marcos"].parameters == 2_426_696_320 - 136_134_656 - 16 * 896
     assert found["marcos_wo_r"].parameters == 1_482_196_864 - 136_134_656
@@ -317,12 +318,12 @@ def test_parameters_are_those_of_the_paper(without_files: None) -> None:
     assert found["cot_sft"].basis.startswith("the card's count and assumed lengths")
 
 
-def _plans(name: str, *rows: str) -> dict[str, RunPlan]:
-    """Return the plans of some rows, by assumed lengths."""
+@functools.cache
+def _plan(name: str, row: str) -> RunPlan:
+    """Return the plan of a row, by assumed lengths."""
     study = load_study(name)
     block = study.blocks[0]
-    lengths = expected_lengths(block.data, study.tokenizer_of(block))
-    return {row: plan_run(study.runs[f"{block.id}/{row}/s0"], lengths) for row in rows}
+    return plan_run(study.runs[f"{block.id}/{row}/s0"], expected_lengths(block.data, study.tokenizer_of(block)))
 
 
 def test_what_does_not_fit_is_refused_with_the_fix(tmp_path: Path) -> None:
@@ -347,12 +348,11 @@ def test_a_plan_says_nothing_that_is_not_of_it(tmp_path: Path, monkeypatch: pyte
     assert code == 0 and logged == [] and not [one for one in warned if issubclass(one.category, FutureWarning)]
 
 
-def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_is_what_a_run_takes_while_it_trains(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate is a close upper bound: checkpoints, selected weights of both phases, and features of all rows."""
     study = small_study([PLANNED[-1]])
-    prepare(study, study.blocks[0], tmp_path)
     run = study.runs["equation/marcos/s0"]
-    folder, sizes, features = Paths(tmp_path, run).run, [0], [0]
+    folder, sizes, features = Paths(results, run).run, [0], [0]
     replaced = os.replace
 
     def measured(source: Path, target: Path) -> None:
@@ -362,39 +362,36 @@ def test_disk_is_what_a_run_takes_while_it_trains(tmp_path: Path, monkeypatch: p
         replaced(source, target)
 
     monkeypatch.setattr(os, "replace", measured)
-    train(run, tmp_path)
-    lengths = lengths_of(study, study.blocks[0], tmp_path)
+    train(run, results)
+    lengths = lengths_of(study, study.blocks[0], results)
     made, twice = (plan_run(run, replace(lengths, rows=count * lengths.rows)) for count in (1, 2))
     assert max(sizes) < made.disk < 1.3 * max(sizes)
     assert twice.disk - made.disk == max(features) > 0
 
 
-def test_kept_stages_stay_on_the_disk(prepared: tuple[Study, Path]) -> None:
-    keeping = small_study([row | {"training": {"keep_stages": True}} for row in PLANNED])
+def test_kept_stages_stay_on_the_disk(plans: list[RunPlan], prepared: tuple[Study, Path]) -> None:
     stages = {"cot_sft": 1, "coconut": 4, "marcos": 1}  # the first of MarCos's phases cannot answer
-    own, kept = ({one.run.row: one for one in plan(study, prepared[1])} for study in (prepared[0], keeping))
+    rows = [row | {"training": {"keep_stages": True}} for row in PLANNED if row["id"] in stages]
+    own, kept = ({one.run.row: one for one in made} for made in (plans, plan(small_study(rows), prepared[1])))
     for row, count in stages.items():
         assert own[row].left == own[row].memory.weights and kept[row].left == count * own[row].left
         assert kept[row].disk - own[row].disk == kept[row].left - own[row].left
 
 
 def test_too_little_disk_is_refused_with_the_fix(
-    prepared: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plans: list[RunPlan], prepared: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This includes a results folder that does not exist yet."""
-    made = plan(*prepared)
-    needed = max(one.disk - one.left for one in made) + sum(one.left for one in made)
+    needed = max(one.disk - one.left for one in plans) + sum(one.left for one in plans)
     with_free_disk(monkeypatch, needed)
-    assert report.feasibility_errors(made, GPUS["H200"], tmp_path / "new" / "results") == []
+    assert report.feasibility_errors(plans, GPUS["H200"], tmp_path / "new" / "results") == []
     with_free_disk(monkeypatch, needed - 1)
-    (refusal,) = report.feasibility_errors(made, GPUS["H200"], tmp_path / "new" / "results")
-    for free, warned in ((needed, True), (sum(one.disk for one in made), False)):
+    (refusal,) = report.feasibility_errors(plans, GPUS["H200"], tmp_path / "new" / "results")
+    for free, warned in ((needed, True), (sum(one.disk for one in plans), False)):
         with_free_disk(monkeypatch, free)  # six runs, which the eight GPUs train at a time
-        text = render(prepared[0], made, GPUS["H200"], 0.4, tmp_path)
+        text = render(prepared[0], plans, GPUS["H200"], 0.4, tmp_path)
         assert ("WARNING: there is no room for 6 at a time, as 8 GPUs train them" in text) == warned
     assert refusal.startswith("TOO LITTLE DISK: ") and "make room there, or name another folder" in refusal
-    code, output = planned("smoke", "--results", str(tmp_path))
-    assert code == 0 and "TOO LITTLE" not in output
     with_free_disk(monkeypatch, 1000)
     code, output = planned("smoke", "--results", str(tmp_path))
     assert code == 1 and "TOO LITTLE DISK: " in output

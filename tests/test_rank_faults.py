@@ -21,7 +21,6 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from torch import Tensor
 
 from benchmarks import checkpoints
 from benchmarks.data import prepare
@@ -66,13 +65,10 @@ if os.environ.get("RANK") == rank:
 """
 
 
-MARCOS_ROW = {"id": "marcos", "method": "marcos", "options": MARCOS}
-
-
-def study(row: dict[str, Any] = MARCOS_ROW, **engine: Any) -> Study:
+def study(**engine: Any) -> Study:
     data = {"train": "embedded", "validation": 16, "limit": 96}
     return small_study(
-        [row],
+        [{"id": "marcos", "method": "marcos", "options": MARCOS}],
         blocks=[{"id": "equation", "title": "Equation", "data": data}],
         training={"batch_size": 16, "epochs": 2, "log_every": 1},
         engine=engine,
@@ -190,26 +186,24 @@ def _faults(place: Place) -> Iterator[tuple[str, Outcome]]:
         _, printed = process.communicate(timeout=PATIENCE)
         return outcome(process.returncode, printed, before)
 
-    def signal_rank(rank: int, number: signal.Signals) -> None:
-        os.kill(place.after_next_checkpoint()[rank].pid, number)
+    def freeze() -> None:
+        os.kill(place.after_next_checkpoint()[1].pid, signal.SIGSTOP)
 
     def tell_all(process: subprocess.Popen[str]) -> None:  # like a scheduler, which signals the launcher too
         for one in [*psutil.Process(process.pid).children(recursive=True), process]:
             one.terminate()
 
-    yield "write", fails("kill 1 fsync .partial/model 2")
+    yield "kill", fails("kill 0 fsync .partial/model 2")  # in the midst of a checkpoint
     yield "full", fails("full 1 fsync .partial/model 2")
-    yield "step", fails("", lambda: signal_rank(0, signal.SIGKILL))
-    yield "hang", fails("", lambda: signal_rank(1, signal.SIGSTOP), hang_seconds=12)
+    yield "hang", fails("", freeze, hang_seconds=12)
     yield "told to stop", ends(tell_all)
     yield "parent", ends(lambda process: process.kill())  # the ranks end by themselves
 
 
-@pytest.mark.parametrize("moment", ["write", "step"])
-def test_one_rank_killed_ends_all_and_is_named(faults: dict[str, Outcome], moment: str) -> None:
-    outcome, rank = faults[moment], 0 if moment == "step" else 1
+def test_one_rank_killed_ends_all_and_is_named(faults: dict[str, Outcome]) -> None:
+    outcome = faults["kill"]
     assert outcome.code == 128 + signal.SIGKILL
-    assert f"rank {rank} (process {outcome.beats[rank].pid} on " in outcome.printed
+    assert f"rank 0 (process {outcome.beats[0].pid} on " in outcome.printed
     # If ranks end faster than they are looked after, the launcher may have cleared away the one that was killed
     assert re.search("ended by (a signal that nobody saw, most likely )?SIGKILL; all others are", outcome.printed)
 
@@ -221,7 +215,7 @@ def test_a_full_disk_on_one_rank_ends_all_and_is_named(faults: dict[str, Outcome
     assert f"{place.paths.checkpoints}" in outcome.printed and "the disk is full" in outcome.printed
 
 
-@pytest.mark.parametrize("moment", ["write", "full", "step", "hang", "told to stop", "parent"])
+@pytest.mark.parametrize("moment", ["kill", "full", "hang", "told to stop", "parent"])
 def test_no_rank_outlives_a_fault_and_no_checkpoint_is_lost(faults: dict[str, Outcome], moment: str) -> None:
     outcome = faults[moment]
     assert outcome.code != 0
@@ -315,20 +309,3 @@ def test_two_ranks_go_on_with_what_one_process_left_to_the_end(
     exported = dict(whole_weights(exported_method(moved)))
     record = json.loads((own.paths.run / "train.json").read_text(encoding="utf-8"))
     assert checkpoints.digest(exported) == record["weights_sha256"]
-
-
-def test_two_ranks_keep_the_weights_of_stages(place: Place, tmp_path: Path) -> None:
-    """These are sharded between the ranks during a stage."""
-    row = {"id": "coconut", "method": "coconut", "options": {"warm_start": "none"}, "training": {"keep_stages": True}}
-    kept: list[dict[str, Tensor]] = []
-    for name, engine in (("one", {}), ("two", RANKS)):
-        spec = study(row, **engine).runs["equation/coconut/s0"]
-        paths = Paths(fresh(place.results, tmp_path / name), spec)
-        record = train(spec, tmp_path / name)
-        digests = [stage["weights_sha256"] for stage in record["stages"]]
-        assert [checkpoints.digest(load_file(paths.stage_weights(number))) for number in range(3)] == digests[:3]
-        assert digests[3] is None and len({*digests}) == 4
-        kept.append({f"{at}: {k}": v for at in range(3) for k, v in load_file(paths.stage_weights(at)).items()})
-    assert kept[0].keys() == kept[1].keys()
-    for name, tensor in kept[0].items():
-        torch.testing.assert_close(kept[1][name], tensor, rtol=1e-3, atol=2e-4)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.data import open_corpus, prepare
+from benchmarks.data import open_corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine
 from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
@@ -40,13 +40,12 @@ class _Reads(TorchDispatchMode):
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> tuple[Engine, StageLoader]:
+def stage(results: Path) -> tuple[Engine, StageLoader]:
     """Return the engine and data of MarCos's first stage."""
     options = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
     study = small_study([{"id": "marcos", "method": "marcos", "options": options}])
     (spec,) = study.runs.values()
-    prepare(study, study.blocks[0], tmp_path)
-    paths = Paths(tmp_path, spec)
+    paths = Paths(results, spec)
     method = build_method(spec, paths.data)
     first = method.stages(Budget(1.0, 10))[0]
     engine = build_engine(method, first, spec.training, spec.engine, PlaceInPhase(0, 1), Ranks())

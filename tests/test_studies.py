@@ -30,8 +30,16 @@ def test_the_default_studies_are_shipped() -> None:
 def test_shipped_study_is_valid_and_names_what_exists(name: str) -> None:
     study = load_study(name)
     assert study.name == name, "a study's results lie under its name"
-    assert study.runs
-    assert {run.backbone.name for run in study.runs.values()} <= set(CONFIGURATIONS)
+    assert {*study.shares} <= {*study.shared}
+    seen: set[str] = set()
+    for id, run in study.runs.items():
+        assert run.id == id and run.backbone.name in CONFIGURATIONS and "default" in run.evaluation.decodings
+        assert get_method(run.method).Options.model_validate(run.options)
+        assert run.starts_from is None or run.starts_from in seen, "in the order of warm starts"
+        if run.method == "marcos" and run.data.form == "text":
+            assert run.options["marked"] == 0.5
+        seen.add(id)
+    assert seen
     for block in study.blocks:
         card = get_dataset(block.data.train).card
         assert "train" in card.counts
@@ -42,9 +50,10 @@ def test_shipped_study_is_valid_and_names_what_exists(name: str) -> None:
 
 LORA = {"rank": 4, "alpha": 8, "modules": ["q_proj"]}
 BENCHMARKS = ("main_0.5b", "main_3b", "pretrained")  # tables of the paper on the three benchmarks
+OF_THE_PAPER = [name for name in shipped() if load_study(name).paper in BENCHMARKS]
 
 
-@pytest.mark.parametrize("name", [name for name in shipped() if load_study(name).paper in BENCHMARKS])
+@pytest.mark.parametrize("name", OF_THE_PAPER)
 def test_paper_study_has_rows_of_the_paper_and_says_where_it_departs(name: str) -> None:
     study = load_study(name)
     table = paper_table(str(study.paper))
@@ -60,7 +69,7 @@ def test_paper_study_has_rows_of_the_paper_and_says_where_it_departs(name: str) 
     assert {run.training.batch_size for run in study.runs.values()} == {256}
 
 
-@pytest.mark.parametrize("name", [name for name in shipped() if load_study(name).paper in BENCHMARKS])
+@pytest.mark.parametrize("name", OF_THE_PAPER)
 def test_the_control_of_a_paper_study_is_trained_for_as_long_as_any_row_with_its_start(name: str) -> None:
     study = load_study(name)
     for block in study.blocks:
@@ -82,12 +91,6 @@ def test_rows_beside_cot_sft_have_one_budget_their_starts_included(name: str) ->
             budgets[run.row] = (run.training.tokens or 0) + (start or 0)
         budgets.pop("cot_sft")
         assert len(set(budgets.values())) == 1, budgets
-
-
-@pytest.mark.parametrize("name", shipped())
-def test_marcos_marks_a_part_of_the_answers_in_text(name: str) -> None:
-    runs = load_study(name).runs.values()
-    assert {run.options["marked"] for run in runs if run.method == "marcos" and run.data.form == "text"} <= {0.5}
 
 
 def test_paper_studies_cover_the_paper() -> None:
@@ -186,17 +189,6 @@ def test_default_rows_of_further_studies_are_runs_of_the_main_ones() -> None:
         assert "text/marcos/s0" in shared[name], name
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_runs_resolve_in_order_of_warm_starts(name: str) -> None:
-    seen: set[str] = set()
-    for id, run in load_study(name).runs.items():
-        assert run.id == id
-        assert get_method(run.method).Options.model_validate(run.options)
-        assert run.starts_from is None or run.starts_from in seen
-        assert "default" in run.evaluation.decodings
-        seen.add(id)
-
-
 def _row(**changes: Any) -> dict[str, Any]:
     return {"rows": [{"id": "cot", "method": "cot_sft", **changes}]}
 
@@ -276,12 +268,6 @@ def test_invalid_study_is_refused_with_the_reason(change: dict[str, object], mes
 def test_unknown_study_lists_the_known_ones() -> None:
     with pytest.raises(StudyError, match=r"quik\.yaml; did you mean `quick`\? \(give the path .*: ablation, "):
         load_study("quik")
-
-
-@pytest.mark.parametrize("name", [name for name in shipped() if load_study(name).shares])
-def test_a_study_that_shares_has_runs_of_the_other_study(name: str) -> None:
-    study = load_study(name)
-    assert {*study.shares} <= {*study.shared}
 
 
 def test_studies_that_share_runs_in_a_circle_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

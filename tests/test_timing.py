@@ -14,7 +14,6 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.data import prepare
 from benchmarks.engine import Ranks
 from benchmarks.models import build_method
 from benchmarks.studies.paths import Paths
@@ -50,15 +49,14 @@ def test_a_whole_pass_over_the_questions_comes_before_the_clock_runs(monkeypatch
     assert len(asked) == 6 and asked[:2] == asked[2:4] == asked[4:]
 
 
-@pytest.mark.parametrize(("warmup", "steps"), [(1, 1), (3, 3), (10, 12)])
+@pytest.mark.parametrize(("warmup", "steps"), [(1, 1), (10, 12)])
 def test_steps_warm_up_as_they_are_timed(
-    warmup: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warmup: int, steps: int, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Warm-up steps follow uncompiled ones whose FLOPs are counted, and may need more batches than an epoch has."""
     study = small_study([{"id": "cot_sft", "method": "cot_sft"}], training={"epochs": 1})
     (spec,) = study.runs.values()
-    prepare(study, study.blocks[0], tmp_path)
-    paths, counting, noted = Paths(tmp_path, spec), list[bool](), list[bool]()
+    paths, counting, noted = Paths(results, spec), list[bool](), list[bool]()
 
     @contextmanager
     def counter() -> Iterator[FlopCounterMode]:
@@ -79,12 +77,11 @@ def test_steps_warm_up_as_they_are_timed(
     assert 0 < counted <= warmup and noted == [True] * counted + [False] * (warmup + steps)
 
 
-def test_a_stage_on_cached_features_is_timed_on_full_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_on_cached_features_is_timed_on_full_batches(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is left over at an epoch's end may be the one with the shortest rows."""
     study = small_study([{"id": "marcos", "method": "marcos", "options": MARCOS}])
     (spec,) = study.runs.values()
-    prepare(study, study.blocks[0], tmp_path)
-    paths, batches, take = Paths(tmp_path, spec), step_timing.StepTimer._batches, step_timing.take
+    paths, batches, take = Paths(results, spec), step_timing.StepTimer._batches, step_timing.take
     sizes = set[int]()
 
     def left_over_first(self: step_timing.StepTimer, steps: int) -> list[Any]:
@@ -101,15 +98,14 @@ def test_a_stage_on_cached_features_is_timed_on_full_batches(tmp_path: Path, mon
     assert sizes == {spec.training.batch_size}
 
 
-def test_layers_are_compiled_though_flops_are_counted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_compiled_though_flops_are_counted_first(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer that is first called while a dispatch mode watches each operation would never be compiled."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch.compiler.reset()
     counters.clear()
     study = small_study(ROWS, training={"epochs": 1}, engine={"compile": True})
     (spec,) = study.runs.values()
-    prepare(study, study.blocks[0], tmp_path)
-    paths = Paths(tmp_path, spec)
+    paths = Paths(results, spec)
     step_timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
     assert counters["stats"]["unique_graphs"] > 0
 
@@ -156,13 +152,10 @@ def test_the_pace_is_the_median_of_the_same_work(monkeypatch: pytest.MonkeyPatch
     assert measured.seconds() == pytest.approx(0.2)
 
 
-def test_training_is_timed_with_the_kernels_that_it_trains_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_timed_with_the_kernels_that_it_trains_with(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = small_study(ROWS, training={"epochs": 1})
     (spec,) = study.runs.values()
-    prepare(study, study.blocks[0], tmp_path)
-    paths, before = Paths(tmp_path, spec), torch.are_deterministic_algorithms_enabled()
+    paths, before = Paths(results, spec), torch.are_deterministic_algorithms_enabled()
     modes: dict[str, set[bool]] = {}
     for module in (training, step_timing):
         seen, step = modes.setdefault(module.__name__, set()), module.optimizer_step
@@ -173,14 +166,14 @@ def test_training_is_timed_with_the_kernels_that_it_trains_with(
 
         monkeypatch.setattr(module, "optimizer_step", noted)
     times = step_timing.time_training(build_method(spec, paths.data), spec, paths, Ranks())
-    train(spec, tmp_path)
+    train(spec, results)
     assert modes == {"benchmarks.training.loop": {True}, "benchmarks.timing.steps": {True}}
     assert torch.are_deterministic_algorithms_enabled() == before
     assert times["phases"]["train"].keys() == {*step_timing.PER_STEP, *TOGETHER}
 
 
 @needs_deepspeed
-def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_timed_on_the_ranks_that_train(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Together, the ranks compute as much as a single process."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     rows = [{"id": "marcos", "method": "marcos", "options": MARCOS}]
@@ -190,12 +183,11 @@ def test_training_is_timed_on_the_ranks_that_train(tmp_path: Path, monkeypatch: 
         )
         for engine in ({}, {"kind": "deepspeed", "gpus": 2, "zero_stage": 3})
     )
-    prepare(alone, alone.blocks[0], tmp_path)
     (spec,), (on_ranks,) = alone.runs.values(), both.runs.values()
-    train(spec, tmp_path)
-    records = [timing.time_run(run, tmp_path) for run in (spec, on_ranks)]
+    train(spec, results)
+    records = [timing.time_run(run, results) for run in (spec, on_ranks)]
     times, times_of_ranks = (record["train"] for record in records)
     assert all(record["pace_seconds"] > 0 for record in records)
-    assert (Paths(tmp_path, spec).ranks / "time" / "rank-1.log").is_file()
+    assert (Paths(results, spec).ranks / "time" / "rank-1.log").is_file()
     assert times_of_ranks["training_flops"] == pytest.approx(times["training_flops"], rel=0.1)  # padding
     assert times_of_ranks["phases"].keys() == times["phases"].keys() == {"phase 1", "phase 2"}

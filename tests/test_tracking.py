@@ -68,14 +68,15 @@ def test_an_experiment_per_study_a_run_per_row_and_its_trainings_below(tracked: 
     assert experiment and experiment.tags["mlflow.note.content"].startswith("A fabricated study. Nothing was trained.")
 
 
-def test_what_a_row_holds(tmp_path: Path) -> None:
+def test_what_a_row_holds(tracked: tuple[Path, dict[str, Any]]) -> None:
     """Its results are means over trainings, and its time is theirs."""
+    folder, _ = tracked
     blocks = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]
     made = study(name="seeds", blocks=blocks, rows=[{"id": "cot", "method": "cot_sft"}], seeds=[0, 1])
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
-    tracking.track(made, tmp_path)
-    runs = all_runs(tmp_path, "seeds")
+    fabricate(made, folder)
+    results.collect(made, folder)
+    tracking.track(made, folder)
+    runs = all_runs(folder, "seeds")
     row, *trainings = (runs[name] for name in ("text/cot", "text/cot/s0", "text/cot/s1"))
     accuracies = [run.data.metrics["accuracy/alpha"] for run in trainings]
     assert row.data.metrics["accuracy/alpha"] == pytest.approx(sum(accuracies) / 2)
@@ -139,25 +140,28 @@ def test_a_changed_record_replaces_its_run(tracked: tuple[Path, dict[str, Any]])
     assert all_runs(folder)["text/cot/s0"].data.metrics["train_wall_seconds"] == 61.0
 
 
-def test_a_warm_start_that_is_timed_again_replaces_what_starts_from_it_too(tmp_path: Path) -> None:
+def test_a_warm_start_that_is_timed_again_replaces_what_starts_from_it_too(
+    tracked: tuple[Path, dict[str, Any]],
+) -> None:
     """Its epoch counts in theirs. Its answers do not."""
+    folder, _ = tracked
     blocks = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
     made = study(name="chained", blocks=blocks, rows=rows)
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
-    found = [tracking.track(made, tmp_path)["runs"]]
+    fabricate(made, folder)
+    results.collect(made, folder)
+    found = [tracking.track(made, folder)["runs"]]
     for stage in ("evaluate", "time"):
-        path = tmp_path / f"chained/runs/text/cot_sft/s0/{stage}.json"
+        path = folder / f"chained/runs/text/cot_sft/s0/{stage}.json"
         record = read_json(path)
         if stage == "time":
             record["train"]["phases"]["phase 1"]["epoch_seconds"] = 20.0
         write_json(path, record | {"seconds": 1.0})
-        results.collect(made, tmp_path)
-        found.append(tracking.track(made, tmp_path)["runs"])
+        results.collect(made, folder)
+        found.append(tracking.track(made, folder)["runs"])
     changed = [[run for run in made.runs if one[run] != other[run]] for one, other in itertools.pairwise(found)]
     assert changed == [["text/cot_sft/s0"], ["text/cot_sft/s0", "text/coconut/s0"]]
-    assert all_runs(tmp_path, "chained")["text/coconut/s0"].data.metrics["train_epoch_seconds"] == 20.0 + 2.5 + 12.5
+    assert all_runs(folder, "chained")["text/coconut/s0"].data.metrics["train_epoch_seconds"] == 20.0 + 2.5 + 12.5
 
 
 def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +239,17 @@ def test_what_was_rendered_while_the_server_was_down_is_attached_once_it_is_up(
     assert "tables/table_unseen.md" in tables(folder, state["tables"]) and state["tries"] == 1
 
 
-@pytest.mark.parametrize("call", ["create_run", "log_batch", "log_artifact", "set_tag", "set_terminated"])
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("create_run", 1),
+        ("create_run", 2),
+        ("log_batch", 1),
+        ("log_artifact", 2),
+        ("set_tag", 1),
+        ("set_terminated", 2),
+    ],
+)
 def test_an_import_that_breaks_off_anywhere_is_made_whole(
     behind: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:

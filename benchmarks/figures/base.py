@@ -114,7 +114,7 @@ class FigureBuilder(ABC):
 
     @cached_property
     def summary(self) -> Summary:
-        return summarise(self.records, ["default"])
+        return summarise(self.records, "default")
 
     @property
     def and_trainings(self) -> str:

@@ -71,7 +71,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
 MADE_BY = "`evaluate`, then `collect`"  # what makes a run's frames, for messages
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # what was computed of them is kept by their identity
 class StudyRecords:
     """The collected records of a study.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, combinations
 from statistics import fmean
 from typing import Any, NamedTuple, cast
@@ -109,10 +109,14 @@ class Summary:
         return self._by_key.get(Key(block, row, decoding, test))
 
 
-def summarise(records: StudyRecords, decodings: Sequence[str]) -> Summary:
-    """Aggregate the run records of some decodings, and test each block's rows against each other on every test set."""
+@lru_cache(maxsize=4)
+def summarise(records: StudyRecords, *decodings: str) -> Summary:
+    """Aggregate the run records of some decodings, and test each block's rows against each other on every test set.
+
+    Most tables and figures of a study show the same decodings, so what was computed last is kept.
+    """
     study, frame = records.study, to_frame(records)
-    frame = frame.loc[frame["shown"] & frame["decoding"].isin(list(decodings))]
+    frame = frame.loc[frame["shown"] & frame["decoding"].isin(decodings)]
     controls = {row.id for row in study.rows if row.control}
     correct: dict[Key, pd.DataFrame] = {}
     for (block, row, decoding), group in _groups(frame, KEYS[:3]):
@@ -164,7 +168,7 @@ def _correctness(
 
 
 def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
-    first = group.to_dict("records")[0]
+    first = group.head(1).to_dict("records")[0]
     line = {key: first[key] for key in (*KEYS, "title")}
     line["status"] = first["status"] if len(set(group["status"])) == 1 else "partial"
     line |= {column: _by_run(group, column) for column in ("reason", "warning")}
@@ -182,7 +186,7 @@ def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, A
 
 def _by_run(group: pd.DataFrame, column: str) -> str | None:
     """Join the texts that a group's runs have in a column."""
-    saying = group.dropna(subset=column)
+    saying = group[["run", column]].dropna(subset=column)
     texts = [f"{run}: {text}" for run, text in zip(saying["run"].fillna("skipped"), saying[column], strict=True)]
     return "; ".join(dict.fromkeys(texts)) or None
 
@@ -192,7 +196,7 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
     if len(done) > 1:
         values = done["accuracy_mean"].tolist()
         return {"spread": statistics.sample_std(values), "spread_over": f"{len(done)} training seeds"}
-    only = done.to_dict("records")[0]
+    only = done.head(1).to_dict("records")[0]
     if not only["stochastic"]:
         return {"spread_over": "nothing drawn"}
     over = f"{only['n_seeds']} decoding seeds" if only["n_seeds"] > 1 else "one seed"

@@ -59,7 +59,7 @@ class TableBuilder(ABC):
     @cached_property
     def summary(self) -> Summary:
         """The numbers of the decodings that the table shows."""
-        return summarise(self.records, ["default", *self.decodings()])
+        return summarise(self.records, "default", *self.decodings())
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:

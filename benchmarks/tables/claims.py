@@ -238,7 +238,7 @@ def _trained(studies: list[StudyRecords]) -> Numbers:
     """Return the accuracies and times of studies that have trained."""
     numbers: dict[str, Mapping[Measure, float | None]] = {}
     for records in studies:
-        for line in summarise(records, ["default"]).lines.to_dict("records"):
+        for line in summarise(records, "default").lines.to_dict("records"):
             epoch = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
             ours: dict[Measure, Any] = {
                 "accuracy": 100 * line["accuracy"],
