@@ -82,16 +82,15 @@ class Case:
 def cases() -> list[Case]:
     """Return every method with sharded weights or, if its passes may differ, sharded gradients.
 
-    Methods whose loss terms are statistics over both ranks are also run with whole weights. Of each pair of ZeRO stage
-    and accumulation, one of two methods is run; of each other setting (bfloat16, offloading, adapters, dropout, what
-    decays), one case with sharded weights and, if DeepSpeed then has other code for it, one without.
+    Of each pair of ZeRO stage and accumulation, one of two methods is run; all others are run with sharded weights, and
+    at ZeRO 1, as runs of the paper's size that share all GPUs (benchmarks.studies.micro_batches.on_gpus). Of each other
+    setting (bfloat16, offloading, adapters, dropout, what decays), one or two cases are run.
     """
     grid = [Case("cot_sft", 0, None), Case("cot_sft", 1, 2), Case("cot_sft", 2, None), Case("cot_sft", 3, 2)]
     grid += [Case("marcos", 0, 2), Case("marcos", 1, None), Case("marcos", 2, 2), Case("marcos", 3, None)]
     for name in available():
         if name not in ("cot_sft", "marcos"):
             grid.append(Case(name, 3 if Case(name, 0, 2).made().even_passes else 2, 2))
-            # As runs of the paper's size that share all GPUs (benchmarks.studies.micro_batches.on_gpus)
             grid.append(Case(name, 1, None))
     grid += [Case("cot_sft", 3, 2, "bfloat16"), Case("marcos", 2, 2, "bfloat16")]
     grid += [Case("cot_sft", 2, 2, offload="optimizer"), Case("marcos", 3, 2, offload="weights")]
