@@ -4,13 +4,11 @@ network, a page of each study's questions, and the BibTeX entries of a study."""
 from __future__ import annotations
 
 import base64
-import gzip
 import itertools
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,6 +18,7 @@ from benchmarks.archive import ARCHIVE, unpacked
 from benchmarks.data import get_dataset
 from benchmarks.environment import environment, with_hardware
 from benchmarks.files import BrokenRecord, sha256, write_text
+from benchmarks.report.interactive import bundle, packed
 from benchmarks.report.questions import questions
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
@@ -152,20 +151,6 @@ def _html(text: str, folder: Path) -> str:
                 child.attrSet("src", f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}")
     html = reader.renderer.render(tokens, reader.options, {})
     return html.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
-
-
-def packed(content: bytes) -> str:
-    """Return content in the form that pages unpack in the browser: compressed, as text. The same content gives the same
-    text."""
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
-
-
-def bundle() -> dict[str, str]:
-    """Return the script and the style sheet of DataTables, as `itables` bundles it, each :func:`packed`."""
-    found = find_spec("itables")  # not imported: that takes seconds, and only its files are needed
-    assert found and found.origin
-    folder = Path(found.origin).parent / "html"
-    return {ending: packed((folder / f"dt_bundle.{ending}").read_bytes()) for ending in ("js", "css")}
 
 
 def citations(study: Study) -> list[str]:
