@@ -86,7 +86,7 @@ def test_an_error_of_a_connection_keeps_its_trace(monkeypatch: pytest.MonkeyPatc
     def broken(name: str) -> None:
         raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
-    monkeypatch.setattr("benchmarks.cli.stages.load_study", broken)
+    monkeypatch.setattr("benchmarks.cli.tasks.load_study", broken)
     done = CliRunner().invoke(app, ["collect", "smoke"])
     assert isinstance(done.exception, ConnectionResetError) and "error:" not in done.output
 

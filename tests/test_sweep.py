@@ -31,7 +31,7 @@ def test_methods_are_measured_on_every_axis_and_what_does_not_fit_is_named(
     forward = CODI.forward
 
     def full(self: CODI, batch: Any, context: Any) -> Any:
-        return forward(self, batch, context) if len(batch["asked"]) < 4 else torch.empty(10**15)
+        return forward(self, batch, context) if len(batch["prompt"]) < 4 else torch.empty(10**15)
 
     monkeypatch.setattr(CODI, "forward", full)
     few = {"id": "equation", "title": "Equation", "data": {"train": "embedded", "validation": 32, "limit": 32}}
