@@ -226,6 +226,7 @@ def _create(results: Path) -> None:
     MLflow builds it by some fifty migrations, one transaction each. A process that is killed between two of them leaves
     a database that no later one can open, so it is made elsewhere and moved into place.
     """
+    results.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".mlflow.", dir=results) as folder:
         connect(Path(folder)).search_experiments()
         (Path(folder) / DATABASE).replace(results / DATABASE)
