@@ -10,22 +10,21 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.archive import unpacked
-from benchmarks.outputs import score
+from benchmarks.outputs import published_scores
 from benchmarks.records.provenance import kernels_of, provenance
 from benchmarks.records.results import StudyRecords, read_collected, with_starts
 from benchmarks.records.schema import RunRecords
-from benchmarks.records.summary import ANSWERED, COUNTS, KEYS, LINES, OWN, summarise
-from benchmarks.tables.base import ExternalRows
+from benchmarks.records.summary import ANSWERED, COUNTS, KEYS, OWN, summarise
+from benchmarks.tables.base import ExternalRows, about_published, published_line, published_rows
 from benchmarks.verification.rescoring import other_versions
 from methods.errors import InputError, suggestion
 
-PUBLISHED = "As published (never ranked)"
 MADE = ("Hardware", "Kernels", "Versions", "Commit")  # what a legend says of others' results
 KEPT = [name for name in (*KEYS, *OWN, *COUNTS, *ANSWERED) if name != "timed_n"]  # of others' lines: all but times
 
 
 def read_external_rows(ours: StudyRecords, named: Sequence[str]) -> ExternalRows:
-    """Read the rows to show beside those of ``ours``.
+    """Read the rows to show beside those of ``ours``, after the outputs that its study names.
 
     Each of ``named`` is ``[NAME=]FOLDER``, a folder of results, or that of the study in it, packed or not; or
     ``[NAME=]FILE@TEST``, a file of outputs that :func:`benchmarks.outputs.score` takes. Files of one NAME are one row.
@@ -45,12 +44,13 @@ def read_external_rows(ours: StudyRecords, named: Sequence[str]) -> ExternalRows
         found, notes = _of_folder(ours, name, place) if Path(place).is_dir() else _of_file(ours, name, place)
         lines += found
         about.append(notes)
-    frame = pd.DataFrame(lines, columns=["source", *LINES]).astype({"source": "string", **LINES})
+    own, others = published_rows(ours), ExternalRows.of(lines, about)
+    frame = pd.concat([own.lines, others.lines], ignore_index=True)
     twice = frame.loc[frame.duplicated(["source", "block", "row", "test"])]
     if len(twice):
         source, row = twice.iloc[0][["source", "row"]]
-        raise InputError(f"two rows of --with are {source}, {row}: give each a name of its own (NAME=...)")
-    return ExternalRows(frame, tuple(about))
+        raise InputError(f"two rows are {source}, {row}: give each of --with a name of its own (NAME=...)")
+    return ExternalRows(frame, (*own.about, *others.about))
 
 
 # ---- a folder of results
@@ -128,15 +128,5 @@ def _of_file(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str, 
     if test not in (tests := ours.study.evaluation.tests):
         near = suggestion(test, tests)
         raise InputError(f"{ours.study.name} has no test set {test!r}{near} (its test sets: {', '.join(tests)})")
-    scores = score([file], test, None, ours.results)
-    (found,) = scores.lines.to_dict("records")
-    name, scorer, same_as = name or found["outputs"], scores.questions.scorer, scores.questions.same_as
-    lacks = [f"outputs for {found['n']:,} of {found['of']:,} questions"] if found["n"] < found["of"] else []
-    lacks += [f"{found['unmatched']:,} lines match no question"] if found["unmatched"] else []
-    line = {key: found[key] for key in ("n", "accuracy", "low", "high", "strict", "no_answer")}
-    line |= {"source": PUBLISHED, "block": "", "row": name, "title": name, "decoding": "default", "test": test}
-    line |= {"n_distinct": len({same_as[id] for id in scores.verdicts.dropna()["id"]}), "mark": ""}
-    line |= {"training_seeds": 0, "dead_trainings": 0}
-    line |= {"reason": f"{Path(file).name}: {'; '.join(lacks)}" if lacks else None}
-    notes = f"{name}: outputs of {Path(file).name} for {test}, scored by `{scorer.name}`, version {scorer.version}."
-    return [line], notes
+    scores = published_scores(name, "", test, Path(file), ours.results)
+    return [published_line(scores)], about_published(scores)

@@ -18,11 +18,13 @@ from tabulate import tabulate
 
 from benchmarks.comparison import read_side
 from benchmarks.data import Record, get_dataset, load_records, normalise
-from benchmarks.files import json_rows, read_text, shortened, write_text
+from benchmarks.files import json_rows, read_text, sha256, shortened, write_text
+from benchmarks.records.schema import PublishedScores, ScoredBy
 from benchmarks.records.statistics import compare_rows, correctness, interval
 from benchmarks.scoring import SCORERS, Reference, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Form
+from benchmarks.studies.study import Study
 from benchmarks.tables.markup import DASH
 from methods.errors import InputError, suggestion
 
@@ -98,6 +100,28 @@ def score(
         tests=compare_rows(correct),
         unmatched=pd.concat(unmatched, ignore_index=True).reindex(columns=["outputs", *UNMATCHED]),
         verdicts=_by_question(rows, questions),
+    )
+
+
+def score_published(study: Study, results: Path) -> list[PublishedScores]:
+    """Score the outputs that a study names in `published`, as far as they are at hand. Raise :class:`InputError` if a
+    file is missing or cannot be read."""
+    return [published_scores(row.title, row.source, test, path, results) for row, test, path in study.published_files()]
+
+
+def published_scores(title: str, source: str, test: str, path: Path, results: Path) -> PublishedScores:
+    """Score one file of outputs for a test set. It is shown as ``title``; an empty one stands for the file's stem."""
+    scores = score([str(path)], test, None, results)
+    (line,), scorer, same_as = scores.lines.to_dict("records"), scores.questions.scorer, scores.questions.same_as
+    return PublishedScores(
+        title=title or path.stem,
+        source=source,
+        test=test,
+        file=path.name,
+        sha256=sha256(path),
+        scorer=ScoredBy(name=scorer.name, version=scorer.version),
+        n_distinct=len({same_as[id] for id in scores.verdicts.dropna()["id"]}),
+        **{key: line[key] for key in ("n", "of", "unmatched", "accuracy", "low", "high", "strict", "no_answer")},
     )
 
 

@@ -144,6 +144,7 @@ def rehearsal_study(
 ) -> Study:
     """Return the study that is run in place of another one, and add to ``notes`` what it lacks."""
     content = study.model_dump(mode="json", exclude_unset=True) | {"shares": [], "timing": None}
+    content.pop("published", None)  # outputs answer whole test sets
     content["name"] = f"{study.name}.rehearsal"  # the heading of its page of questions
     content["title"] = f"{MARK}: {study.title}"
     content["seeds"] = list(study.seeds[:1])

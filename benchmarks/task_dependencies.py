@@ -60,7 +60,7 @@ CODE: dict[str, tuple[str, ...]] = {
         *STEPS,
         *_modules("timing.task", "timing.steps", "timing.machine"),
     ),
-    "collect": (*RECORDS, *_modules("records.statistics")),
+    "collect": (*RECORDS, *_modules("records.statistics", "outputs", "scoring")),
     "track": (
         *RECORDS,
         *_modules("tracking.importer", "tracking.entries", "tracking.state", "tracking.store", "records.provenance"),

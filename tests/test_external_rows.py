@@ -21,10 +21,11 @@ from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.records.results import load_collected
 from benchmarks.studies.specs import Table
+from benchmarks.studies.study import Study, load_study
 from benchmarks.tables.base import ExternalRows
 from benchmarks.tables.markup import DASH
-from benchmarks.tables.render import contents
-from benchmarks.verification.checks import verify
+from benchmarks.tables.render import contents, render
+from benchmarks.verification.checks import report, verify
 from methods.errors import InputError
 from test_tables import cells
 from test_verification import TESTS, study
@@ -106,7 +107,7 @@ def test_a_packed_folder_of_the_study_itself_is_read_too(ours: Path, theirs: Pat
     pack(theirs / "fake", tmp_path / "packed/fake")
     plain, packed = read(ours, f"x={theirs}"), read(ours, f"x={tmp_path}/packed/fake")
     pd.testing.assert_frame_equal(plain.lines, packed.lines)
-    with pytest.raises(InputError, match="two rows of --with are x, cot: give each a name"):
+    with pytest.raises(InputError, match="two rows are x, cot: give each of --with a name"):
         read(ours, f"x={theirs}", f"x={tmp_path}/packed")
 
 
@@ -178,8 +179,64 @@ def test_outputs_of_a_file_are_a_row_as_published(ours: Path, tmp_path: Path) ->
     details = cells(text, "GPT-2", f"{heading} · {TEST}")
     assert details[:5] == ["4", DASH, "75.00", "25.00", "30.06 to 95.44"]
     assert f"GPT-2: outputs of b.jsonl for {OTHER}, scored by `number`, version" in text
-    with pytest.raises(InputError, match=r"two rows of --with are As published .*, GPT-2: give each"):
+    with pytest.raises(InputError, match=r"two rows are As published .*, GPT-2: give each"):
         read(ours, f"GPT-2={first}", f"GPT-2={first}")
+
+
+def naming(folder: Path, outputs: dict[str, str]) -> Study:
+    """Return the study of a file in ``folder`` that names outputs as published."""
+    content = study().model_dump(mode="json", exclude_unset=True)
+    content |= {"published": [{"title": "GPT-2", "source": "Someone, 2024", "outputs": outputs}]}
+    (path := folder / "study.yaml").write_text(json.dumps(content), encoding="utf-8")
+    return load_study(str(path))
+
+
+def test_a_study_names_outputs_as_published(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THEIR_OUTPUTS", raising=False)
+    outputs(tmp_path / "a.jsonl", 3, 1)
+    with (tmp_path / "a.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"index": 9_999, "output": "#### 1"}) + "\n")
+    outputs(tmp_path / "b.jsonl", 2, 0, OTHER)
+    plain, made = contents(study(), ours), naming(tmp_path, {TEST: "a.jsonl", OTHER: "${THEIR_OUTPUTS}/b.jsonl"})
+    assert {id: run.digest("train") for id, run in made.runs.items()} == {
+        id: run.digest("train") for id, run in study().runs.items()
+    }
+
+    def tables() -> dict[str, str]:
+        done = CliRunner().invoke(app, ["collect", str(tmp_path / "study.yaml"), "--results", str(ours)])
+        assert done.exit_code == 0, done.output
+        render(made, ours)
+        return contents(made, ours)
+
+    files, heading = tables(), "As published (never ranked)"
+    assert cells(files["md"], "GPT-2", heading)[:5] == [DASH, "75.00<sup>1</sup>", DASH, DASH, DASH]
+    assert "a.jsonl: outputs for 4 of 500 questions; lines that match no question: 1" in files["md"]
+    assert cells(files["md"], "GPT-2", f"{heading} · {TEST}")[:5] == ["4", DASH, "75.00", "25.00", "30.06 to 95.44"]
+    assert f"GPT-2: outputs of a.jsonl (Someone, 2024) for {TEST}, scored by `number`" in files["md"]
+    assert f"not at hand when the records were collected: GPT-2 ({OTHER}), whose outputs are `${{THEIR_" in files["md"]
+    parts = [json.loads(text["json"]) for text in (plain, files)]
+    assert parts[0]["paired_tests"] == parts[1]["paired_tests"]
+    assert {finding.kind for finding in verify(made, ours / "fake")} == {"ok", "not made"}
+
+    monkeypatch.setenv("THEIR_OUTPUTS", str(tmp_path))
+    text = tables()["md"]
+    assert cells(text, "GPT-2", heading)[3] == "100.00<sup>2</sup>" and "not at hand" not in text
+    with pytest.raises(InputError, match=r"two rows are As published .*, GPT-2"):
+        external_rows.read_external_rows(load_collected(made, ours), [f"GPT-2={tmp_path}/a.jsonl@{TEST}"])
+    collected = read_json(ours / "fake/collect.json")
+    collected["published"][0]["scorer"]["version"] = "0"
+    write_json(ours / "fake/collect.json", collected)
+    assert "a.jsonl was scored by another version" in report(verify(made, ours / "fake"))
+
+
+def test_outputs_that_a_study_names_have_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"a.jsonl is no file: put it there, or leave it out of the study"):
+        naming(tmp_path, {TEST: "a.jsonl"}).published_files()
+    monkeypatch.setenv("THEIR_OUTPUTS", str(tmp_path))
+    with pytest.raises(InputError, match=r"a.jsonl is no file: put it there, or unset THEIR_OUTPUTS"):
+        naming(tmp_path, {TEST: "${THEIR_OUTPUTS}/a.jsonl"}).published_files()
+    with pytest.raises(InputError, match=r"`published` has outputs for 'gsm8k': name a test set of `evaluation.tests`"):
+        naming(tmp_path, {"gsm8k": "a.jsonl"})
 
 
 @pytest.mark.parametrize(

@@ -128,11 +128,12 @@ def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) 
 @app.command()
 def collect(study: StudyArgument, results: Results = RESULTS) -> None:
     """Gather all records of a study in one tidy data frame."""
+    from benchmarks import outputs
     from benchmarks.records import results as records
 
     loaded = load_study(study)
     records.require_records(loaded, results)
-    frame = records.collect(loaded, results)
+    frame = records.collect(loaded, results, outputs.score_published(loaded, results))
     typer.echo(f"{len(frame)} rows, {(frame.status == 'done').sum()} of them from finished runs", err=True)
 
 

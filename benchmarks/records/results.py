@@ -6,7 +6,7 @@ No row is dropped: if a record is missing, broken or made from another specifica
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -18,12 +18,20 @@ from pydantic import BaseModel, ValidationError
 
 from benchmarks.archive import refuse_packed
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_text
-from benchmarks.records.schema import EvaluateRecord, RunRecords, TestTimes, first_problem, read_records
+from benchmarks.records.schema import (
+    EvaluateRecord,
+    PublishedScores,
+    RunRecords,
+    TestTimes,
+    first_problem,
+    read_records,
+)
 from benchmarks.records.statistics import sample_std
 from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
+from methods.base import added_field
 
 COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of 1
     "study": "string",
@@ -78,12 +86,14 @@ class StudyRecords:
     * ``results``: the folder of all studies' results, in which the runs' answers lie.
     * ``runs``: the records of each run, by its id.
     * ``data``: the ``done.json`` of each block's data, by the block's id.
+    * ``published``: scores of the outputs that the study names and that were at hand.
     """
 
     study: Study
     results: Path
     runs: Mapping[str, RunRecords]
     data: Mapping[str, dict[str, Any]]
+    published: Sequence[PublishedScores] = ()
 
     @property
     def folder(self) -> Path:
@@ -139,16 +149,24 @@ class Collected(BaseModel):
     study: str
     runs: dict[str, RunRecords]
     data: dict[str, dict[str, Any]]
+    published: list[PublishedScores] = added_field([])
 
 
-def collect(study: Study, results: Path) -> pd.DataFrame:
-    """Read all records of a study, write ``collect.json`` and ``frame.csv``, and return the frame."""
-    records = read_study(study, results)
+def collect(study: Study, results: Path, published: Sequence[PublishedScores] = ()) -> pd.DataFrame:
+    """Read all records of a study, write ``collect.json`` and ``frame.csv``, and return the frame. ``published``: the
+    scores of the outputs that the study names (:func:`benchmarks.outputs.score_published`)."""
+    records = replace(read_study(study, results), published=published)
     frame = to_frame(records)
-    collected = Collected(study=study.name, runs=dict(records.runs), data=dict(records.data))
-    write_json(records.folder / COLLECTED, collected.model_dump(mode="json"))
+    write_collected(records)
     write_text(records.folder / "frame.csv", frame.to_csv(index=False))
     return frame
+
+
+def write_collected(records: StudyRecords) -> None:
+    collected = Collected(
+        study=records.study.name, runs={**records.runs}, data={**records.data}, published=[*records.published]
+    )
+    write_json(records.folder / COLLECTED, collected.model_dump(mode="json"))
 
 
 def read_study(study: Study, results: Path) -> StudyRecords:
@@ -190,7 +208,7 @@ def read_collected(study: Study, results: Path) -> StudyRecords:
         raise BrokenRecord(
             f"{path} is no collection of run records ({first_problem(error)}): run `{command}` again"
         ) from error
-    return StudyRecords(study, results, held.runs, held.data)
+    return StudyRecords(study, results, held.runs, held.data, held.published)
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:

@@ -87,6 +87,26 @@ class ScoredBy(BaseModel):
     version: str
 
 
+class PublishedScores(BaseModel):
+    """Scores of what somebody else's model answered, on one test set; shares of 1."""
+
+    title: str
+    source: str  # as the study names it; empty if the outputs are no part of a study
+    test: str
+    file: str  # without its folder
+    sha256: str
+    scorer: ScoredBy
+    n: int  # questions that have an output
+    n_distinct: int
+    of: int  # questions of the test set
+    unmatched: int  # lines that answer none of them
+    accuracy: float
+    low: float  # 95 % interval
+    high: float
+    strict: float
+    no_answer: float
+
+
 class EvaluateRecord(Record):
     weights_sha256: str | None = None  # of the evaluated weights; missing in older records
     scorers: dict[str, ScoredBy]  # by test set

@@ -473,6 +473,19 @@ class Comparisons(Strict):
         return self
 
 
+class PublishedRow(Strict):
+    """What somebody else's model answered, as published: a row of `main` or `3b` that was not trained here, and that is
+    never ranked. Answers are scored as those of the study's own runs are."""
+
+    title: str = Field(description="title in tables")
+    source: str = Field(description="where the outputs come from: address and version, or citation")
+    outputs: dict[str, str] = Field(
+        min_length=1,
+        description="by test set: file of outputs, as `marcos-bench score` takes it, relative to the study's file; "
+        "${VARIABLE}/FILE is in the folder that an environment variable names, and is not shown if that is not set",
+    )
+
+
 class Table(StrEnum):
     """A table by its name, written to ``table_NAME.{md,tex,csv,json}``."""
 

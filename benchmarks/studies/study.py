@@ -7,6 +7,7 @@ happens to be available on a machine.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from benchmarks.files import exists
+from benchmarks.files import exists, folder_from_environment
 from benchmarks.studies.micro_batches import on_gpus, requested_gpus
 from benchmarks.studies.paths import TAKEN
 from benchmarks.studies.runs import RunSpec, override_training, run_id
@@ -33,6 +34,7 @@ from benchmarks.studies.specs import (
     Identifier,
     Kernels,
     Names,
+    PublishedRow,
     Row,
     Strict,
     Table,
@@ -49,6 +51,7 @@ from methods.registry import get_method
 _READING: ContextVar[tuple[Path, ...]] = ContextVar("_READING", default=())
 WORKFLOWS = Path(__file__).resolve().parents[2] / "workflows"  # of this checkout or, if installed, beside the packages
 STUDIES = WORKFLOWS / "config"
+IN_FOLDER = re.compile(r"\$\{(\w+)\}/(.+)")  # a file in the folder that an environment variable names
 
 
 class Study(Strict):
@@ -74,6 +77,9 @@ class Study(Strict):
     rows: tuple[Row, ...] = Field(min_length=1)
     comparisons: Comparisons | None = added_field(
         None, description="pairs of rows to compare, named in advance; default: all pairs are compared alike"
+    )
+    published: tuple[PublishedRow, ...] = added_field(
+        (), description="outputs of others' models to show beneath the rows, scored alike and never ranked"
     )
     training: TrainingSpec
     evaluation: EvaluationSpec
@@ -103,6 +109,24 @@ class Study(Strict):
         """Return the command line of a stage of this study, for messages that advise it."""
         place = () if results.resolve() == Path("results").resolve() else ("--results", str(results))
         return shlex.join(("marcos-bench", verb, self.cli_name, *arguments, *place))
+
+    def published_files(self) -> list[tuple[PublishedRow, str, Path]]:
+        """Return the files that `published` names, each with its row and test set, except those in the folder of an
+        environment variable that is not set. Raise StudyError if another one is not there."""
+        named = ((row, test, name) for row in self.published for test, name in row.outputs.items())
+        found = ((row, test, self._outputs_file(name)) for row, test, name in named)
+        return [(row, test, path) for row, test, path in found if path]
+
+    def _outputs_file(self, name: str) -> Path | None:
+        found, home = IN_FOLDER.fullmatch(name), Path(self._file).parent if self._file else STUDIES
+        folder = folder_from_environment(found[1], "outputs", StudyError) if found else home
+        if folder is None:
+            return None
+        path = folder / (found[2] if found else name)
+        if not path.is_file():
+            otherwise = f"unset {found[1]}" if found else "leave it out of the study"
+            raise StudyError(f"`published` names {name}, but {path} is no file: put it there, or {otherwise}")
+        return path
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -330,6 +354,7 @@ def require_known_names(study: Study) -> None:
         raise ValueError("a study cannot share its own runs: name another one")
     named = {"block": [b.id for b in study.blocks], "row": [r.id for r in study.rows]}
     named |= {"training seed": [str(seed) for seed in study.seeds], "test": [*study.evaluation.tests]}
+    named |= {"published row": [row.title for row in study.published]}
     for kind, ids in named.items():
         if twice := sorted({id for id in ids if ids.count(id) > 1}):
             raise ValueError(f"two {kind}s are the same: {', '.join(twice)}")
@@ -354,6 +379,17 @@ def require_known_names(study: Study) -> None:
             raise ValueError(f"block {block.id!r} names {sorted(unknown)}: name them in `evaluation.tests` too")
         if unknown := block.options.keys() - methods:
             raise ValueError(f"block {block.id!r} has options of {sorted(unknown)}, which no row names")
+    for row in study.published:
+        if unknown := [test for test in row.outputs if test not in study.evaluation.tests]:
+            near = suggestion(unknown[0], study.evaluation.tests)
+            raise ValueError(
+                f"`published` has outputs for {unknown[0]!r}{near}: name a test set of `evaluation.tests` "
+                f"({', '.join(study.evaluation.tests)})"
+            )
+    if study.published and not {Table.main, Table.scale} & {*study.tables}:
+        raise ValueError(
+            f"`published` rows are shown by the tables `{Table.main}` and `{Table.scale}`: list one of them"
+        )
     require_comparable(study)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from benchmarks.paper.numbers import PaperTable, paper_table
 from benchmarks.records.results import StudyRecords
+from benchmarks.records.schema import PublishedScores
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS
-from benchmarks.records.summary import Summary, summarise
+from benchmarks.records.summary import LINES, Summary, summarise
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
@@ -22,6 +24,7 @@ from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 from methods.errors import InputError
 
 TIE = "="
+PUBLISHED = "As published (never ranked)"  # heading of rows of outputs alone
 # Texts of several legends
 RANKS = f"""Bold: separated from every other ranked row of its block and test set by paired tests over the same
     questions; controls are never ranked and may be higher. {TIE}: the most accurate row and the rows that the tests do
@@ -42,11 +45,49 @@ class ExternalRows:
     lines: pd.DataFrame
     about: tuple[str, ...]
 
+    @classmethod
+    def of(cls, lines: Sequence[Mapping[str, Any]], about: Sequence[str]) -> ExternalRows:
+        frame = pd.DataFrame(lines, columns=["source", *LINES]).astype({"source": "string", **LINES})
+        return cls(frame, tuple(about))
+
+
+def published_rows(records: StudyRecords) -> ExternalRows:
+    """Return the rows of the outputs that a study names."""
+    held = {(one.title, one.test, one.file): one for one in records.published}
+    shown, missing = [], []
+    for row in records.study.published:
+        for test, file in row.outputs.items():
+            if found := held.get((row.title, test, Path(file).name)):
+                shown.append(found)
+            else:
+                missing.append(f"{row.title} ({records.test_title(test)}), whose outputs are `{file}`")
+    about = [about_published(one) for one in shown]
+    if missing:
+        about.append(f"As published, and not at hand when the records were collected: {'; '.join(missing)}.")
+    return ExternalRows.of([published_line(one) for one in shown], about)
+
+
+def published_line(scores: PublishedScores) -> dict[str, Any]:
+    """Return the line of scored outputs, with a note if some outputs or questions do not count."""
+    lacks = [f"outputs for {scores.n:,} of {scores.of:,} questions"] if scores.n < scores.of else []
+    lacks += [f"lines that match no question: {scores.unmatched:,}"] if scores.unmatched else []
+    line = scores.model_dump(include={"title", "test", "n", "n_distinct", "accuracy", "low", "high", "strict"})
+    line |= {"no_answer": scores.no_answer, "row": scores.title, "block": "", "decoding": "default", "mark": ""}
+    line |= {"source": PUBLISHED, "training_seeds": 0, "dead_trainings": 0}
+    return line | {"reason": f"{scores.file}: {'; '.join(lacks)}" if lacks else None}
+
+
+def about_published(scores: PublishedScores) -> str:
+    """Return what a legend says of scored outputs."""
+    source, scorer = f" ({scores.source})" if scores.source else "", scores.scorer
+    text = f"{scores.title}: outputs of {scores.file}{source} for {scores.test}"
+    return f"{text}, scored by `{scorer.name}`, version {scorer.version}."
+
 
 @dataclass
 class TableBuilder(ABC):
     """Turns the records of a study into a document. ``notes`` collects the reasons why numbers are missing. ``beside``:
-    rows made elsewhere, for the tables that show any."""
+    rows made elsewhere, for the tables that show any; default: those that the study names."""
 
     records: StudyRecords
     beside: ExternalRows | None = None

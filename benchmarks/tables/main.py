@@ -21,6 +21,7 @@ from benchmarks.tables import COUNTERPARTS
 from benchmarks.tables.base import (
     PASSES,
     RANKS,
+    ExternalRows,
     TableBuilder,
     cell,
     count,
@@ -30,6 +31,7 @@ from benchmarks.tables.base import (
     index_by,
     interval_cell,
     percent,
+    published_rows,
     question_count,
     seconds,
     timed,
@@ -86,14 +88,18 @@ class MainTable(TableBuilder):
 
     @property
     def frame(self) -> pd.DataFrame:
-        own = self.summary.lines
-        return own if self.beside is None else pd.concat([own.assign(source=""), self.beside.lines], ignore_index=True)
+        own, others = self.summary.lines, self._external.lines
+        return pd.concat([own.assign(source=""), others], ignore_index=True) if len(others) else own
+
+    @cached_property
+    def _external(self) -> ExternalRows:
+        return self.beside or published_rows(self.records)
 
     @cached_property
     def _elsewhere(self) -> dict[str, list[dict[str, dict[str, Any]]]]:
         """The rows that were made elsewhere, by the heading of their section: for each its lines by test set."""
         found: dict[str, list[dict[str, dict[str, Any]]]] = {}
-        for _, lines in self.beside.lines.groupby(["source", "block", "row"], sort=False) if self.beside else ():
+        for _, lines in self._external.lines.groupby(["source", "block", "row"], sort=False):
             row = {line["test"]: line for line in lines.to_dict("records")}
             source, block = lines.iloc[0][["source", "block"]]
             title = f"{self.study.block(block).title} (from {source}, never ranked)" if block else source
@@ -255,11 +261,11 @@ class MainTable(TableBuilder):
         yield f"""Not in training: accuracy on the questions that are not in the training data. {self.strict()} Lines
         with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
         decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
-        if self.beside:
+        if len(self._external.lines):
             yield """From elsewhere and as published (the last sections of this table and of the details): not made by
             the runs that the table is of, and never ranked, so that they have no mark and change none. Times of another
             machine are left out. `marcos-bench compare` and `score` test such rows question by question."""
-            yield from self.beside.about
+        yield from self._external.about
         if len(self.summary.against_controls):
             family = "for all rows of the block and test set" if self.study.comparisons is None else "as above"
             yield f"""Against the control (last table): Δ is the row minus the control of its block, in percentage

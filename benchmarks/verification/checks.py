@@ -23,6 +23,7 @@ from benchmarks.files import BrokenRecord, MissingKey, read_json
 from benchmarks.records.provenance import kernels_of
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import Record, parsed
+from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.runs import RunSpec, TaskName, settings_digest
 from benchmarks.studies.specs import Figure, Table
@@ -171,6 +172,7 @@ def _made(study: Study, results: Path) -> Iterator[Finding]:
     yield Finding(COLLECTED, *_collection(records))
     yield from _data_versions(records)
     yield from _kernels(records)
+    yield from _published(records)
     yield _csv(records.folder / "frame.csv", to_frame(records).to_csv(index=False))
     for table in Table:  # all of them: that of claims may exist although the study does not name it
         if (records.folder / f"table_{table}.json").is_file():
@@ -212,6 +214,14 @@ def _kernels(records: StudyRecords) -> Iterator[Finding]:
     if len(runs) > 1:
         text = "; ".join(f"{kernels}: {', '.join(ids)}" for kernels, ids in runs.items())
         yield Finding("kernels", "note", f"runs were computed with different ones, which round differently ({text})")
+
+
+def _published(records: StudyRecords) -> Iterator[Finding]:
+    """Yield the outputs that the study names and another version of their scorer judged."""
+    for one in records.published:
+        if one.scorer.version != scorer_of(one.test).version:
+            text = f"{one.file} was scored by another version of the scorer than today's: `collect` scores it anew"
+            yield Finding(f"{one.title}, {one.test}", "drift", text)
 
 
 def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:

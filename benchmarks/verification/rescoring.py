@@ -13,7 +13,7 @@ from benchmarks.archive import refuse_packed
 from benchmarks.data import load_records
 from benchmarks.evaluation.task import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
-from benchmarks.records.results import Collected, read_collected, to_frame
+from benchmarks.records.results import read_collected, to_frame, write_collected
 from benchmarks.records.schema import EvaluateRecord, parsed
 from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.scoring.scorers import SCORES, score_frame, scorer_of, versions
@@ -123,8 +123,7 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
         before = held.runs[id].evaluate if id in held.runs else None
         if before and path.is_file():
             held.runs[id].evaluate = cast(EvaluateRecord, parsed(path, "evaluate"))
-    collected = Collected(study=study.name, runs=dict(held.runs), data=dict(held.data))
-    write_json(folder / COLLECTED, collected.model_dump(mode="json"))
+    write_collected(held)
     texts = {"frame.csv": to_frame(held).to_csv(index=False)}
     for table in Table:
         if (folder / f"table_{table}.json").is_file():

@@ -69,6 +69,7 @@ def read_study(path):
         study = load_study(str(path))
         require_known(study)
         require_scorers(study)
+        study.published_files()  # raises an error now, and not after all runs, if one is missing
         if study.paper:
             paper_table(study.paper)
     except InputError as error:
@@ -164,6 +165,11 @@ def records_of(task):
         for source in study(wildcards.study).sources.values()
         if task in source.tasks
     ]
+
+
+def published_files(wildcards):
+    """Return the outputs of others' models that a study names, as far as they are at hand."""
+    return [str(path) for _, _, path in study(wildcards.study).published_files()]
 
 
 def collected(wildcards):

@@ -5,6 +5,7 @@ rule collect:
         train=records_of("train"),
         evaluate=records_of("evaluate"),
         time=records_of("time"),
+        outputs=published_files,
     output:
         "results/{study}/collect.json",
         "results/{study}/frame.csv",
