@@ -15,16 +15,7 @@ from benchmarks.analysis.records import analysed
 from benchmarks.figures.accuracy import ParetoFigure
 from benchmarks.figures.base import GREY, FigureBuilder, NothingToDraw, log_axis, styled
 from benchmarks.figures.copied import CopiedFigure
-from benchmarks.figures.latents import (
-    COLUMN,
-    CalibrationFigure,
-    CasesFigure,
-    EncodingFigure,
-    InterventionFigure,
-    chosen,
-    layout,
-    wrapped,
-)
+from benchmarks.figures.latents import CalibrationFigure, EncodingFigure, InterventionFigure, chosen
 from benchmarks.figures.render import FIGURE_BUILDERS, render
 from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records import results
@@ -244,55 +235,6 @@ def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
     assert len(places) == 5 and apart.min() > 0.5  # on a circle of radius 1
 
 
-def test_cases_are_outputs_that_change(files: dict[Figure, dict[str, Path]]) -> None:
-    frame = pd.read_csv(files[Figure.cases]["csv"])
-    assert set(frame["setting"]) == {"4, 9, 17 = 0.5"}  # the other dimension that is set changes nothing
-    assert all(frame["before"] != frame["after"]) and set(frame["changed"]) == {40}
-
-
-def test_columns_of_cases_have_headers(folder: Path) -> None:
-    drawing, canvas = CasesFigure(results.load_collected(study(), folder)), Canvas()
-    drawing.draw(canvas, drawing.data())
-    texts = [text.get_text() for text in canvas.axes[0].texts]
-    assert texts.count("as it is") == texts.count("set by hand") == 2  # one case per block
-
-
-def test_a_case_is_the_median_of_what_the_strongest_value_changes(tmp_path: Path) -> None:
-    plain, settings = study(), {"dims": "4,9,17", "setting": "4, 9, 17 = "}
-    fabricate(plain, tmp_path)
-    results.collect(plain, tmp_path)
-    for _, _, spec in analysed(plain):
-        fabricate_analysis(spec, tmp_path)
-    path = tmp_path / "fake/runs/text/marcos/s0/analysis/interventions.parquet"
-    frame = pd.read_parquet(path).drop_duplicates(["id", "setting"])
-    frame = frame.loc[frame["dims"].isna() | (frame["dims"] == settings["dims"])].reset_index(drop=True)
-    ids = list(dict.fromkeys(frame["id"]))[:5]
-    frame = frame.loc[frame["id"].isin(ids)].assign(steps="a b c d e f")
-    for value, count in ((0.0, 3), (0.5, 2)):  # the first question gets one word shorter, the next two words, and so on
-        for place, id in enumerate(ids[:count], 1):
-            chosen = (frame["id"] == id) & (frame["value"] == value)
-            frame.loc[chosen, "steps"] = "a b c d e f"[: -2 * place]
-    record = read_json(path.with_name("analysis.json"))
-    record["files"]["interventions"] = write_parquet(path, frame)
-    write_json(path.with_name("analysis.json"), record)
-    data = CasesFigure(results.load_collected(plain, tmp_path)).data()
-    (line,) = data.loc[data["block"] == "text"].to_dict("records")
-    assert (line["setting"], line["after"], line["changed"], line["n"]) == ("4, 9, 17 = 0", "a b c d", 3, 5)
-
-
-def test_lines_break_at_blanks_where_there_are_any() -> None:
-    lines = wrapped([("How many pears", False), (" are left", True), ("?\n" + "1" * 12, False)], width=10)
-    assert ["".join(text for _, text, _ in line) for line in lines] == [
-        "How many ",
-        "pears are ",
-        "left?",
-        "1" * 10,
-        "11",
-    ]
-    assert lines[1] == [(0, "pears", False), (5, " are ", True)] and lines[2] == [(0, "left", True), (4, "?", False)]
-    assert wrapped([("a\tb", False), (" c", True)]) == [[(0, "a b", False), (3, " c", True)]], "a tab is one character"
-
-
 def test_cases_are_shown_where_a_dimension_is_active() -> None:
     """These are the first active step and its first questions with an active dimension: others would be empty."""
     active = np.array([[False, False], [False, True], [False, False], [True, True], [False, False], [True, False]])
@@ -300,15 +242,6 @@ def test_cases_are_shown_where_a_dimension_is_active() -> None:
     assert step == 2 and cases.tolist() == [3, 5]
     step, cases = chosen(np.array([1, 2, 1, 1, 1]), np.zeros((5, 2), dtype=bool))
     assert step == 1 and cases.tolist() == [0, 2, 3]
-
-
-def test_differences_are_laid_out_in_columns() -> None:
-    before, after = layout("3 + 4 = 7\n#### 7", f"3 pens + 4 = 7\n7{'!' * COLUMN}")
-    assert [text for _, text, marked in after[0] if marked] == [" pens"] or [
-        text for _, text, marked in after[0] if marked
-    ] == ["pens "]
-    assert all(column + len(text) <= COLUMN for line in (*before, *after) for column, text, _ in line)
-    assert "".join(text for line in before for _, text, _ in line) == "3 + 4 = 7#### 7"
 
 
 def test_samples_against_the_mean(files: dict[Figure, dict[str, Path]]) -> None:

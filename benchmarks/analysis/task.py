@@ -39,8 +39,6 @@ from benchmarks.studies.runs import RunSpec
 from methods.errors import InputError
 from methods.generation import Decoding, Intervention
 
-SINGLE = 3  # frequent dimensions that are set alone, for the case study
-
 
 def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Write ``analysis/*.parquet`` and, last, ``analysis/analysis.json`` of a trained run.
@@ -112,12 +110,9 @@ def _by_step(test: str, ids: Sequence[str], latents: np.ndarray) -> pd.DataFrame
 def _interventions(
     model: TrainedModel, tests: list[TestSet], responses: list[Responses], decoding: Decoding, found: Patterns
 ) -> pd.DataFrame:
-    """Return outputs without intervention, with the clique at each value, and with single
-    frequent dimensions at the largest value."""
-    values = model.spec.analysis.values
-    single = [dim for dim in found.frequent if [dim] != found.clique][:SINGLE]
-    by_hand = [Intervention(tuple(found.clique), value) for value in values] if found.clique else []
-    by_hand += [Intervention((dim,), max(values)) for dim in single]
+    """Return outputs without intervention, and with the clique at each value."""
+    values = model.spec.analysis.values if found.clique else ()
+    by_hand = [Intervention(tuple(found.clique), value) for value in values]
     frames = [output_frame(test, one).assign(setting="") for test, one in zip(tests, responses, strict=True)]
     count = len(by_hand) * sum(map(len, tests))
     with Progress(f"{model.spec.id} interventions", count) as progress:

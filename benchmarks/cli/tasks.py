@@ -110,7 +110,7 @@ def time_(study: StudyArgument, run: RunArgument, results: Results = RESULTS) ->
 def analyse(study: StudyArgument, run: RunArgument, results: Results = RESULTS) -> None:
     """Analyse what a trained run's latents carry.
 
-    Records their patterns, interventions on them, and samples, for figures such as `dimensions` and `cases`.
+    Records their patterns, interventions on them, and samples, for figures such as `dimensions` and `intervention`.
     """
     spec = prepared_run(study, run, results)
     from benchmarks.analysis import task

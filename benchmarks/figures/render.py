@@ -20,7 +20,6 @@ from benchmarks.figures.base import GREY, FigureBuilder, styled
 from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.latents import (
     CalibrationFigure,
-    CasesFigure,
     DimensionsFigure,
     EncodingFigure,
     InterventionFigure,
@@ -39,7 +38,6 @@ FIGURE_BUILDERS: dict[Figure, type[FigureBuilder]] = {
     Figure.latents_curve: LatentsCurveFigure,
     Figure.dimensions: DimensionsFigure,
     Figure.intervention: InterventionFigure,
-    Figure.cases: CasesFigure,
     Figure.encoding: EncodingFigure,
     Figure.copied: CopiedFigure,
     Figure.calibration: CalibrationFigure,

@@ -513,7 +513,6 @@ class Figure(StrEnum):
     latents_curve = "latents_curve"  # accuracy of a trained model against the number of latents that it answers with
     dimensions = "dimensions"  # R of three cases in the first step that uses any; how often each dimension is active
     intervention = "intervention"  # correlated dimensions, and what setting a clique of them does
-    cases = "cases"  # outputs before and after dimensions are set
     encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
     copied = "copied"  # which step the answers to the long-range copy repeat
     calibration = "calibration"  # the mean of R against one sample and majorities of more
