@@ -5,41 +5,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 from yaml.events import AliasEvent
 
 from benchmarks.files import read_text
-from benchmarks.studies.specs import NAME
 from methods.base import MethodOptions
 from methods.errors import InputError, suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
 POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-NEEDED = {  # what a value must be, by pydantic's type of error
+NEEDED = {  # what a value must be in YAML's terms, by pydantic's type of error; for others, pydantic says it
     "float_type": "a number",
     "int_type": "a whole number",
     "bool_type": "true or false",
     "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
     "model_type": "keys with values (`key: value`)",
     "dict_type": "keys with values (`key: value`)",
-    "literal_error": "{expected}",
-    "enum": "{expected}",
 }
-COUNTS = {
-    "too_short": "must have {min_length} or more entries",
-    "too_long": "must have {max_length} entries at most",
-    "string_too_long": "must have {max_length} letters at most, as files are named after it",
-}
-OF_KEYS = {"missing", "extra_forbidden"}
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of characters that YAML can write as escapes
 MOST_NODES = 100_000  # values, list entries and keys of a study, with anchors written out
 SHOWN = 60  # characters of a wrong value that a message quotes
@@ -61,7 +52,7 @@ def validate_settings(model: type[Settings], content: Any, place: str = "") -> S
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise InputError("\n".join(map(str, _reasons(error, model, json.loads(text), place)))) from error
+        raise InputError("\n".join(_reasons(error, model, json.loads(text), place))) from error
 
 
 def _refuse(value: Any) -> Any:
@@ -134,35 +125,32 @@ def study_content(path: Path) -> Any:
         raise StudyError(f"{path} is not a valid study: its values are nested too deeply") from error
 
 
-@dataclass
-class Reason:
-    """What is wrong with one value at one place: either complete messages (``fixes``), of which one is enough, or what
-    the value must be (``needs``), as alternatives: each part of a union has an error of its own."""
-
-    place: str
-    value: Any
-    fixes: list[str] = field(default_factory=list)
-    needs: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        text = self.fixes[0] if self.fixes else f"must be {' or '.join(self.needs)}, not {_shown(self.value)}"
-        return f"{self.place}: {text}" if self.place else text
-
-
-def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place: str) -> list[Reason]:
-    found: dict[Any, Reason] = {}
+def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place: str) -> list[str]:
+    """Return a line for each wrong value. Each part of a union has an error of its own: the value must be what one of
+    them needs."""
+    needs: dict[tuple[str, str], list[str]] = {}
+    lines: dict[tuple[str, str], str] = {}
     for problem in error.errors(include_url=False):
         kind, loc, value = problem["type"], problem["loc"], problem["input"]
         if kind == "too_short" and len(value) >= problem.get("ctx", {})["min_length"]:
             continue  # too short only without its faulty entries, which have lines of their own
-        words, annotation = _where(model, content, loc[:-1] if kind in OF_KEYS else loc)
+        key = str(loc[-1]) if kind in ("missing", "extra_forbidden") else ""
+        words, annotation = _where(model, content, loc[:-1] if key else loc)
         where = ", ".join([place, *words] if place else words)
-        reason = found.setdefault((where, loc if kind in OF_KEYS else None), Reason(where, value))
-        if fix := _fix(problem, annotation):
-            reason.fixes.append(fix)
+        if kind == "missing":
+            text = f"entry {loc[-1] + 1} is missing" if isinstance(loc[-1], int) else f"`{key}` is missing"
+        elif kind == "extra_forbidden":
+            text = _unknown(key, _models(annotation))
+        elif kind == "value_error":
+            text = str(problem.get("ctx", {})["error"])
+        elif problem["msg"].startswith("Input should be ") or kind in NEEDED:
+            need = NEEDED.get(kind) or problem["msg"].removeprefix("Input should be ")
+            needs.setdefault((where, key), []).append(need)
+            text = f"must be {' or '.join(needs[where, key])}, not {_shown(value)}"
         else:
-            reason.needs.append(_need(problem, annotation))
-    return [*found.values()]
+            text = problem["msg"]
+        lines[where, key] = f"{where}: {text}" if where else text
+    return [*lines.values()]
 
 
 def _where(model: type[BaseModel], content: Any, loc: Sequence[int | str]) -> tuple[list[str], Any]:
@@ -210,59 +198,11 @@ def _inside(annotation: Any, part: int | str) -> Any:
     return get_args(containers[0])[get_origin(containers[0]) is dict] if containers else None
 
 
-def _fix(problem: ErrorDetails, annotation: Any) -> str | None:
-    """Return a complete message if there is more to say than what the value must be, otherwise None."""
-    kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
-    if kind == "missing":
-        key = problem["loc"][-1]
-        return f"entry {key + 1} is missing" if isinstance(key, int) else f"`{key}` is missing"
-    if kind == "extra_forbidden":
-        return _unknown(str(problem["loc"][-1]), _models(annotation))
-    if kind == "value_error":
-        return str(context["error"])
-    if kind in ("float_type", "int_type") and isinstance(value, str):
-        return _unquoted(value)
-    if kind == "string_type" and isinstance(value, int | float):
-        return f"must be text: put quotes around {_shown(value)}"
-    if kind in COUNTS:
-        return COUNTS[kind].format(**context)
-    return None
-
-
-def _need(problem: ErrorDetails, annotation: Any) -> str:
-    """Return what the value must be."""
-    kind, context = problem["type"], problem.get("ctx", {})
-    if kind == "string_pattern_mismatch" and context["pattern"] == NAME:
-        return "letters, digits, `_`, `-` and `.`, the first a letter or a digit"
-    if kind in ("tuple_type", "list_type"):
-        return f"a list{_example(annotation, problem['input'])}"
-    if kind in NEEDED:
-        return NEEDED[kind].format(**context)
-    return problem["msg"].removeprefix("Input should be ")
-
-
 def _unknown(key: str, models: Sequence[type[BaseModel]]) -> str:
     """Return the message for a key that is not a field of ``models``, which has one model, or none that is known."""
     fields = [field for model in models for field in model.model_fields]
     kind = "option" if any(issubclass(model, MethodOptions) for model in models) else "key"
     return f"no {kind} `{key}`" + (suggestion(key, fields) or f"; known: {', '.join(fields) or 'none'}")
-
-
-def _unquoted(text: str) -> str | None:
-    """Return the fix if the text holds a number, otherwise None."""
-    try:
-        float(text)
-    except ValueError:
-        return None
-    return f"write {text} without quotes"
-
-
-def _example(annotation: Any, value: Any) -> str:
-    """Return an example of the list that should replace a single value: that value in brackets, or numbers."""
-    if isinstance(value, str):
-        return f": [{value}]"
-    inner = _inside(annotation, 0)
-    return ", such as [0, 1, 2]" if {int, float} & set(_choices(inner)) else ""
 
 
 def _shown(value: Any) -> str:
