@@ -42,7 +42,8 @@ def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path
     study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
     path = tmp_path / "small.yaml"
     path.write_text(study.model_dump_json(exclude_unset=True), encoding="utf-8")
-    options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", "--micro-batch", "8"]
+    cut = ["--set", "engine.micro_batch=8", "--set", "engine.micro_tokens=null"]
+    options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", *cut]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
     folder = results / "measured/here"
@@ -72,7 +73,7 @@ def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path
     assert not list(results.rglob("*.safetensors"))
     larger = tmp_path / "larger.yaml"  # with rows of the same names
     larger.write_text(study.model_copy(update={"name": "larger"}).model_dump_json(exclude_unset=True), encoding="utf-8")
-    options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", "--micro-batch", "8"]
+    options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", *cut]
     assert CliRunner().invoke(app, ["measure", str(larger), "--name", "here", *options]).exit_code == 0
     assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options]).exit_code == 0
     again = {
@@ -104,7 +105,8 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     path = tmp_path / "small.yaml"
     content = study.model_dump_json(exclude_unset=True).replace('"train":"embedded"', '"train":"gsm8k_aug"')
     path.write_text(content.replace(',"limit":320', ""), encoding="utf-8")
-    options = ["--one-process", "--stand-in", "embedded", "--repeats", "1", "--timed", "12", "--results", str(tmp_path)]
+    alone = [f"--set=engine.{setting}" for setting in ("kind=process", "zero_stage=0", "offload=none")]
+    options = [*alone, "--stand-in", "embedded", "--repeats", "1", "--timed", "12", "--results", str(tmp_path)]
     run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
     assert run.exit_code == 0, run.output
     record = read_json(tmp_path / "measured/here/runs/small/equation/cot_sft.json")

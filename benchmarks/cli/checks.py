@@ -21,7 +21,7 @@ app = typer.Typer()
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/reference/stories.")]
 StudyOption = Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")]
 # Options of `measure` that are about rows of the study, not about all methods
-OF_ROWS = ("row", "learn", "steps", "timed", "micro_batch", "compile", "one_process", "stand_in", "set", "part")
+OF_ROWS = ("row", "learn", "steps", "timed", "stand_in", "set", "part")
 
 
 Gpu = Annotated[str, typer.Option(callback=lambda name: name.upper(), help=f"The GPU to plan for: {', '.join(GPUS)}.")]
@@ -157,13 +157,6 @@ def measure(
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of the `--learn` rows.")] = 300,
     timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
-    micro_batch: Annotated[
-        int | None, typer.Option(min=1, help="Examples per forward pass; default: the study's.")
-    ] = None,
-    compile: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Compile layers; default: the study's.")
-    ] = None,
-    one_process: Annotated[bool, typer.Option("--one-process", help="Use one process, without DeepSpeed.")] = False,
     stand_in: Annotated[
         str | None,
         typer.Option(help="Data set to use in place of missing training data, e.g. gsm8k_aug_first3000."),
@@ -172,7 +165,7 @@ def measure(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Change a setting of all rows, e.g. options.posterior=noisy, engine.zero_stage=2 or "
+            help="Change a setting of all rows, e.g. options.posterior=noisy, engine.micro_batch=8 or "
             "backbone.name=qwen2-tiny; may be repeated.",
         ),
     ] = None,
@@ -207,9 +200,6 @@ def measure(
 
     devices.pin(1)
     folder = output or results / "measured" / name
-    asked = {"micro_batch": micro_batch, "compile": compile, "kind": "process" if one_process else None}
-    engine = {setting: value for setting, value in asked.items() if value is not None}
-    engine |= {"micro_tokens": None} if micro_batch else {}  # as many rows as requested, whatever their lengths
     records = measuring.measure(
         loaded,
         results,
@@ -218,7 +208,6 @@ def measure(
         timed=timed,
         rows=row or (),
         learn=learn or (),
-        engine=engine,
         repeats=repeats,
         stand_in=stand_in,
         settings=dict(map(_setting, set or ())),

@@ -62,7 +62,6 @@ def measure(
     timed: int,
     rows: Sequence[str] = (),
     learn: Sequence[str] = (),
-    engine: Mapping[str, Any] | None = None,
     repeats: int | None = None,
     stand_in: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -73,10 +72,10 @@ def measure(
 
     ``timed`` steps of each phase are timed, and ``repeats`` passes over each test set (default: the study's). Rows in
     ``learn`` also train for ``steps`` steps. A row's record is yielded, and written to ``folder``, after each of its
-    parts (a test set, its losses, its training steps), so that a later failure loses none of them. ``engine`` overrides
-    the study's engine settings, which are meant for its own number of GPUs. ``stand_in`` is a data set that stands in
-    for training data that is not available; an epoch still has as many rows as the study's own data. ``settings``
-    change those of all runs, by dotted paths (:func:`override_settings`). Only these ``parts`` are measured.
+    parts (a test set, its losses, its training steps), so that a later failure loses none of them. ``stand_in`` is a
+    data set that stands in for training data that is not available; an epoch still has as many rows as the study's own
+    data. ``settings`` change those of all runs, by dotted paths (:func:`override_settings`). Only these ``parts`` are
+    measured.
 
     Raise StudyError if a row is unknown, or if the study trains none of the rows itself.
     """
@@ -88,12 +87,12 @@ def measure(
             rows_of_epoch = card_rows(run.data)
             block = block.model_copy(update={"data": block.data.model_copy(update={"train": stand_in})})
         prepare(study, block, results)
+        run = run.model_copy(update={"engine": run.engine.model_copy(update={"gpus": 1, "nodes": 1})})
         run = override_settings(run, settings) if settings else run
         timing = timing_of(run).model_copy(update={"train_steps": timed})
         if repeats:
             timing = timing.model_copy(update={"repeats": repeats})
-        alone = on_one_gpu(run.engine, engine or {})
-        spec = run.model_copy(update={"timing": timing, "engine": alone, "data": block.data})
+        spec = run.model_copy(update={"timing": timing, "data": block.data})
         path = folder / "runs" / study.name / run.block / f"{run.row}.json"
         with one_rank(spec.engine) as ranks:
             for record in _measure_run(spec, results, ranks, rows_of_epoch, steps if run.row in learn else 0, parts):
@@ -142,15 +141,6 @@ def override_settings(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
         get_method(run.method).Options, fields["options"], f"{place}, options"
     ).model_dump()
     return validate_settings(RunSpec, fields, place).validated()
-
-
-def on_one_gpu(engine: EngineSpec, settings: Mapping[str, Any]) -> EngineSpec:
-    """Return a study's engine on one GPU, with some ``settings`` replaced. Without DeepSpeed, nothing is split or
-    offloaded."""
-    own = engine.model_dump() | {"gpus": 1, "nodes": 1}
-    if settings.get("kind") == "process":
-        own |= {"zero_stage": 0, "offload": "none"}
-    return EngineSpec.model_validate(own | dict(settings))
 
 
 @contextmanager
