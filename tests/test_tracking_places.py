@@ -21,7 +21,6 @@ from benchmarks.records import results
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer, store
 from benchmarks.tracking.store import exclusive_writer, experiment_id, find_runs, session
-from conftest import needs_linux
 from fabricate import fabricate, study
 from methods.errors import InputError
 
@@ -189,7 +188,6 @@ def locking(database: Path) -> Iterator[int]:
         other.communicate()
 
 
-@needs_linux
 def test_a_locked_database_is_not_called_damaged(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "PATIENCE", 0.2)
     with locking(copied / "mlflow.db") as pid, pytest.raises(InputError) as refused:

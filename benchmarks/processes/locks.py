@@ -113,28 +113,17 @@ def _self_portrait() -> dict[str, object]:
     }
 
 
-def lock_holders(path: Path) -> list[str]:
-    """Return descriptions of the processes that have locked a file or a part of it, as far as the system tells: only
-    Linux does, and of other machines none."""
+def opened_by(path: Path) -> list[str]:
+    """Return descriptions of the other processes that have a file open, as far as the system shows them."""
     import psutil
 
-    found = path.stat()
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    try:
-        lines = Path("/proc/locks").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    # As in `1: POSIX  ADVISORY  WRITE 4242 fd:01:1837 0 EOF`; one that waits has an arrow before the kind
-    held = (line.split() for line in lines if "->" not in line)
-    pids = dict.fromkeys(int(words[4]) for words in held if len(words) > 5 and words[5] == place)
-    described = []
-    for pid in pids:
-        try:
-            command = " ".join(shlex.join(psutil.Process(pid).cmdline()).split())  # on one line
-            described.append(f"process {pid} ({command[:200]})")
-        except (psutil.Error, ValueError):  # gone, of another user, or outside this container
-            described.append(f"process {pid}" if pid > 0 else "a process outside this container")
-    return described
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it is gone, or of another user
+            if process.pid != os.getpid() and str(path.resolve()) in (file.path for file in process.open_files()):
+                command = " ".join(shlex.join(process.cmdline()).split())  # on one line
+                found.append(f"process {process.pid} ({command[:200]})")
+    return found
 
 
 def workflow_lock() -> FileLock:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from benchmarks.files import BrokenRecord
-from benchmarks.processes.locks import lock_holders
+from benchmarks.processes.locks import opened_by
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -215,8 +215,9 @@ def session(results: Path) -> Iterator[MlflowClient]:
         if not _is_outage(error):
             raise
         if "database is locked" in str(error):
-            path, by = results / DATABASE, " and ".join(lock_holders(results / DATABASE)) if is_local() else ""
-            raise Busy(f"{path} is locked by {by or 'another process'}, for more than {PATIENCE:g} s") from error
+            path = results / DATABASE
+            by = " or ".join(opened_by(path) if is_local() else ()) or "another process"
+            raise Busy(f"{path} is locked by {by}, for more than {PATIENCE:g} s") from error
         raise Outage(without_credentials(str(error))) from error
 
 
