@@ -112,14 +112,6 @@ def test_a_database_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     assert importer.track(small(), tmp_path)["status"] == "done"
 
 
-def test_files_that_were_removed_come_again(copied: Path) -> None:
-    shutil.rmtree(copied / "mlartifacts")
-    with pytest.raises(InputError, match="files were removed: `marcos-bench track fake` brings them again"):
-        compare(*RUNS, copied, None, "default")
-    importer.track(small(), copied)
-    assert len(compare(*RUNS, copied, None, "default").tests)
-
-
 def test_a_copy_is_another_folder_to_a_server(original: Path, copied: Path) -> None:
     with exclusive_writer(original) as one, exclusive_writer(copied) as other:
         assert one != other

@@ -55,8 +55,6 @@ from benchmarks.tracking.store import (
     exclusive_writer,
     experiment_id,
     find_runs,
-    is_local,
-    local_artifacts,
     session,
     tracking_uri,
     without_credentials,
@@ -272,7 +270,8 @@ class _Importer:
     def _training(self, id: str, digest: str, row: str) -> str:
         """Return the id of the run of a training, which is completed, or created whole."""
         if known := self._known("run", id, digest):
-            self._mend(id, known, row)
+            if known.data.tags.get("mlflow.parentRunId") != row:  # the row of before was deleted
+                self.client.set_tag(known.info.run_id, "mlflow.parentRunId", row)
             return known.info.run_id
         spec, paths, records = self.study.runs[id], self.records.paths(id), self.records.runs[id]
         files = list(_files(paths, records))
@@ -334,18 +333,6 @@ class _Importer:
         """End a run. The digest of the records is set last: without it, the run is incomplete."""
         self.client.set_terminated(run, end_time=end)
         self.client.set_tag(run, DIGEST, digest)
-
-    def _mend(self, id: str, run: Run, row: str) -> None:
-        """Give a run that is there already the parent that it lost, and the files, if they were in the results folder
-        and are gone."""
-        if run.data.tags.get("mlflow.parentRunId") != row:
-            self.client.set_tag(run.info.run_id, "mlflow.parentRunId", row)
-        if not is_local():
-            return
-        stored = local_artifacts(run)
-        for path, folder in _files(self.records.paths(id), self.records.runs[id]):
-            if not (stored / (folder or "") / path.name).is_file():
-                self.client.log_artifact(run.info.run_id, str(path), folder)
 
     def _clear(self, kept: Mapping[str, str]) -> None:
         """Delete runs that are superseded, or that a killed import left incomplete. Mark those as killed that were

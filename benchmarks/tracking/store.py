@@ -64,13 +64,6 @@ def artifact_root(results: Path) -> str:
     return (results / ARTIFACTS).resolve().as_uri()
 
 
-def local_artifacts(run: Run) -> Path:
-    """Return the folder with the files of a run whose files are on this machine."""
-    from mlflow.utils.file_utils import local_file_uri_to_path
-
-    return Path(local_file_uri_to_path(str(run.info.artifact_uri)))
-
-
 def advice(results: Path, outage: Outage) -> str:
     """Return advice on a store that cannot be queried."""
     if isinstance(outage, Busy):
