@@ -71,7 +71,7 @@ SLOW = (
     "test_dropout",
     "test_evaluation",
     "test_explaining",
-    "test_exports",
+    "test_model_folder",
     "test_figure_sweeps",
     "test_figures",
     "test_further_tables",

@@ -19,7 +19,7 @@ import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from benchmarks import exports, rank
+from benchmarks import rank
 from benchmarks.analysis import explaining, interventions
 from benchmarks.analysis import task as analysis
 from benchmarks.cli import app
@@ -396,8 +396,7 @@ SET = ["explain", "smoke", "--run", "equation/marcos/s0"]
         (speed, "measure_speed", ["measure", "smoke", "--batching"]),
         (explaining, "explain", ["explain", "smoke", "--question", "1"]),
         (interventions, "intervene", [*SET, "--set-dims", "3", "--value", "0"]),
-        (exports, "exported_model", ["explain", "./model", "--text", "How many?"]),
-        (exports, "answer", ["explain", "./model", "--text", "How many?", "--answer-only"]),
+        (explaining, "explain_model", ["explain", "./model", "--text", "How many?"]),
     ],
 )
 def test_a_command_that_computes_takes_a_gpu_first(

@@ -65,9 +65,10 @@ def explain(
     show(found, [id for id in asked if id not in ready], output)
 
 
-def explain_model(model: TrainedModel, question: Question, output: Path | None = None) -> None:
-    """Do the same with one model, whose question is a text."""
+def explain_model(folder: Path, question: Question, output: Path | None = None) -> None:
+    """Do the same with the model in a run's ``model`` folder, whose question is a text."""
     require_new(output)
+    model = TrainedModel.of_folder(folder)
     show({model.spec.id: explain_run(model, question)}, [], output)
 
 

@@ -14,17 +14,22 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
 from benchmarks.data.tokenizers import encode_questions
+from benchmarks.engine import pick_device
 from benchmarks.evaluation.inference import (
     batches_by_length,
     encode_steps,
     generate_batches,
     load_for_inference,
     output_ids,
+    prepare_for_inference,
 )
+from benchmarks.files import read_json
+from benchmarks.models import CONFIG, SPEC, TOKENIZER, exported_method
 from benchmarks.scoring import Score
 from benchmarks.scoring.scorers import reads_steps, score_texts
-from benchmarks.studies.paths import Paths
+from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.validation_errors import validate_settings
 from methods.base import Example, Method
 from methods.errors import InputError
 from methods.generation import Decoding
@@ -65,6 +70,22 @@ class TrainedModel:
         torch.set_num_threads(spec.threads)
         paths = Paths(results, spec)
         return cls(spec, load_for_inference(spec, results), load_tokenizer(paths.data), paths.data)
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> TrainedModel:
+        """Load the ``model`` folder of a run, wherever it was copied to. Its layers are not compiled, as that takes
+        longer than a few answers. Raise :class:`InputError` if a part is missing: transformers would look for it on the
+        hub."""
+        if missing := [part for part in (SPEC, TOKENIZER, CONFIG, WEIGHTS) if not (folder / part).exists()]:
+            raise InputError(
+                f"{folder} is no model folder, as it has no {missing[0]}: name the folder `model` of a trained run, or "
+                "copy all of it again"
+            )
+        spec = validate_settings(RunSpec, read_json(folder / SPEC), str(folder / SPEC))
+        torch.set_num_threads(spec.threads)
+        method = exported_method(folder).to(pick_device())
+        prepare_for_inference(method, spec.engine.model_copy(update={"compile": False}))
+        return cls(spec, method, load_tokenizer(folder), folder)
 
     def test(self, name: str, count: int | None = None) -> TestSet:
         """Return a test set, or ``count`` of its questions, spread evenly over it."""

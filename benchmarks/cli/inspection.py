@@ -212,9 +212,6 @@ def explain(
     output: Annotated[
         Path | None, typer.Option(help="Also write all latents to this NPZ file, as RUN/NAME; it must not exist.")
     ] = None,
-    answer_only: Annotated[
-        bool, typer.Option("--answer-only", help="Print the answer of a model folder as plain text, and nothing else.")
-    ] = False,
     set_dims: Annotated[
         str | None,
         typer.Option(
@@ -241,9 +238,7 @@ def explain(
     from benchmarks.processes import devices
 
     if set_dims is not None:
-        refuse_options(
-            context, (*ONE_QUESTION, "answer_only"), "does not go with --set-dims, which takes `--count` questions"
-        )
+        refuse_options(context, ONE_QUESTION, "does not go with --set-dims, which takes `--count` questions")
         if value is None or not run or len(run) > 1:
             raise InputError("--set-dims needs one run, as in `--run equation/marcos/s0`, and a `--value` to set")
         spec = prepared_run(study, run[0], results)
@@ -257,7 +252,6 @@ def explain(
         raise InputError("--test goes with --question: a text of your own is in no test set")
     asked = explaining.Question(question, test, text)
     if _is_study(study):
-        refuse_options(context, ["answer_only"], "goes with a model folder")
         loaded = load_study(study)
         for id in run or ():
             require_run(loaded, study, id)
@@ -265,14 +259,8 @@ def explain(
         explaining.explain(loaded, results, asked, run or (), output)
         return
     refuse_options(context, ["run", "results", "question"], "goes with a study: ask a model folder with --text")
-    from benchmarks import exports
-
     devices.pin(1)
-    if answer_only:
-        refuse_options(context, ["output"], "does not go with --answer-only")
-        typer.echo(exports.answer(Path(study), text or ""))
-    else:
-        explaining.explain_model(exports.exported_model(Path(study)), asked, output)
+    explaining.explain_model(Path(study), asked, output)
 
 
 def _is_study(name: str) -> bool:

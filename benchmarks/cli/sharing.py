@@ -1,4 +1,4 @@
-"""Commands that share results and trained models, and cite what was compared."""
+"""Commands that share results, and cite what was compared."""
 
 from __future__ import annotations
 
@@ -37,20 +37,6 @@ def unpack(
     from benchmarks.archive import unpack
 
     unpack(folder, target)
-
-
-@app.command()
-def export(
-    model: Annotated[Path, typer.Argument(help="The `model` folder of a trained run, wherever it was copied to.")],
-    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist, or be empty.")],
-) -> None:
-    """Write a trained model as a folder that transformers loads.
-
-    The folder is for AutoModelForCausalLM and AutoTokenizer. Methods of more than one language model are refused.
-    """
-    from benchmarks import exports
-
-    typer.echo(exports.export(model, folder), err=True)
 
 
 @app.command()
