@@ -327,10 +327,7 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
     ]
     assert list(frame[frame["test"] == "copy_k4"]["share"][:3]) == [0.0, 1.0, 0.0]
     caption = paths[3].read_text(encoding="utf-8")
-    assert "copy_k16, training data: text, MarCos: 180 of 200" in caption
-    assert set(frame.loc[frame["by_habit"], "row"]) == {"marcos"}
-    assert "Hatched: answers copy no more often" in caption
-    assert "copy_k4, training data: equation, MarCos (75.0 %)" in caption and "CoT-SFT (0.0 %)" not in caption
+    assert "copy_k16, training data: text, MarCos: 180 of 200 (75.0 %)" in caption and "(0.0 %)" in caption
 
 
 def _assert_labels_fit(drawing: FigureBuilder) -> None:

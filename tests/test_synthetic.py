@@ -23,7 +23,6 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, StudyError, load_study, parse_study, study_path
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
-from benchmarks.tables.synthetic import habit
 from benchmarks.training.loop import train
 from fabricate import fabricate
 
@@ -259,41 +258,20 @@ def test_a_run_that_is_not_there_says_so(tmp_path: Path) -> None:
     ]
     assert found["MarCos"][0].startswith("not run") and "±" in found["MarCos"][6]
     assert DASH not in found["CoT"][2:6] and found["MarCos"][2:6] == [DASH] * 4  # MarCos has no answers
-    assert found["step 1"] == ["75.00", DASH, "33.33"] and found["step 3"][0] == "0.00"
 
 
-def test_copied_steps_are_counted_in_the_papers_bins(tmp_path: Path) -> None:
+def test_the_papers_numbers_stand_beside_sampled_ones(tmp_path: Path) -> None:
     study = load_study("paper_long_range")
     with_draws(study, tmp_path, {str(step): 4 if step < 5 else 0 for step in range(1, 16)})
     found = lines(contents(study, tmp_path, study.tables[0])["md"])
     assert found["paper"] == ["92.50", *[DASH] * 5, "0.00", *[DASH] * 5, "0.10", *[DASH] * 5]
-    assert found["steps 1 to 4"] == ["100.00", "100.00", "100.00", "26.67"]
-    assert found["steps 13 to 15"] == ["0.00", "0.00", "0.00", "20.00"]
 
 
-def test_hits_that_the_habit_of_repeating_explains_have_a_note(tmp_path: Path) -> None:
+def test_steps_that_the_answers_repeat_have_a_column(tmp_path: Path) -> None:
     study = load_study("long_range")
     with_draws(study, tmp_path, {"1": 3, "2": 1, "3": 0})
-    plain = contents(study, tmp_path, study.tables[0])["md"]
-    assert "no evidence of memory" not in plain
     repeating(study, tmp_path, "k8/marcos/s0")
-    text = contents(study, tmp_path, study.tables[0])["md"]
-    found, verdicts = lines(text), next(line for line in text.splitlines() if "paired tests" in line)
-    assert found["MarCos"][6].endswith("<sup>1</sup>") and found["MarCos"][10] == "75.00"
-    assert "<sup>1</sup> K = 8, MarCos, sampled: 75.0 % of the steps before the last repeat an earlier step" in text
-    assert verdicts.count("; no evidence of memory by MarCos)") == 1
-    assert "<sup>" not in "".join(found["CoT"]) + found["MarCos"][0]
-
-
-def test_a_habit_explains_hits_that_are_no_more_frequent() -> None:
-    """On average, one step precedes a step here, and three precede the last one."""
-    found = habit(["1\n2\n1\n#### 1", "1\n2\n3\n#### 4"])
-    assert found.repeats == pytest.approx(1 / 6) and found.last == pytest.approx(0.5)
-    assert found.explains(0.5, low=0.4) and found.explains(0.6, low=0.5)  # may be due to chance
-    assert not found.explains(0.6, low=0.51) and not found.explains(0.0, low=0.0)
-    rarely = habit(["1\n2\n1\n#### 1"] + ["1\n2\n3\n#### 4"] * 99)
-    assert not rarely.explains(0.001, low=0.0)  # such a small share explains nothing
-    assert habit(["#### 1"]).last == 0.0
+    assert lines(contents(study, tmp_path, study.tables[0])["md"])["MarCos"][10] == "75.00"
 
 
 def test_steps_that_repeat_one_another_are_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -11,12 +12,10 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.base import GREY, PAGE, FigureBuilder, grid, legend_below
 from benchmarks.records.statistics import FEWEST
 from benchmarks.scoring.scorers import scorer_of
-from benchmarks.scoring.synthetic import WIDTH, Copying, bins
+from benchmarks.scoring.synthetic import WIDTH, Copying, bins, repeats
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.synthetic import habit
 
 COLUMNS = ("test", "text", "correct", "draws", "choices")
-HATCHED: dict[str, Any] = {"facecolor": "none", "hatch": "////", "linewidth": 0.8}
 
 
 def is_copy(test: str) -> bool:
@@ -25,10 +24,7 @@ def is_copy(test: str) -> bool:
 
 
 class CopiedFigure(FigureBuilder):
-    """One panel per test set: for each step, its share of the answers that copy a step.
-
-    Bars are hatched if the model repeats steps so often that the shares are no evidence of memory.
-    """
+    """One panel per test set: for each step, its share of the answers that copy a step."""
 
     @property
     def title(self) -> str:
@@ -39,7 +35,6 @@ class CopiedFigure(FigureBuilder):
 
         * ``share``: the bin's share of the answers that copy a step; ``uniform``: that of a uniform draw.
         * ``repeats``: the share of the steps before the last that equal an earlier one.
-        * ``by_habit``: whether this habit explains how many answers copy a step.
         """
         nothing = f"no answer of {self.study.name} copies a step, or no test set is the long-range copy"
         return self.by_row(self._lines, nothing)
@@ -51,9 +46,7 @@ class CopiedFigure(FigureBuilder):
         if every is None:
             return
         for test, group in every.loc[every["test"].map(is_copy)].groupby("test", sort=False):
-            known, line = habit(group["text"].tolist()), self.summary.line(block.id, row.id, "default", str(test))
-            assert line is not None  # there are answers
-            shared = {"repeats": known.repeats, "by_habit": known.explains(line["accuracy"], line["low"])}
+            shared = {"repeats": fmean(map(repeats, group["text"]))}
             choices = int(group["choices"].iloc[0][-1])
             steps = pd.Series([draws[-1] for draws in group["draws"]]).dropna().astype(int)
             for part in bins(choices):
@@ -73,12 +66,8 @@ class CopiedFigure(FigureBuilder):
             for at, row in enumerate(rows):
                 line = panel_data.loc[panel_data["row"] == row.id].set_index("first").reindex(bins["first"])
                 places = [place + width * (at - (len(rows) - 1) / 2) for place in range(len(bins))]
-                look: dict[str, Any] = {"color": self.look(row)["color"], "label": self.row_name(row)}
-                if panel_data.loc[panel_data["row"] == row.id, "by_habit"].any():
-                    axes.bar(0, 0, **look)  # an entry in the legend
-                    axes.bar(0, 0, edgecolor=GREY, label="no evidence of memory", **HATCHED)
-                    look = {"edgecolor": look["color"], **HATCHED}
-                axes.bar(places, 100 * line["share"].astype(float), width, **look)
+                shares, look = 100 * line["share"].astype(float), self.look(row)
+                axes.bar(places, shares, width, color=look["color"], label=self.row_name(row))
             axes.step(
                 [-0.5, *(place + 0.5 for place in range(len(bins)))],
                 [100 * share for share in (*bins["uniform"], bins["uniform"].iloc[-1])],
@@ -107,17 +96,12 @@ class CopiedFigure(FigureBuilder):
         titles = {row.id: self.row_name(row) for row in self.study.rows}
         lines = data.drop_duplicates(["block", "test", "row"]).to_dict("records")
         parts = [
-            f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]}: {line['copies']:,} of {line['n']:,}"
+            f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]}: "
+            f"{line['copies']:,} of {line['n']:,} ({100 * line['repeats']:.1f} %)"
             for line in lines
         ]
-        yield f"""Answers that copy a step: {"; ".join(parts)}. Shares of fewer than {FEWEST} are not shown. Of equal
-        steps the first counts as the one that is copied."""
-        habits = [
-            f"{self.set_title(line['block'], line['test'])}, {titles[line['row']]} ({100 * line['repeats']:.1f} %)"
-            for line in lines
-            if line["by_habit"]
-        ]
-        if habits:
-            yield f"""Hatched: answers copy no more often than the model repeats steps anyway, so that they are no
-            evidence of memory. In brackets, the share of the steps before the last that equal an earlier one:
-            {"; ".join(habits)}."""
+        yield f"""Answers that copy a step: {"; ".join(parts)}. In brackets, the share of the steps before the last that
+        equal an earlier one, though nothing asks for it. The last step has twice as many steps before it as they have
+        on average, or more (K = 4: three times as many): only copies that are more frequent than such a habit makes
+        them are evidence of memory. Shares of fewer than {FEWEST} are not shown. Of equal steps the first counts as the
+        one that is copied."""

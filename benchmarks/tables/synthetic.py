@@ -3,19 +3,15 @@ long-range copy also how often steps repeat each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from benchmarks.paper.numbers import Printed
-from benchmarks.records.statistics import FEWEST
-from benchmarks.scoring.base import split_answer
 from benchmarks.scoring.diversity import FEWEST_PAIRS, DrawStatistics
-from benchmarks.scoring.synthetic import bins, repeats
+from benchmarks.scoring.synthetic import repeats
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import StudyError
 from benchmarks.tables.base import TableBuilder, cell, decoding_label, interval_cell, percent
@@ -94,12 +90,7 @@ class SyntheticTable(TableBuilder):
         if pd.isna(line["accuracy"]):
             return self.missing_cell(line)
         tail = "" if pd.isna(line["spread"]) else f" ± {percent(line['spread'])}"
-        marks = (self.missing_seeds(line), self.accuracy_note(line))
-        return Cell(percent(line["accuracy"]), tail, mark=" ".join(mark for mark in marks if mark))
-
-    def accuracy_note(self, line: dict[str, Any]) -> str:
-        """Return the number of a note that qualifies an accuracy, or an empty text."""
-        return ""
+        return Cell(percent(line["accuracy"]), tail, mark=self.missing_seeds(line))
 
     def _printed(self, row: str) -> Line | None:
         """Return the paper's numbers of a row, in the columns for sampling: the paper does not say how it decodes."""
@@ -176,18 +167,12 @@ class SyntheticTable(TableBuilder):
 
     def _verdicts(self, block: Block) -> Iterator[str]:
         """Yield the tested differences between a block's rows, in words."""
-        rows = {row.id: row for row in self.study.rows}
         titles = self.study.row_titles
         for pair in self.summary.pairs.to_dict("records"):
             if pair["block"] == block.id:
                 place = f"{100 * abs(pair['difference']):.2f} points {'above' if pair['difference'] > 0 else 'below'}"
-                note = self.verdict_note(block, (rows[pair["a"]], rows[pair["b"]]))
                 test = "no test" if pd.isna(pair["p_holm"]) else f"p = {pair['p_holm']:.2g}"
-                yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} ({test}{note})"
-
-    def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
-        """Return a remark on two compared rows, or an empty text."""
-        return ""
+                yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} ({test})"
 
 
 def _entropy(draws: list[list[DrawStatistics]]) -> Cell:
@@ -204,126 +189,21 @@ def _printed(value: Printed | None, share: int) -> Cell:
     return Cell() if value is None else Cell(f"{share * value.mean:.2f}")
 
 
-FREELY = 0.01  # a share of repeated steps up to this is too small to explain anything
-
-
-@dataclass(frozen=True)
-class Habit:
-    """How often a model repeats steps.
-
-    * ``repeats``: the share of the steps before the last that equal an earlier one, although none has to.
-    * ``last``: the share of last steps that would equal an earlier one at the same rate. About twice as many steps
-      precede the last step as precede a step on average.
-    """
-
-    repeats: float
-    last: float
-
-    def explains(self, hits: float, low: float) -> bool:
-        """Return whether the habit alone explains an accuracy, so that it is not clearly higher.
-
-        ``hits`` is the accuracy (a share of 1), ``low`` the lower bound of its interval over questions.
-        """
-        return self.repeats > FREELY and hits > 0 and low <= self.last
-
-    def reason(self, hits: float) -> str:
-        """Say why hits that the habit explains are no evidence of memory."""
-        return (
-            f"{100 * self.repeats:.1f} % of the steps before the last repeat an earlier step, though nothing asks for "
-            f"it; at this rate {100 * self.last:.1f} % of the last steps, which have more steps before them, would "
-            f"repeat one by chance, and {100 * hits:.1f} % do: no evidence of memory"
-        )
-
-
-def habit(texts: Sequence[str]) -> Habit:
-    """Return the habit that a row's answers to one test set show. Each text has one line per step."""
-    share, before = fmean(map(repeats, texts)), fmean(len(split_answer(text)[0]) - 1 for text in texts)
-    return Habit(share, min(1.0, 2 * share * before / (before - 1)) if before > 1 else share)
-
-
 class LongRangeTable(SyntheticTable):
     """Every block is one value of K, the number of steps."""
 
     extra = ("Sampled strict (%)", "Greedy strict (%)", "Sampled repeats (%)", "Greedy repeats (%)")
 
-    def grids(self) -> list[Grid]:
-        return [self._scores(), self._copied(), self._detail()]
-
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         lines = [self.evaluated_line(block, row, drawn) for drawn in (True, False)]
         yield from (Cell() if line is None else cell(line["strict"], percent) for line in lines)
         for line in lines:
-            habit = self._habit(line)
-            yield Cell() if habit is None else Cell(percent(habit.repeats))
-
-    def _habit(self, line: dict[str, Any] | None) -> Habit | None:
-        """Return how often the answers of a line repeat their own steps, or None if there is no answer."""
-        if line is None:
-            return None
-        place = line["block"], line["row"], line["decoding"]
-        if place not in self._habits:
-            answers = self.records.answers(*place, ("text",))
-            self._habits[place] = None if answers is None else habit(answers["text"].tolist())
-        return self._habits[place]
-
-    @cached_property
-    def _habits(self) -> dict[tuple[str, str, str], Habit | None]:
-        """A cache of habits by block, row and decoding."""
-        return {}
-
-    def _by_habit(self, line: dict[str, Any] | None) -> str | None:
-        """Say why the accuracy of a line is no evidence of memory, or return None."""
-        habit = self._habit(line)
-        if (
-            line is None
-            or habit is None
-            or pd.isna(line["accuracy"])
-            or not habit.explains(line["accuracy"], line["low"])
-        ):
-            return None
-        return habit.reason(line["accuracy"])
-
-    def accuracy_note(self, line: dict[str, Any]) -> str:
-        reason = self._by_habit(line)
-        place = f"{self.study.block(line['block']).title}, {line['title']}"
-        return self.note(reason and f"{place}, {'sampled' if line['stochastic'] else 'greedy'}: {reason}")
-
-    def verdict_note(self, block: Block, rows: tuple[Row, Row]) -> str:
-        """Name those of two compared rows whose accuracy is no evidence of memory."""
-        titles = [
-            self.study.row_title(row) for row in rows if self._by_habit(self.evaluated_line(block, row, drawn=True))
-        ]
-        return f"; no evidence of memory by {' and '.join(titles)}" if titles else ""
-
-    def _copied(self) -> Grid:
-        """Return the shares of the steps that right answers copied."""
-        columns = tuple(Column(f"{self.study.row_title(row)} (%)") for row in self.study.rows)
-        sections = tuple((block.title, tuple(self._bins(block))) for block in self.study.blocks)
-        return Grid(
-            "Which step was copied, among the answers that copied one", (*columns, Column("Uniform (%)")), sections
-        )
-
-    def _bins(self, block: Block) -> Iterator[Line]:
-        counts = [self._counts(block, row) for row in self.study.rows]
-        yield Line(Cell("answers (number)"), (*(Cell(f"{sum(counted):,}") for counted in counts), Cell()))
-        choices = max((len(counted) for counted in counts), default=0)
-        for part in bins(choices):
-            copied = slice(part[0] - 1, part[-1])
-            enough = [counted if sum(counted) >= FEWEST else [] for counted in counts]
-            cells = [Cell(percent(sum(counted[copied]) / sum(counted))) if counted else Cell() for counted in enough]
-            name = f"step {part[0]}" if len(part) == 1 else f"steps {part[0]} to {part[-1]}"
-            yield Line(Cell(name), (*cells, Cell(percent(len(part) / choices))))
-
-    def _counts(self, block: Block, row: Row) -> list[int]:
-        """Return how often each step was copied, over all questions, decoding seeds and training seeds."""
-        draws = self.draws(block, row, drawn=True)
-        if not draws:
-            return []
-        steps = range(1, draws[0][0].choices + 1)
-        return [sum(seed.counts.get(str(step), 0) for seed in draws[0]) for step in steps]
+            answers = line and self.records.answers(block.id, row.id, line["decoding"], ("text",))
+            yield Cell() if answers is None else Cell(percent(fmean(map(repeats, answers["text"]))))
 
     scoring = """Each of K - 1 steps says five random digits, and the last repeats those of one of them. Right: the five
         are those of an earlier step that was said. All methods say every step, and every step is scored. Repeats: of
-        the steps before the last, the share that equals an earlier one, which random ones hardly ever do. Where it is
-        large, the last step repeats one without having to remember it: a note marks accuracies that this habit
-        explains."""
+        the steps before the last, the share that equals an earlier one, which random ones hardly ever do. The last
+        step has twice as many steps before it as they have on average, or more (K = 4: three times as many), and a
+        model that repeats steps by habit repeats one there as many times as often: only hits that are more frequent
+        than that are evidence of memory."""
