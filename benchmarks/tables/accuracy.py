@@ -14,8 +14,7 @@ import pandas as pd
 
 from benchmarks.paper.numbers import Printed, paper_table
 from benchmarks.records import statistics
-from benchmarks.studies.specs import Block, Row, Table
-from benchmarks.tables import COUNTERPARTS
+from benchmarks.studies.specs import Block, Row
 from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, cell, difference, index_by
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
@@ -127,7 +126,7 @@ class AccuracyTable(TableBuilder):
 class AblationTable(AccuracyTable):
     """The table of the paper's appendix "Additional Ablation Studies". Its default row is that of the main table."""
 
-    references = (COUNTERPARTS[Table.ablation],)
+    references = ("ablation",)
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()
@@ -138,7 +137,7 @@ class AblationTable(AccuracyTable):
 class NarTable(AccuracyTable):
     """Non-autoregressive decoding. The paper's table has only such rows; its main table has those of all other rows."""
 
-    references = (COUNTERPARTS[Table.nar], COUNTERPARTS[Table.main])
+    references = ("one_shot", "main_0.5b")
 
     def grids(self) -> list[Grid]:
         columns = (Column("Passes/question"), Column("Tokens/question"))
@@ -158,7 +157,7 @@ class NarTable(AccuracyTable):
 class PretrainedTable(AccuracyTable):
     """Methods that start from published checkpoints, with one block per checkpoint as in the paper."""
 
-    references = (COUNTERPARTS[Table.pretrained],)
+    references = ("pretrained",)
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()

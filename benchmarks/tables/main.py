@@ -16,8 +16,7 @@ from benchmarks.paper.numbers import PaperRow, PaperTable, Printed, paper_table
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.summary import gpu_seconds_as_trained
-from benchmarks.studies.specs import Block, DecodingSpec, Row, Table
-from benchmarks.tables import COUNTERPARTS
+from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables.base import (
     PASSES,
     RANKS,
@@ -65,7 +64,7 @@ class MainTable(TableBuilder):
     ``reference`` is the paper's table whose numbers are shown for reference if a study uses the paper's test sets.
     """
 
-    reference: ClassVar[str] = COUNTERPARTS[Table.main]
+    reference: ClassVar[str] = "main_0.5b"
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
@@ -351,7 +350,7 @@ class ScaleTable(MainTable):
     that size.
     """
 
-    reference = COUNTERPARTS[Table.scale]
+    reference = "main_3b"
 
     def grids(self) -> list[Grid]:
         first, *others = super().grids()
