@@ -10,7 +10,6 @@ from benchmarks.scoring.base import Reference, Score, Scorer
 from methods.errors import InputError
 
 OTHERS = ("base", "diversity", "scorers")  # modules that hold no scorer; some of them take long to import
-REQUIRED = ("name", "reads_steps", "strict_means")
 
 
 def _collect() -> dict[str, tuple[Scorer, str]]:
@@ -18,12 +17,7 @@ def _collect() -> dict[str, tuple[Scorer, str]]:
     found: dict[str, tuple[Scorer, str]] = {}
     names = sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_"))
     for module in (f"{__name__}.{name}" for name in names if name not in OTHERS):
-        scorers = getattr(import_module(module), "SCORERS", None)
-        if scorers is None:
-            raise InputError(f"{module} has no `SCORERS`: give it a tuple of its scorers")
-        for scorer in scorers:
-            if missing := [f"`{word}`" for word in REQUIRED if not hasattr(scorer, word)]:
-                raise InputError(f"{module}: {type(scorer).__name__} lacks {', '.join(missing)}")
+        for scorer in import_module(module).SCORERS:
             if clash := found.get(scorer.name):
                 raise InputError(f"{module} and {clash[1]} both have a scorer {scorer.name!r}: rename one of them")
             found[scorer.name] = scorer, module

@@ -15,10 +15,7 @@ def _collect() -> dict[str, tuple[DataSet | Generated, str]]:
     found: dict[str, tuple[DataSet | Generated, str]] = {}
     for name in sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_")):
         module = f"{__name__}.{name}"
-        datasets = getattr(import_module(module), "DATASETS", None)
-        if datasets is None:
-            raise DataError(f"{module} has no `DATASETS`: give it a tuple of its data sets")
-        for dataset in datasets:
+        for dataset in import_module(module).DATASETS:
             if clash := found.get(dataset.card.name):
                 raise DataError(
                     f"{module} and {clash[1]} both have a data set {dataset.card.name!r}: rename one of them"
