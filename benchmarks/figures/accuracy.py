@@ -42,9 +42,7 @@ COLUMNS = ("test", "id", "same_as", "seed", "correct", "n_steps")
 class ParetoFigure(FigureBuilder):
     """One column of panels per test set, one row per cost."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: accuracy against cost"
+    topic = "accuracy against cost"
 
     def data(self) -> pd.DataFrame:
         """Return one line per cost, test set, block and row. Accuracies are shares of 1."""
@@ -125,9 +123,7 @@ def _front(group: pd.DataFrame) -> list[int]:
 class StepsFigure(FigureBuilder):
     """One column of panels per test set with written solutions, one row per block."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: accuracy by number of steps"
+    topic = "accuracy by number of steps"
 
     def data(self) -> pd.DataFrame:
         """Return one line per test set, block, row and number of steps. Accuracies are shares of 1."""
@@ -187,9 +183,7 @@ class OverviewFigure(FigureBuilder):
     """Two panels for each block, on the first of its test sets whose solutions have a known number of steps: accuracy
     by that number, and against the time of an answer."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: accuracy by steps, and against time"
+    topic = "accuracy by steps, and against time"
 
     @cached_property
     def _by_steps(self) -> StepsFigure:
@@ -241,9 +235,7 @@ class OverviewFigure(FigureBuilder):
 class LatentsCurveFigure(FigureBuilder):
     """One column of panels per test set, one row per block."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: accuracy by number of latents"
+    topic = "accuracy by number of latents"
 
     def data(self) -> pd.DataFrame:
         """Return one line per test set, block, row and decoding that differs from ``default`` at most in options and
@@ -326,9 +318,7 @@ class LatentsCurveFigure(FigureBuilder):
 class CurvesFigure(FigureBuilder):
     """One panel per block, one line per run."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: accuracy while training"
+    topic = "accuracy while training"
 
     def data(self) -> pd.DataFrame:
         """Return one line per validation of a run. Accuracies are shares of 1."""
@@ -386,9 +376,7 @@ class SweepsFigure(FigureBuilder):
     There is one row of panels per block. With a single block, the first test set is above and the others are below.
     """
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: accuracy by setting"
+    topic = "accuracy by setting"
 
     @cached_property
     def default(self) -> Row:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import matplotlib
 import pandas as pd
@@ -62,9 +62,11 @@ class NothingToDraw(InputError):
 
 @dataclass
 class FigureBuilder(ABC):
-    """One figure of one study: a frame with its numbers, the drawing of the frame, and the caption."""
+    """One figure of one study: a frame with its numbers, the drawing of the frame, and the caption. ``topic``: what its
+    title says behind that of the study."""
 
     records: StudyRecords
+    topic: ClassVar[str]
 
     @property
     def study(self) -> Study:
@@ -76,8 +78,8 @@ class FigureBuilder(ABC):
         return []
 
     @property
-    @abstractmethod
-    def title(self) -> str: ...
+    def title(self) -> str:
+        return f"{self.study.title}: {self.topic}"
 
     @abstractmethod
     def data(self) -> pd.DataFrame:

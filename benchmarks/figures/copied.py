@@ -26,9 +26,7 @@ def is_copy(test: str) -> bool:
 class CopiedFigure(FigureBuilder):
     """One panel per test set: for each step, its share of the answers that copy a step."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: the copied step"
+    topic = "the copied step"
 
     def data(self) -> pd.DataFrame:
         """Return one line per test set, row and bin of steps.

@@ -81,9 +81,7 @@ class LatentsFigure(FigureBuilder):
 class DimensionsFigure(LatentsFigure):
     """Left: R in one step for three cases. Right: frequencies of all dimensions, the most frequent first."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: active dimensions of R"
+    topic = "active dimensions of R"
 
     def data(self) -> pd.DataFrame:
         """Return the numbers of both panels, by ``part``.
@@ -156,9 +154,7 @@ def chosen(steps: np.ndarray, active: np.ndarray) -> tuple[int, np.ndarray]:
 class InterventionFigure(LatentsFigure):
     """Correlations of frequent dimensions, effects of their clique at several values, and the graph with its clique."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: correlated dimensions of R, set by hand"
+    topic = "correlated dimensions of R, set by hand"
 
     def data(self) -> pd.DataFrame:
         """Return the numbers of the panels, by ``part``. Raise :class:`NothingToDraw` if no dimension is ever active.
@@ -295,9 +291,7 @@ def _left_out(axes: Axes, why: str) -> None:
 class EncodingFigure(LatentsFigure):
     """Left: mean of R by digit and dimension. Right: share of steps that obey a digit set by hand."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: the drawn digit in R"
+    topic = "the drawn digit in R"
 
     @property
     def _encoded(self) -> list[tuple[Analysis, EncodingRecord]]:
@@ -409,9 +403,7 @@ def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]
 class CalibrationFigure(LatentsFigure):
     """Left: accuracy by answering protocol. Right: accuracy of the majority answer by its share of the votes."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: samples of R"
+    topic = "samples of R"
 
     def data(self) -> pd.DataFrame:
         """Return the numbers of both panels, by ``part``.

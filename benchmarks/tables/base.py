@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -89,6 +89,7 @@ class TableBuilder(ABC):
     """Turns the records of a study into a document. ``notes`` collects the reasons why numbers are missing. ``beside``:
     rows made elsewhere, for the tables that show any; default: those that the study names."""
 
+    topic: ClassVar[str] = ""  # what the title says behind that of the study
     records: StudyRecords
     beside: ExternalRows | None = None
     notes: list[str] = field(default_factory=list, init=False)
@@ -109,7 +110,7 @@ class TableBuilder(ABC):
 
     @property
     def title(self) -> str:
-        return self.study.title
+        return f"{self.study.title}: {self.topic}" if self.topic else self.study.title
 
     @property
     def generalisation(self) -> str:

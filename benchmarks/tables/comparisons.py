@@ -21,6 +21,8 @@ AFTERWARDS = "Looked up afterwards: all other pairs of rows, which the study did
 class ComparisonsTable(TableBuilder):
     """A line for each pair of rows, in sections by block and test set, which are the families of tests."""
 
+    topic = "planned comparisons"
+
     def grids(self) -> list[Grid]:
         planned = []
         for block in self.study.blocks:
@@ -35,10 +37,6 @@ class ComparisonsTable(TableBuilder):
         if looked_up:
             grids.append(Grid(AFTERWARDS, COLUMNS, tuple(looked_up), head="Rows"))
         return grids
-
-    @property
-    def title(self) -> str:
-        return f"{super().title}: planned comparisons"
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -21,13 +21,11 @@ MEANINGS = {
 class DecodingTable(TableBuilder):
     """All decodings in which each question keeps its own latents."""
 
+    topic = "decodings"
+
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
         return spec.thoughts == "own"
-
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: decodings"
 
     def grids(self) -> list[Grid]:
         columns = tuple(Column(f"{decoding_heading(name)} (%)") for name in self._names)
@@ -85,13 +83,11 @@ def _described(name: str, spec: DecodingSpec) -> str:
 class ControlsTable(TableBuilder):
     """The default decoding, and beside it the same decoding with other latents."""
 
+    topic = "do the latents carry anything?"
+
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
         return spec.thoughts != "own"
-
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: do the latents carry anything?"
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -35,13 +35,11 @@ BY_STEP = {"text": "text", "latents": "KL"}
 class NatsTable(DecodingTable):
     """Nats of each row, in all and by step, and beside the default decoding's accuracy that with encoded latents."""
 
+    topic = "nats of gold texts"
+
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
         return spec.latents == "encoded"
-
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: nats of gold texts"
 
     @cached_property
     def frame(self) -> pd.DataFrame:

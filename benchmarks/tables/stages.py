@@ -46,9 +46,7 @@ class Moment:
 class StagesTable(TableBuilder):
     """Every stage of a row against its warm start, or against the row's first stage if it has no warm start."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.study.title}: by stage of the curriculum"
+    topic = "by stage of the curriculum"
 
     @cached_property
     def frame(self) -> pd.DataFrame:
