@@ -191,7 +191,6 @@ def test_a_block_that_a_study_has_not_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
     made, path = study(tables=["decoding", "main"]), tmp_path / "study.yaml"
     path.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
     fabricate(made, tmp_path)
@@ -215,7 +214,6 @@ def test_a_study_without_tables_says_so(tmp_path: Path) -> None:
 
 
 def test_a_table_without_any_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
     made, path = study(), tmp_path / "study.yaml"
     path.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
     results.collect(made, tmp_path)

@@ -99,7 +99,7 @@ def test_a_run_from_its_first_steps_to_its_import(results: Path, undisturbed: Ca
     records.collect(STUDY, results)
     state = importer.track(STUDY, results)
     assert [(state["runs"][spec.id],)] == before and state["status"] == "done"
-    assert statuses(results) == dict.fromkeys(("equation/cot_sft", spec.id, "tables"), "FINISHED")
+    assert statuses(results) == dict.fromkeys(("equation/cot_sft", spec.id), "FINISHED")
     assert steps_in(results, spec.id) == list(range(1, STEPS + 1))
     assert steps_in(results, spec.id, "train_wall_seconds") == [0]
     with store.session(results) as client:
@@ -127,12 +127,12 @@ def test_what_was_killed_with_its_recorder_is_marked_and_completed_later(
     child.kill()
     child.join()
     importer.track(STUDY, results)
-    assert statuses(results) == {"equation/cot_sft": "KILLED", spec.id: "KILLED", "tables": "FINISHED"}
+    assert statuses(results) == {"equation/cot_sft": "KILLED", spec.id: "KILLED"}
     monkeypatch.setenv(VARIABLE, "no")
     train(spec, results)
     records.collect(STUDY, results)
     importer.track(STUDY, results)
-    assert statuses(results) == dict.fromkeys(("equation/cot_sft", spec.id, "tables"), "FINISHED")
+    assert statuses(results) == dict.fromkeys(("equation/cot_sft", spec.id), "FINISHED")
     assert steps_in(results, spec.id) == list(range(1, STEPS + 1))
 
 

@@ -15,7 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from requests import RequestException
 
-from benchmarks.files import BrokenRecord, read_json, write_json, write_text
+from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.tables.render import render
@@ -49,19 +49,14 @@ def all_runs(folder: Path, name: str = "fake") -> dict[str, Any]:
     return {str(run.info.run_name): run for run in found}
 
 
-def tables(folder: Path, parent: str) -> set[str]:
-    return {file.path for file in connect(folder).list_artifacts(parent, "tables")}
-
-
 def test_an_experiment_per_study_a_run_per_row_and_its_trainings_below(tracked: tuple[Path, dict[str, Any]]) -> None:
     folder, state = tracked
     runs = all_runs(folder)
     rows = {name.rpartition("/")[0] for name in study().runs}
-    assert set(runs) == {"tables", *rows, *study().runs}
+    assert set(runs) == {*rows, *study().runs}
     for name in study().runs:
         assert runs[name].data.tags["mlflow.parentRunId"] == runs[name.rpartition("/")[0]].info.run_id
     assert state["status"] == "done" and state["runs"] == {name: runs[name].info.run_id for name in study().runs}
-    assert state["tables"] == runs["tables"].info.run_id
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     assert read_json(folder / "fake" / "track.json") == state
     experiment = connect(folder).get_experiment_by_name("fake")
@@ -116,7 +111,7 @@ def test_importing_again_does_nothing(tracked: tuple[Path, dict[str, Any]], monk
     for call in ("create_run", "log_batch", "log_inputs", "log_artifact", "set_terminated", "set_tag", "delete_run"):
         monkeypatch.setattr(MlflowClient, call, Mock(side_effect=AssertionError(f"{call} is called")))
     assert tracking.track(study(), folder) == state
-    assert len(all_runs(folder)) == 8 + 8 + 1
+    assert len(all_runs(folder)) == 8 + 8
 
 
 def test_a_lost_state_file_duplicates_nothing(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -124,7 +119,7 @@ def test_a_lost_state_file_duplicates_nothing(tracked: tuple[Path, dict[str, Any
     path = folder / "fake" / "track.json"
     path.unlink()
     again = tracking.track(study(), folder)
-    assert again["runs"] == state["runs"] and again["tables"] == state["tables"]
+    assert again["runs"] == state["runs"]
     write_json(path, state)
 
 
@@ -177,15 +172,6 @@ def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monk
     assert "record_digest" in all_runs(folder)["text/cot/s0"].data.tags
 
 
-def test_tables_are_attached_and_the_first_is_in_the_description(tracked: tuple[Path, dict[str, Any]]) -> None:
-    folder, state = tracked
-    write_text(folder / "fake" / "table_main.md", "# a table\n\n* a note\n")
-    tracking.attach_table(study(), folder, [folder / "fake" / "table_main.md"])
-    assert tables(folder, state["tables"]) == {"tables/table_main.md"}
-    experiment = connect(folder).get_experiment_by_name("fake")
-    assert experiment and experiment.tags["mlflow.note.content"].endswith("Nothing was trained.\n\n# a table\n\n")
-
-
 def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = tracked
     other = study(name="other")
@@ -195,7 +181,7 @@ def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -
         writers = [pool.submit(tracking.track, made, folder) for made in (other, study())]
         readers = [pool.submit(all_runs, folder) for _ in range(6)]
         assert [writer.result()["status"] for writer in writers] == ["done", "done"]
-        assert all(len(reader.result()) == 17 for reader in readers)
+        assert all(len(reader.result()) == 16 for reader in readers)
 
 
 def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,35 +194,6 @@ def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytes
     assert state["status"] == "pending" and "127.0.0.1" in state["reason"]
     assert read_json(tmp_path / "patient" / "track.json") == state and "secret" not in str(state)
     assert tracking.track(made, tmp_path) == state | {"tries": 2}, "so that the workflow sees that it is not over"
-    tracking.attach_table(made, tmp_path, [])  # there is no run to attach to yet, which is not an error
-
-
-def test_the_next_call_catches_up(
-    tracked: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder, _ = tracked
-    table = folder / "fake" / "table_late.md"
-    write_text(table, "# late\n")
-    with monkeypatch.context() as patch:
-        patch.setattr("mlflow.MlflowClient.log_artifact", Mock(side_effect=RequestException("the server went away")))
-        tracking.attach_table(study(), folder, [table])
-    waiting = read_json(folder / "fake" / "track.json")
-    assert waiting["status"] == "pending" and "catch up" in caplog.text
-    state = tracking.track(study(), folder)
-    assert state["status"] == "done" and state["tries"] == waiting["tries"] + 1
-    assert "tables/table_late.md" in tables(folder, state["tables"])
-    assert tracking.track(study(), folder) == state, "the number of tries stands still once all is there"
-
-
-def test_what_was_rendered_while_the_server_was_down_is_attached_once_it_is_up(
-    tracked: tuple[Path, dict[str, Any]],
-) -> None:
-    """This also works if the record of pending files is lost."""
-    folder, _ = tracked
-    write_text(folder / "fake" / "table_unseen.md", "# unseen\n")
-    (folder / "fake" / "track.json").unlink()
-    state = tracking.track(study(), folder)
-    assert "tables/table_unseen.md" in tables(folder, state["tables"]) and state["tries"] == 1
 
 
 @pytest.mark.parametrize(
@@ -269,7 +226,6 @@ def test_an_import_that_breaks_off_anywhere_is_made_whole(
     state = tracking.track(made, behind)
     runs = all_runs(behind, "new")
     assert state["status"] == "done" and set(runs) == {
-        "tables",
         *made.runs,
         *(name.rpartition("/")[0] for name in made.runs),
     }
@@ -294,7 +250,6 @@ def track_and_render(folder: Path) -> str:
     state = tracking.track(study(), folder)
     assert state["status"] == "pending"
     files = render(study(), folder, Table.main)
-    tracking.attach_table(study(), folder, files)
     assert all(file.stat().st_size for file in files)
     return state["reason"]
 
@@ -330,13 +285,3 @@ def test_a_database_that_cannot_grow_fails_no_table(behind: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert_catches_up(behind)
-
-
-def test_a_database_without_the_run_of_tables_fails_no_table(tracked: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = tracked
-    path = folder / "fake" / "track.json"
-    state = read_json(path)
-    write_json(path, state | {"tables": "0" * 32})
-    tracking.attach_table(study(), folder, [folder / "fake" / "table_main.md"])
-    assert read_json(path)["status"] == "pending"
-    assert tracking.track(study(), folder)["tables"] == state["tables"]

@@ -64,16 +64,13 @@ def table(
         return
     from benchmarks.records.results import load_collected
     from benchmarks.tables.render import render
-    from benchmarks.tracking import importer
 
-    records = load_collected(loaded, results)
+    records, beside = load_collected(loaded, results), None
     if with_:
         from benchmarks import external_rows
 
-        files = render(loaded, results, chosen, external_rows.read_external_rows(records, with_))
-    else:
-        files = render(loaded, results, chosen)
-        importer.attach_table(loaded, results, files)
+        beside = external_rows.read_external_rows(records, with_)
+    files = render(loaded, results, chosen, beside)
     if not any(run.train or run.evaluate for run in records.runs.values()):
         _warn(f"no run of {loaded.name} has a record, so the table has no result")
     typer.echo(next(path for path in files if path.suffix == ".md").read_text(encoding="utf-8"))

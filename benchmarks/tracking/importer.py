@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
@@ -48,7 +48,7 @@ from benchmarks.tracking.entries import (
     tags_of,
     update_row_status,
 )
-from benchmarks.tracking.state import read_state, tries
+from benchmarks.tracking.state import tries
 from benchmarks.tracking.store import (
     Fixable,
     Outage,
@@ -96,10 +96,8 @@ def track(study: Study, results: Path) -> dict[str, Any]:
             with session(results) as client:
                 importer = _Importer(client, experiment_id(client, results, study.name), records, origin)
                 runs = importer.import_runs()
-                tables = importer.tables()
-                _attach(client, tables, sorted(path.parent.glob("table_*")))  # rendered while the server was down
-                _describe(client, importer.experiment, study, results)
-            state |= {"status": "done", "reason": None, "tables": tables, "runs": runs}
+                _describe(client, importer.experiment, study)
+            state |= {"status": "done", "reason": None, "runs": runs}
         except Fixable as error:
             state |= {"status": "pending", "reason": str(error)}
             log.warning("nothing was imported into MLflow at %s: %s: %s", uri, error, error.remedy)
@@ -108,25 +106,6 @@ def track(study: Study, results: Path) -> dict[str, Any]:
             log.warning("MLflow at %s cannot be used now, `track` will catch up: %s", uri, error)
         write_json(path, state)
     return state
-
-
-def attach_table(study: Study, results: Path, files: Iterable[Path]) -> None:
-    """Attach rendered tables to the run that has the study's, and show the first one in the experiment's description.
-    If the server is down, the next ``track`` does it."""
-    path = results / study.name / "track.json"
-    state = read_state(path)
-    if state.get("status") != "done" or "tables" not in state:
-        return
-    try:
-        with exclusive_writer(results), session(results) as client:
-            run = client.get_run(state["tables"])
-            if run.info.lifecycle_stage == "deleted":
-                raise Outage(f"the study's run {state['tables']} was deleted")
-            _attach(client, state["tables"], files)
-            _describe(client, run.info.experiment_id, study, results)
-    except Outage as error:
-        write_json(path, state | {"status": "pending", "reason": str(error)})
-        log.warning("the tables are not in MLflow yet, `track` will catch up: %s", error)
 
 
 def _await_recorders(records: StudyRecords) -> None:
@@ -139,24 +118,16 @@ def _await_recorders(records: StudyRecords) -> None:
             time.sleep(0.1)
 
 
-def _attach(client: MlflowClient, run: str, files: Iterable[Path]) -> None:
-    for file in files:
-        client.log_artifact(run, str(file), "tables")
-
-
-def _describe(client: MlflowClient, experiment: str, study: Study, results: Path) -> None:
-    """Give an experiment a description, that of its study and its first table if that is rendered, without notes; and a
-    view that shows accuracies."""
+def _describe(client: MlflowClient, experiment: str, study: Study) -> None:
+    """Give an experiment a description, and a view that shows accuracies."""
     from mlflow.utils.validation import MAX_EXPERIMENT_TAG_VAL_LENGTH as MOST
 
-    text = f"{study.title}. {study.description}\n"
-    path = results / study.name / f"table_{study.tables[0]}.md" if study.tables else None
-    if path and path.is_file():
-        table, _, _ = path.read_text(encoding="utf-8").partition("\n* ")
-        text += f"\n{table}\n" if len(text) + len(table) < MOST else ""
     tests = dict.fromkeys(test for block in study.blocks for test in study.tests_of(block))
     shown = [f"accuracy/{test}" for test in tests]
-    wanted = {NOTE: text, VIEW: _view("Accuracies", [*shown, "parameters", "train_wall_seconds"])}
+    wanted = {
+        NOTE: f"{study.title}. {study.description}",
+        VIEW: _view("Accuracies", [*shown, "parameters", "train_wall_seconds"]),
+    }
     tags = client.get_experiment(experiment).tags
     for name, value in wanted.items():
         if tags.get(name) != value and len(value) <= MOST:
@@ -230,21 +201,6 @@ class _Importer:
                 ", ".join(run.info.run_id for run in self.anew),
             )
         return runs
-
-    def tables(self) -> str:
-        """Return the id of the run that has the study's tables, which is created if it is missing. It is older than all
-        others, so that lists show it last."""
-        own = [run for run in self.known if run.data.tags.get("kind") == "tables" and is_owned(run, self.origin)]
-        if own:
-            run = own[-1]
-        else:
-            start = min((run.info.start_time for run in find_runs(self.client, [self.experiment], "")), default=None)
-            tags = {"study": self.study.name, "kind": "tables", "origin": self.origin}
-            tags |= {"mlflow.source.name": "marcos-bench table", "mlflow.source.type": "LOCAL"}
-            run = self.client.create_run(self.experiment, start_time=start, tags=tags, run_name="tables")
-        if run.info.status != "FINISHED":  # it is new, or the server went away before it was finished
-            self.client.set_terminated(run.info.run_id, end_time=run.info.start_time)
-        return run.info.run_id
 
     def _known(self, kind: str, name: str, digest: str) -> Run | None:
         """Return the complete run of a training or row, if there is one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from benchmarks.files import BrokenRecord, read_json
 
@@ -13,12 +12,8 @@ def tries(path: Path) -> int:
 
     It is one higher while the last import is pending, so that the rule runs again, and unchanged once it is done.
     """
-    state = read_state(path)
-    return state.get("tries", 1) + (state.get("status") == "pending")
-
-
-def read_state(path: Path) -> dict[str, Any]:
     try:
-        return read_json(path)
+        state = read_json(path)
     except BrokenRecord:
-        return {}
+        return 1
+    return state.get("tries", 1) + (state.get("status") == "pending")

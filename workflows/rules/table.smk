@@ -51,7 +51,7 @@ rule table:
     """Render a table in four formats. The command also prints the Markdown, so the log keeps only its notes."""
     input:
         collected,
-        "results/{study}/track.json",  # for order only: an import that catches up later attaches the tables that exist
+        "results/{study}/track.json",  # so that a study whose table is there is in MLflow, too
     output:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
     params:
