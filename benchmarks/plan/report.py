@@ -1,16 +1,13 @@
-"""A plan as text: a Markdown table of what every run takes, its assumptions, and why runs cannot run here."""
+"""A plan as text: a Markdown table of what every run takes, and its assumptions."""
 
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from tabulate import tabulate
 
-from benchmarks.files import gigabytes
 from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.memory import ZERO
@@ -22,7 +19,7 @@ MACHINE = 8  # GPUs of one machine, as in the paper
 WORTH_A_NOTE = 0.05  # share of idle ranks, or of additional passes, that is worth a note
 
 
-def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float, results: Path) -> str:
+def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> str:
     """Render the plan as a Markdown table, followed by its assumptions."""
     header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
     header += ["Hours", "GPU-hours", "Disk", ""]
@@ -42,26 +39,11 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float,
         f"Memory is an estimate: the tests hold it to within {MEMORY_ERROR:.0%} of what training takes on a CPU, "
         "for two methods at a small size. On an H200 five methods at 0.5B took 33% to 90% of it, as few rows are the "
         "longest, and layers were compiled.",
-        *_disk(plans, results),
+        f"Disk: GB of a run while it trains; {_gigabytes(sum(plan.left for plan in plans))} GB of weights stay of all.",
     ]
     notes += [*_idle(plans), *_launched(plans, gpu, utilisation), *_filled(plans, gpu, utilisation)]
     notes += [f"Runs of {other}, not trained here: {', '.join(runs)}." for other, runs in study.shared.items()]
     return "\n".join([table, "", *notes])
-
-
-def _disk(plans: Sequence[RunPlan], results: Path) -> list[str]:
-    """Return a line about the disk space that all runs take, with a warning if there is too little for the runs that
-    the workflow trains at the same time."""
-    together = min(len(plans), max(1, MACHINE // min((plan.ranks for plan in plans), default=1)))
-    alone, several, free = disk_needed(plans), disk_needed(plans, together), disk_free(results)
-    at_a_time = f"{together} at a time, as {MACHINE} GPUs train them"
-    lines = [
-        f"Disk: GB of a run while it trains; {alone / 1e9:,.0f} GB for all, one after the other, "
-        f"{several / 1e9:,.0f} GB {at_a_time}, and {free / 1e9:,.0f} GB are free in {results}."
-    ]
-    if alone <= free < several:
-        lines.append(f"WARNING: there is no room for {at_a_time}: give Snakemake fewer GPUs (`--resources gpu=N`).")
-    return lines
 
 
 def _idle(plans: Sequence[RunPlan]) -> list[str]:
@@ -163,30 +145,3 @@ def _line(plan: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
 
 def _gigabytes(size: float) -> str:
     return f"{size / 1e9:,.1f}" if size >= 1e9 else f"{size / 1e9:.2g}"
-
-
-def feasibility_errors(plans: Sequence[RunPlan], gpu: GPU, results: Path) -> list[str]:
-    """Return the reasons why the study cannot run as it is, with fixes. The list is empty if it can."""
-    found = []
-    if large := [plan.run.id for plan in plans if not plan.fits(gpu)]:
-        found.append(f"DOES NOT FIT into the memory of {gpu.name}: {', '.join(large)}; the table says what to change")
-    needed, free = disk_needed(plans), disk_free(results)
-    if needed > free:
-        found.append(
-            f"TOO LITTLE DISK: all runs, one after the other, take {gigabytes(needed)} in {results}, and "
-            f"{gigabytes(free)} are free: make room there, or name another folder with --results"
-        )
-    return found
-
-
-def disk_needed(plans: Sequence[RunPlan], together: int = 1) -> float:
-    """Return the bytes that all runs take if ``together`` of them train at a time: what each run leaves, and what the
-    largest ones need in addition while they train."""
-    training = sorted((plan.disk - plan.left for plan in plans), reverse=True)[:together]
-    return sum(training) + sum(plan.left for plan in plans)
-
-
-def disk_free(results: Path) -> int:
-    """Return the bytes that are free at the folder's place, even if the folder does not exist yet."""
-    folder = next(folder for folder in (results.resolve(), *results.resolve().parents) if folder.exists())
-    return shutil.disk_usage(folder).free
