@@ -265,8 +265,7 @@ def test_our_own_answers_have_todays_scores(ours: Path, theirs: Path) -> None:
         read(ours, str(theirs))
 
 
-def test_command(ours: Path, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.tracking.importer.attach_table", lambda *_: None)
+def test_command(ours: Path, theirs: Path, tmp_path: Path) -> None:
     (path := tmp_path / "study.yaml").write_text(study().model_dump_json(exclude_unset=True), encoding="utf-8")
 
     def ask(*more: str) -> Any:
