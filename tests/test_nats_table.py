@@ -57,6 +57,18 @@ def test_the_bound_stands_beside_exact_likelihoods(tmp_path: Path) -> None:
     assert {line["part"] for line in json.loads(files["json"])["lines"]} == {0, 1, 2, 3}
 
 
+def test_details_of_the_main_table_have_the_same_nats(tmp_path: Path) -> None:
+    fabricate(made(), tmp_path)
+    rendered(made(), tmp_path)
+    files = contents(made(), tmp_path)
+    assert cells(files["md"], "MarCos", ALPHA)[-5:] == ["1.50", "6.00", "7.50", "1.00", "3.00"]
+    assert cells(files["md"], "CODI", ALPHA)[-5:] == [DASH] * 4 + ["3.00"]
+    assert "gold texts of 40 validation rows" in files["md"] and json.loads(files["json"])["nats"]
+    fabricate(made(0), tmp_path / "none")
+    results.collect(made(0), tmp_path / "none")
+    assert "Nats" not in contents(made(0), tmp_path / "none")["md"]
+
+
 def test_encoded_latents_are_beside_drawn_ones(tmp_path: Path) -> None:
     fabricate(made(), tmp_path)
     accuracy = rendered(made(), tmp_path)["md"].split("## Accuracy with encoded latents")[1]

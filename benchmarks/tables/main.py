@@ -36,6 +36,7 @@ from benchmarks.tables.base import (
     timed,
 )
 from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line
+from benchmarks.tables.nats import GoldNats
 from benchmarks.timing.machine import MUCH, SLOWER
 
 SCORES = (Column("n"), Column("Not in training (%)"), Column("Strict (%)"), Column("No answer (%)"))
@@ -83,7 +84,11 @@ class MainTable(TableBuilder):
 
     @property
     def extra_frames(self) -> dict[str, pd.DataFrame]:
-        return {"against_controls": self.summary.against_controls}
+        return {"against_controls": self.summary.against_controls, **self._nats.frames}
+
+    @cached_property
+    def _nats(self) -> GoldNats:
+        return GoldNats(self.records)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -174,16 +179,17 @@ class MainTable(TableBuilder):
     # ---- the other tables
 
     def _detail(self) -> Grid:
+        columns, blank = SCORES + COSTS + self._nats.columns, (Cell(),) * len(self._nats.columns)
         elsewhere = [
             (
                 f"{heading} · {self.test_title(test)}",
-                tuple(self._brought(line, _scores(line) + _costs(line)) for line in lines),
+                tuple(self._brought(line, _scores(line) + _costs(line) + blank) for line in lines),
             )
             for heading, rows in self._elsewhere.items()
             for test in self.test_names
             if (lines := [row[test] for row in rows if test in row])
         ]
-        return Grid("Details by test set", SCORES + COSTS, (*self.by_test(self._detail_lines), *elsewhere))
+        return Grid("Details by test set", columns, (*self.by_test(self._detail_lines), *elsewhere))
 
     def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
         default = self.summary.line(block.id, row.id, "default", test)
@@ -199,7 +205,7 @@ class MainTable(TableBuilder):
                 + ("" if decoding == "default" else f" ({decoding_label(decoding)})")
             )
             title = Cell(name, "" if decoding == "default" else f": {percent(line['accuracy'])} %")
-            yield Line(title, _scores(line) + _costs(line), row.indent)
+            yield Line(title, _scores(line) + _costs(line) + self._nats.cells(block, row), row.indent)
 
     def _training(self) -> Grid:
         columns = (Column("In optimizer steps (s)"), Column("Tokens/s"), Column("GPU-hours"))
@@ -260,6 +266,7 @@ class MainTable(TableBuilder):
         yield f"""Not in training: accuracy on the questions that are not in the training data. {self.strict()} Lines
         with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
         decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
+        yield from self._nats.about_columns()
         if len(self._external.lines):
             yield """From elsewhere and as published (the last sections of this table and of the details): not made by
             the runs that the table is of, and never ranked, so that they have no mark and change none. Times of another

@@ -1,9 +1,10 @@
-"""The table of nats: what gold texts of validation rows cost, and the accuracy with the latents that encode them."""
+"""What gold texts of validation rows cost, for all tables that show it; and the table of nats, which also has the
+accuracy with the latents that encode them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.records import statistics
+from benchmarks.records.results import StudyRecords
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables.base import cell, index_by
 from benchmarks.tables.decoding import DecodingTable
@@ -32,6 +34,68 @@ SHOWN = {
 BY_STEP = {"text": "text", "latents": "KL"}
 
 
+@dataclass(frozen=True, eq=False)
+class GoldNats:
+    """The nats of each row of a study: means over validation rows and trainings."""
+
+    records: StudyRecords
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One line per block, row, quantity and part (:data:`COLUMNS`); empty if the study scores none."""
+        study = self.records.study
+        lines = [
+            {"block": block.id, "row": row.id, **line}
+            for block in study.blocks
+            for row in sorted(study.rows_of(block), key=lambda row: row.control)
+            if (nats := self.records.nats(block.id, row.id)) is not None
+            for line in _aggregated(nats)
+        ]
+        return pd.DataFrame(lines, columns=list(COLUMNS)).astype(COLUMNS)
+
+    @cached_property
+    def _found(self) -> dict[tuple[Any, ...], dict[str, Any]]:
+        return index_by(self.frame, "block", "row", "quantity", "part")
+
+    def line(self, block: Block, row: Row, quantity: str, part: int = 0) -> dict[str, Any] | None:
+        return self._found.get((block.id, row.id, quantity, part))
+
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The numbers for a table's JSON, if there are any."""
+        return {} if self.frame.empty else {"nats": self.frame}
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in the details of other tables, if there are any numbers."""
+        named = (replace(column, group=f"Nats, {column.group.lower()}") for column in SHOWN.values())
+        return () if self.frame.empty else tuple(named)
+
+    def cells(self, block: Block, row: Row) -> tuple[Cell, ...]:
+        """Return what a row has in :attr:`columns`."""
+        return tuple(_mean(self.line(block, row, quantity)) for quantity in SHOWN) if self.columns else ()
+
+    def about_columns(self) -> Iterator[str]:
+        """Yield paragraphs of a legend on :attr:`columns`."""
+        if self.columns:
+            whole, answer = self.legend(f"{self.frame['n'].max():,}")
+            yield f"{whole} They are those of a row's training, whatever the test set and the decoding."
+            yield answer
+
+    def legend(self, rows: str) -> tuple[str, str]:
+        """Return paragraphs of a legend. ``rows``: the number of validation rows, or the column that has it."""
+        over = " ± is the standard deviation over training seeds." if len(self.records.study.seeds) > 1 else ""
+        whole = f"""Nats (negative natural log likelihood) of the gold texts of {rows} validation rows, mean per
+        question.{over} Text: steps and answer, each after the gold ones before it, and with the latents that
+        encode the gold steps if there are such (MarCos's reconstruction). KL: of these latents from what the method
+        predicts. Sum: minus the evidence lower bound, to be held against the exact value of methods without such
+        latents."""
+        answer = """Answer, after gold steps: the last part of Text. By itself: after the latents that the method has
+        without gold text (MarCos: the means of its predictor). A dash: the method does not say it. Markers in the texts
+        of methods differ, and weights were selected on validation rows."""
+        return whole, answer
+
+
 class NatsTable(DecodingTable):
     """Nats of each row, in all and by step, and beside the default decoding's accuracy that with encoded latents."""
 
@@ -42,23 +106,16 @@ class NatsTable(DecodingTable):
         return spec.latents == "encoded"
 
     @cached_property
+    def _nats(self) -> GoldNats:
+        return GoldNats(self.records)
+
+    @property
     def frame(self) -> pd.DataFrame:
-        lines = [
-            {"block": block.id, "row": row.id, **line}
-            for block in self.study.blocks
-            for row in self.all_rows(block)
-            if (nats := self.records.nats(block.id, row.id)) is not None
-            for line in _aggregated(nats)
-        ]
-        return pd.DataFrame(lines, columns=list(COLUMNS)).astype(COLUMNS)
+        return self._nats.frame
 
     @property
     def extra_frames(self) -> dict[str, pd.DataFrame]:
         return {"accuracy": self.summary.lines}
-
-    @cached_property
-    def _found(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return index_by(self.frame, "block", "row", "quantity", "part")
 
     def grids(self) -> list[Grid]:
         whole = (*SHOWN.values(), Column("Sum, 95 % interval"), Column("n"))
@@ -81,7 +138,7 @@ class NatsTable(DecodingTable):
 
     def _whole(self, block: Block, row: Row) -> Iterator[Line]:
         line = self.line(block, row)
-        found = {name: self._found.get((block.id, row.id, name, 0)) for name in SHOWN}
+        found = {name: self._nats.line(block, row, name) for name in SHOWN}
         some = next(filter(None, found.values()), None)
         n = self.missing_cell(line) if pd.isna(line["accuracy"]) else Cell()
         if some:
@@ -97,7 +154,7 @@ class NatsTable(DecodingTable):
     def _by_step(self, block: Block, row: Row) -> Iterator[Line]:
         """Yield a line for the text and one for the latents, as far as there are any. The last part is the answer."""
         for quantity, name in BY_STEP.items():
-            at = (self._found.get((block.id, row.id, quantity, part)) for part in range(1, self._parts + 1))
+            at = (self._nats.line(block, row, quantity, part) for part in range(1, self._parts + 1))
             if cells := [_mean(line) for line in at if line]:
                 gap = [Cell()] * (self._parts - len(cells))
                 title = f"{self.study.row_title(row)}{self.dead_r_suffix(self.line(block, row))}: {name}"
@@ -107,16 +164,10 @@ class NatsTable(DecodingTable):
         if not self.study.evaluation.nats:
             yield "This study scores no validation rows: set `nats: 200` in its `evaluation`."
             return
-        over = " ± is the standard deviation over training seeds." if len(self.study.seeds) > 1 else ""
-        yield f"""Nats (negative natural log likelihood) of the gold texts of n validation rows, mean per
-        question.{over} Text: steps and answer, each after the gold ones before it, and with the latents that
-        encode the gold steps if there are such (MarCos's reconstruction). KL: of these latents from what the method
-        predicts. Sum: minus the evidence lower bound, to be held against the exact value of methods without such
-        latents. Interval: of the sum, a bootstrap over questions or, with several training seeds, that of the t
-        distribution over both; the CSV file has those of all numbers."""
-        yield """Answer, after gold steps: the last part of Text. By itself: after the latents that the method has
-        without gold text (MarCos: the means of its predictor). A dash: the method does not say it. Markers in the texts
-        of methods differ, and weights were selected on validation rows."""
+        whole, answer = self._nats.legend("n")
+        yield f"""{whole} Interval: of the sum, a bootstrap over questions or, with several training seeds, that of the
+        t distribution over both; the CSV file has those of all numbers."""
+        yield answer
         yield "By step: steps without text cost 0. A chain that a method writes as one text is step 1."
         if self.decodings():
             yield from super().legend()

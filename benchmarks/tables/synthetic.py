@@ -16,6 +16,7 @@ from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import StudyError
 from benchmarks.tables.base import TableBuilder, cell, decoding_label, interval_cell, percent
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
+from benchmarks.tables.nats import GoldNats
 
 
 class SyntheticTable(TableBuilder):
@@ -37,6 +38,14 @@ class SyntheticTable(TableBuilder):
                 f"blocks {', '.join(several)}: this table is for one test set a block; give each `tests: [NAME]`"
             )
         return super().document(footer)
+
+    @cached_property
+    def _nats(self) -> GoldNats:
+        return GoldNats(self.records)
+
+    @property
+    def extra_frames(self) -> dict[str, pd.DataFrame]:
+        return self._nats.frames
 
     def grids(self) -> list[Grid]:
         return [self._scores(), self._detail()]
@@ -121,7 +130,7 @@ class SyntheticTable(TableBuilder):
         names = ("n", "Accuracy (%)", "95 % interval", "Strict (%)", "No answer (%)", "Tokens/question")
         names += ("Steps explained (%)", "Entropy (bits)", "Seeds agree (%)")
         sections = self.by_test(lambda block, row, _: self._detail_lines(block, row))
-        return Grid("Details", tuple(Column(name) for name in names), sections)
+        return Grid("Details", (*(Column(name) for name in names), *self._nats.columns), sections)
 
     def _detail_lines(self, block: Block, row: Row) -> Iterable[Line]:
         for drawn in (True, False):
@@ -140,6 +149,7 @@ class SyntheticTable(TableBuilder):
                 _mean([step.share for seeds in draws for step in seeds], percent),
                 _entropy(draws),
                 _mean(agreement, percent),
+                *self._nats.cells(block, row),
             )
             decoding = f" ({'sampled' if drawn else 'greedy'}: {decoding_label(line['decoding'])})"
             yield Line(Cell(line["title"] + self.dead_r_suffix(line) + decoding), cells, row.indent)
@@ -155,6 +165,7 @@ class SyntheticTable(TableBuilder):
         the pairs of decoding seeds that both draw something for a question, how many draw the same (a dash below
         {FEWEST_PAIRS} pairs); uniform draws among n do so in one of n cases. A model that always draws the same has
         entropy 0 and agreement 100 %."""
+        yield from self._nats.about_columns()
         if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
             yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}.
             {self.untested(self.paired_tests)}"""
