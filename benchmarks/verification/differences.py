@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*")
+SPAN = re.compile(r"\\multicolumn\{\d+\}")
 CLOSE = 1e-9  # smaller differences come from sums in another order
 
 
@@ -64,8 +65,9 @@ def lost_row(old: str, new: str) -> str:
 
 
 def _rows(text: str) -> list[str]:
-    """Return the rows of a table that have numbers."""
-    return [line for line in text.splitlines() if (line[:1] == "|" or line.endswith(r"\\")) and NUMBER.search(line)]
+    """Return the rows of a table that have numbers. How many columns a heading spans is none."""
+    lines = (SPAN.sub("", line) for line in text.splitlines())
+    return [line for line in lines if (line[:1] == "|" or line.endswith(r"\\")) and NUMBER.search(line)]
 
 
 def first_change(old: str, new: str) -> str:
