@@ -4,6 +4,7 @@ long-range copy also how often steps repeat each other."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
