@@ -67,6 +67,7 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
     block["tests"] = [test]
     content["training"] |= {"batch_size": 8, "validations": 1}
     content["engine"] = {"micro_batch": 4}
+    content.pop("published", None)  # outputs for test sets that are no longer asked
     for row in content["rows"]:
         row.pop("engine", None)
     content["evaluation"] |= {"tests": [test], "max_new_tokens": 2, "batch_size": 250}
