@@ -1,14 +1,14 @@
 """Chains in a ring of five: a seeded generator of short stories whose steps depend on each other.
 
 Somebody moves about in a ring of five fields, 0 to 4. A move is one verb: who hops goes one field on, who doubles goes
-to the field with twice the number. So arithmetic is modulo five: the step ``<<3*2=1>>`` is right. Each move needs the
-result of the one before, there are few facts to learn (five fields times six moves), and sentences of a kind have
-equally many words. So a question is hard by the length of its chain.
+to the field with twice the number. So arithmetic is modulo five, and the step ``<<3 doubles=1>>`` is right. Each move
+needs the result of the one before, there are few facts to learn (five fields times five moves), and sentences of a kind
+have equally many words. So a question is hard by the length of its chain.
 
 A *chain* here is a start and its moves. There are five corpora:
 
-* ``train``: one to four moves;
-* ``validation``: three or four moves, in equal parts, by which settings and weights are chosen;
+* ``train``: one to five moves;
+* ``validation``: four or five moves, in equal parts, by which settings and weights are chosen;
 * ``in_domain``: the same again, with other chains;
 * ``reworded``: about half of the sentences are worded differently, in equally many words, which training uses, too
   (but for "In" at the beginning of a sentence);
@@ -16,7 +16,7 @@ A *chain* here is a start and its moves. There are five corpora:
 
 A chain's hash decides which corpus it may be in (:func:`corpus_of`), so no chain of a test or of validation is ever one
 of training. Tests have a chain once; training draws chains and words anew for each row, so short chains come again and
-again: there are 30 of one move that training may show, 323 of three, and 1,676 of four.
+again: there are 25 of one move that training may show, 768 of four, and 3,243 of five.
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ from benchmarks.data.embedded import NAMES
 from benchmarks.data.records import Raw
 from benchmarks.data.sources import Draw
 
-VERSION = "3"
-SEED = f"marcos-bench ring {VERSION}"  # of all draws
+VERSION = "4"
+SEED = f"marcos-bench ring {VERSION}v"  # of all draws; v: steps name the verb of a move
 SIZES = {"train": 100_000, "validation": 300, "in_domain": 300, "reworded": 300, "unseen": 300}
 
 RING = 5  # fields, numbered from 0: results are taken modulo this
-OPERATIONS = {"+": "plus", "-": "minus", "*": "times"}
 VERBS = {  # of each move, a sign and an operand
     ("+", 1): "hops",
     ("+", 2): "jumps",
     ("-", 1): "slips",
     ("*", 2): "doubles",
     ("*", 3): "triples",
-    ("*", 4): "flips",
 }
 MOVES = list(VERBS)
 HELD_OUT = {("*", "-"), ("-", "+")}  # signs of neighbours that only the corpus ``unseen`` shows
-LENGTHS = (1, 2, 3, 4)  # numbers of moves in training, drawn uniformly
-TESTED = (3, 4)  # in tests, in equal parts
+LENGTHS = (1, 2, 3, 4, 5)  # numbers of moves in training, drawn uniformly
+TESTED = (4, 5)  # in tests, in equal parts
 PARTS = ("validation", "in_domain", "reworded")  # have a fifth of the chains of tested lengths each, training the rest
 
 
@@ -114,12 +112,10 @@ def tell(chain: Chain, wording: Wording, key: str) -> Raw:
     who = draw.of(list(NAMES))
     words = {"who": who, "He": NAMES[who], "he": NAMES[who].lower()}
     text, solution, field = [templates[0].format(n=chain.start, **words)], [], chain.start
-    for template, (sign, operand) in zip(templates[1:-1], chain.moves, strict=True):
-        reached = apply(field, sign, operand)
-        text.append(template.format(moves=VERBS[sign, operand], **words))
-        solution.append(
-            f"From {field} {OPERATIONS[sign]} {operand} leads to <<{field}{sign}{operand}={reached}>>{reached}."
-        )
+    for template, move in zip(templates[1:-1], chain.moves, strict=True):
+        reached, verb = apply(field, *move), VERBS[move]
+        text.append(template.format(moves=verb, **words))
+        solution.append(f"{words['He']} {verb} from {field} to <<{field} {verb}={reached}>>{reached}.")
         field = reached
     text.append(templates[-1].format(**words))
     return Raw("", " ".join(text), "\n".join(solution), str(field))

@@ -7,15 +7,15 @@ from benchmarks.data.cards import Card
 from benchmarks.data.sources import Generated
 
 NOTES = (
-    f"Arithmetic is modulo {ring.RING}, as stories are about a ring of {ring.RING} fields: the step <<3*2=1>> is "
+    f"Arithmetic is modulo {ring.RING}, as stories are about a ring of {ring.RING} fields: the step <<3 doubles=1>> is "
     f"right. Only the answer is scored, a number from 0 to {ring.RING - 1}."
 )
 RECORDS = {
-    "train": "a41f15ddb1179ce7d8011018e7b2e8946b81757b189bb457813864e69668f9a4",
-    "validation": "ac073590208b2c7ffcbcd6997d1d111742911d9ca58cef19a864f80369106d32",
-    "in_domain": "cba05481ec452a97a4ebca45662c0b906e5211dee703f0f92bfc5f312bf06d61",
-    "reworded": "97e7db79b942684672be079409049b09c4419017692d6df144ce3c7cdcd2764d",
-    "unseen": "9fe31a267ad0fa81e7a7be7f9c30f0629f2fa192454e09340dcb4aeef8c1b703",
+    "train": "a414ba526f4cba1125e0bafbdaacdd9020724f634423b045bb17618e0a101075",
+    "validation": "2542f763c6887cc0ddac3ed348842e2c2d8b60e38c0739ce3f4ecd1f986ac7bf",
+    "in_domain": "efaa4dd69e4ab2cc1e5976728b0f0a16fcf59975ccfcec1a085807aa1ce0bcbe",
+    "reworded": "ed579fa9b48d65a8b26ebba29567b64f67c981bce31123e18d7ef47f80fbb1c5",
+    "unseen": "8d855a9aeb0fc98bf7b15bfb8747460ab8a0ab797c61a0928c372c396c6aa4ad",
 }
 
 
