@@ -15,7 +15,7 @@ from benchmarks.files import BrokenRecord
 from benchmarks.paper.numbers import paper_table
 from benchmarks.records.results import load_collected
 from benchmarks.studies.runs import row_of, run_id
-from benchmarks.studies.study import STUDIES, StudyError, load_study, parse_study, shipped
+from benchmarks.studies.study import STUDIES, Study, StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
 from methods.registry import get_method
@@ -81,16 +81,31 @@ def test_the_control_of_a_paper_study_is_trained_for_as_long_as_any_row_with_its
         assert epochs[True] == {max(epochs[False])}
 
 
-@pytest.mark.parametrize("name", ["quick", "stories", "stories_seeds", "small_3b"])
+def budgets_of(study: Study, block: str) -> dict[str, float]:
+    """Return the tokens of each row's training and of its warm start, by row."""
+    budgets = {}
+    for run in (run for run in study.runs.values() if run.block == block):
+        start = study.runs[run.starts_from].training.tokens if run.starts_from else 0
+        budgets[run.row] = (run.training.tokens or 0) + (start or 0)
+    return budgets
+
+
+@pytest.mark.parametrize("name", ["stories", "stories_seeds", "small_3b"])
 def test_rows_beside_cot_sft_have_one_budget_their_starts_included(name: str) -> None:
     study = load_study(name)
     for block in study.blocks:
-        budgets = {}
-        for run in (run for run in study.runs.values() if run.block == block.id):
-            start = study.runs[run.starts_from].training.tokens if run.starts_from else 0
-            budgets[run.row] = (run.training.tokens or 0) + (start or 0)
+        budgets = budgets_of(study, block.id)
         budgets.pop("cot_sft")
         assert len(set(budgets.values())) == 1, budgets
+
+
+@pytest.mark.parametrize("name", ["quick", "quick_seeds"])
+def test_no_row_of_the_default_study_has_more_tokens_than_the_control(name: str) -> None:
+    """Coconut has twice the tokens of the others, which are equal: see docs/studies.md."""
+    budgets = budgets_of(load_study(name), "equation")
+    assert budgets.pop("answer_only") == max(budgets.values()) == budgets.pop("coconut")
+    budgets.pop("cot_sft")
+    assert len(set(budgets.values())) == 1, budgets
 
 
 def test_paper_studies_cover_the_paper() -> None:
