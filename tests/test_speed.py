@@ -34,6 +34,8 @@ def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> Non
         assert method["title"] in run.output
     assert "coconut" in record["training"] and record["training_step"]["layers"] == 2
     assert "70 tokens, 2 layers of width 96." in run.output
+    assert record["loop"]["difference"] < 1e-5, "else the two loops did not make the same updates"
+    assert record["loop"]["ours"] > 0 and record["loop"]["trainer"] > 0
 
 
 def test_a_method_is_measured_with_the_options_of_its_first_row_in_the_block_that_is_no_control() -> None:

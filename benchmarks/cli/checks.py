@@ -134,7 +134,11 @@ def measure(
     ] = False,
     batching: Annotated[
         bool,
-        typer.Option("--batching", help="Measure instead how much faster every method is with batches and a cache."),
+        typer.Option(
+            "--batching",
+            help="Measure instead how much faster every method is with batches and a cache, and the "
+            "training loop beside the Trainer of transformers.",
+        ),
     ] = False,
     results: Results = RESULTS,
     output: Annotated[

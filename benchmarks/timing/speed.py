@@ -1,4 +1,5 @@
-"""Measure how much batching and a KV cache speed up every method's answers, and its training step over the naive one.
+"""Measure how much batching and a KV cache speed up every method's answers, and its training step over the naive one;
+and the training loop beside that of transformers.
 
 Weights are untrained, so answers are forced to the lengths of the gold answers. Both ways then do the same work and
 give the same answers.
@@ -23,12 +24,14 @@ from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import batches_by_length
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
+from benchmarks.timing.trainer import time_loops
 from methods.backbone import load_backbone
 from methods.base import Budget, Context, Example, Method, Setup
 from methods.generation import CachePolicy, Decoding
 from methods.registry import available, build
 
 BATCH = 64
+LOOP_STEPS = 100  # optimizer steps of each training loop
 STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # size of the training step
 
 
@@ -44,12 +47,14 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
     examples = corpus.examples(range(min(questions, len(corpus))))
     of_step = load_backbone(STEP["backbone"], words.size, overrides={"hidden_size": STEP["hidden_size"]})
     answers, training = {}, {}
-    with Progress("speed", len(available())) as progress:
+    with Progress("speed", len(available()) + 1) as progress:
         for name in available():
             answers[name] = time_answers(_built(name, options_in(study, block, name), setup), examples, repeats)
             if (step := time_step(name, Setup(of_step, words), repeats)) is not None:
                 training[name] = step
             progress.advance()
+        loop = time_loops(setup, corpus, study.training, LOOP_STEPS, repeats)
+        progress.advance()
     return {
         "study": study.name,
         "block": block.id,
@@ -60,6 +65,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
         "answers": answers,
         "training_step": {**STEP, "layers": of_step.config.num_hidden_layers},
         "training": training,
+        "loop": loop,
         "environment": with_hardware(made),
     }
 
@@ -155,19 +161,23 @@ def median_seconds(device: torch.device, work: Callable[[], Any], repeats: int) 
 
 def render_speed(record: dict[str, Any]) -> str:
     """Render the record as two tables in Markdown."""
-    made, step = record["environment"], record["training_step"]
+    made, step, loop = record["environment"], record["training_step"], record["loop"]
     answers = [[a["title"], a["batched"], a["single"], a["ratio"]] for a in record["answers"].values()]
     headers = ["Method", f"cached, batch {BATCH} (questions/s)", "uncached, one by one (questions/s)", "ratio"]
     steps = [[t["title"], t["seconds"], t["naive_seconds"], t["ratio"]] for t in record["training"].values()]
     form = {"tablefmt": "pipe", "floatfmt": ("", ".3g", ".3g", ".1f")}
+    loops = [["CoT-SFT", loop["ours"], loop["trainer"], loop["ratio"]]]
     versions = ", ".join(f"{name} {made[name]}" for name in ("torch", "transformers", "python"))
     return "\n\n".join(
         [
             tabulate(answers, headers, **form),
             tabulate(steps, ["Training step", "batched (s)", "row by row (s)", "ratio"], **form),
+            tabulate(loops, ["Training loop", "here (tokens/s)", "`Trainer` (tokens/s)", "ratio"], **form),
             f"{made['device']} ({made['cpu']}), {made['threads']} threads, {versions}; study {record['study']}, block "
             f"{record['block']}. {record['questions']} questions, in batches of about equal length; untrained "
             f"weights, so answers have the lengths of the gold ones. The training step has batch {step['batch_size']}, "
-            f"{step['tokens']} tokens, {step['layers']} layers of width {step['hidden_size']}.",
+            f"{step['tokens']} tokens, {step['layers']} layers of width {step['hidden_size']}. The training loops make "
+            f"{loop['steps']} updates each with batch {loop['batch_size']}, {loop['tokens_per_row']:.0f} tokens a row on "
+            "average, in float32; they start from the same weights, and end with the same up to rounding.",
         ]
     )
