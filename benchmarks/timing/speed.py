@@ -31,7 +31,7 @@ from methods.generation import CachePolicy, Decoding
 from methods.registry import available, build
 
 BATCH = 64
-LOOP_STEPS = 100  # optimizer steps of each training loop
+LOOP_STEPS = 40  # optimizer steps of each training loop
 STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens": 70}  # size of the training step
 
 
@@ -177,7 +177,7 @@ def render_speed(record: dict[str, Any]) -> str:
             f"{record['block']}. {record['questions']} questions, in batches of about equal length; untrained "
             f"weights, so answers have the lengths of the gold ones. The training step has batch {step['batch_size']}, "
             f"{step['tokens']} tokens, {step['layers']} layers of width {step['hidden_size']}. The training loops make "
-            f"{loop['steps']} updates each with batch {loop['batch_size']}, {loop['tokens_per_row']:.0f} tokens a row on "
-            "average, in float32; they start from the same weights, and end with the same up to rounding.",
+            f"{loop['steps']} updates each with batch {loop['batch_size']}, {loop['tokens_per_row']:.0f} tokens a row "
+            "on average, in float32; they start from the same weights, and end with the same up to rounding.",
         ]
     )
