@@ -71,6 +71,12 @@ class Case:
         decays = "matrices" if self.bare else "all"
         return TRAINING.model_copy(update={"dropout": self.dropout, "decays": decays, "weight_decay": 0.1})
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the last step is made on a new engine, as after loading a checkpoint. That takes as long as all else,
+        and depends on the settings of the engine, all of which these cases have."""
+        return self.method in ("cot_sft", "marcos") or self.adapted
+
     def made(self) -> Method:
         options = get_method(self.method).tested_options
         if not self.adapted:
@@ -127,14 +133,12 @@ def numbers(case: Case, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[st
     stages = made.stages(BUDGET)
     found: dict[str, Tensor] = {}
     for stage in [stages[0], *stages[1:][-1:]]:
-        for name, value in _run(made, stage, case.training, spec, ranks, folder).items():
+        for name, value in _run(made, stage, case, spec, ranks, folder).items():
             found[f"{stage.name}: {name}"] = value
     return found
 
 
-def _run(
-    method: Method, stage: Stage, training: TrainingSpec, spec: EngineSpec, ranks: Ranks, folder: Path
-) -> dict[str, Tensor]:
+def _run(method: Method, stage: Stage, case: Case, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
     problems: Any = Problems()
     data = batches.StageLoader(method, problems, stage, 0, None)
     if stage.cached:
@@ -142,12 +146,12 @@ def _run(
         store.fill(method, spec.precision, problems, np.arange(len(problems)), data.context(0, 0), 4)
         data = batches.StageLoader(method, problems, stage, 0, store)
     found: dict[str, Tensor] = {}
-    engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
+    engine = build_engine(method, stage, case.training, spec, PlaceInPhase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
-        if step == len(BATCHES) - 1:  # on a new engine, as after loading a checkpoint
+        if case.resumes and step == len(BATCHES) - 1:
             states, updates = dict(_copies("", engine.optimizer_states())), engine.updates
             engine.close()
-            engine = build_engine(method, stage, training, spec, PlaceInPhase(1, 8), ranks)
+            engine = build_engine(method, stage, case.training, spec, PlaceInPhase(1, 8), ranks)
             engine.load_optimizer_states(states, updates)
         sums = loop.optimizer_step(batches.PrefetchingLoader(engine, data, [(indices, data.context(0, step))]), step)
         method.after_step(sums.statistics)
