@@ -94,12 +94,13 @@ def score(
     rows = [_scored(label, name, questions, results, decoding) for name, label in labels.items()]
     correct = {row.label: correctness(row.verdicts) for row in rows}
     unmatched = [row.unmatched.assign(outputs=row.label) for row in rows]
+    shares = pd.DataFrame({row.label: row.verdicts.groupby("id")["correct"].mean() for row in rows})
     return Scores(
         questions=questions,
         lines=pd.DataFrame([_line(row, correct[row.label], len(questions.records)) for row in rows]),
         tests=compare_rows(correct),
         unmatched=pd.concat(unmatched, ignore_index=True).reindex(columns=["outputs", *UNMATCHED]),
-        verdicts=_by_question(rows, questions),
+        verdicts=shares.reindex([record.id for record in questions.records]).rename_axis("id").reset_index(),
     )
 
 
@@ -166,8 +167,13 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _scored(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
-    if not Path(name).exists() and ":" in name:
-        return _recorded(label, name, questions, results, decoding)
+    if not Path(name).exists() and ":" in name:  # a run or row
+        if not questions.is_test:
+            raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
+        answers = read_side(name, results, decoding).answers
+        if questions.name not in answers:
+            raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
+        return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
     lines, unmatched, answered = [], [], set[str]()
     by_id = {record.id: record for record in questions.records}
     by_text: dict[str, list[Record]] = {}
@@ -216,16 +222,6 @@ def _match(
     return "a line before answers the same question" if record.id in answered else record
 
 
-def _recorded(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
-    """Return the recorded answers of a run or row."""
-    if not questions.is_test:
-        raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
-    answers = read_side(name, results, decoding).answers
-    if questions.name not in answers:
-        raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
-    return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
-
-
 def _line(row: Scored, correct: pd.DataFrame, asked: int) -> dict[str, Any]:
     low, high = interval(correct)
     verdicts = row.verdicts
@@ -234,12 +230,6 @@ def _line(row: Scored, correct: pd.DataFrame, asked: int) -> dict[str, Any]:
     if "strict" in verdicts:  # what `compare` reads of runs has neither
         line |= {"strict": verdicts["strict"].mean(), "no_answer": verdicts["extracted"].isna().mean()}
     return line
-
-
-def _by_question(rows: Sequence[Scored], questions: Questions) -> pd.DataFrame:
-    shares = {row.label: row.verdicts.groupby("id")["correct"].mean() for row in rows}
-    ids = [record.id for record in questions.records]
-    return pd.DataFrame(shares).reindex(ids).rename_axis("id").reset_index()
 
 
 def render(scores: Scores) -> str:

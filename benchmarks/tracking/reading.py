@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,19 +17,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as MLflow has it: its results by the names of metrics, without those logged during training, and its
-    answers under one decoding, by test set."""
-
-    label: str
-    metrics: dict[str, float]
-    answers: dict[str, pd.DataFrame]
-
-
-def tracked_run(id: str, results: Path, decoding: str) -> TrackedRun:
-    """Return the run with an MLflow run id. Raise :class:`InputError` if MLflow cannot be asked, or has no such run or
-    no such answers."""
+def tracked_run(id: str, results: Path, decoding: str) -> tuple[str, dict[str, float], dict[str, pd.DataFrame]]:
+    """Return a label of the run with an MLflow run id, its results by the names of metrics, without those logged during
+    training, and its answers under one decoding by test set. Raise :class:`InputError` if MLflow cannot be asked, or
+    has no such run or no such answers."""
     try:
         require_store(results)
         with session(results) as client:
@@ -44,7 +34,7 @@ def tracked_run(id: str, results: Path, decoding: str) -> TrackedRun:
         cause = str(outage).partition("\n")[0]
         raise InputError(f"MLflow cannot be asked ({cause}): {advice(results, outage)}") from outage
     metrics = {name: value for name, value in run.data.metrics.items() if not is_curve(name)}
-    return TrackedRun(f"{run.data.tags.get('study')}:{run.info.run_name} (MLflow {id})", metrics, answers)
+    return f"{run.data.tags.get('study')}:{run.info.run_name} (MLflow {id})", metrics, answers
 
 
 def _by_id(client: MlflowClient, id: str) -> Run:
