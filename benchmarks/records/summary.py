@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, combinations
@@ -118,9 +118,11 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
     study, frame = records.study, to_frame(records)
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(decodings)]
     controls = {row.id for row in study.rows if row.control}
-    correct: dict[Key, pd.DataFrame] = {}
+    correct: dict[Key, pd.DataFrame] = {}  # one line per question, one column per training seed
     for (block, row, decoding), group in _groups(frame, KEYS[:3]):
-        correct |= _correctness(records, block, row, decoding, group["test"].unique())
+        answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
+        for test in group["test"].unique() if answers is not None else ():
+            correct[Key(block, row, decoding, test)] = statistics.correctness(answers.loc[answers["test"] == test])
     comparisons = _comparisons(study, correct, controls)
     corrected = {
         (line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in comparisons
@@ -150,21 +152,6 @@ def _frame(lines: list[dict[str, Any]], types: dict[str, str]) -> pd.DataFrame:
 def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
     for key, group in frame.groupby(keys, sort=False):
         yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
-
-
-def _correctness(
-    records: StudyRecords, block: str, row: str, decoding: str, tests: Iterable[str]
-) -> dict[Key, pd.DataFrame]:
-    """Return the correctness of a row and decoding on each test set.
-
-    The frames have one line per question and one column per training seed.
-    """
-    answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
-    if answers is None:
-        return {}
-    return {
-        Key(block, row, decoding, test): statistics.correctness(answers.loc[answers["test"] == test]) for test in tests
-    }
 
 
 def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
