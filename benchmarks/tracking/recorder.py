@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -86,15 +87,15 @@ class Recorder:
         if not self.opened:
             with exclusive_writer(self.results) as origin, session(self.results) as client:
                 experiment = experiment_id(client, self.results, self.spec["study"])
-                row = self._row(client, experiment, origin)
+                if known := self._known(client, experiment, "row", row_id(self.spec), origin):
+                    row = known[0].info.run_id
+                    client.update_run(row, "RUNNING")
+                else:
+                    row = self._create(
+                        client, experiment, "row", tags_of(self.spec, "row", origin, self.about["commit"])
+                    )
                 self.opened = experiment, row, self._run(client, experiment, origin, row)
         return self.opened
-
-    def _row(self, client: MlflowClient, experiment: str, origin: str) -> str:
-        if known := self._known(client, experiment, "row", row_id(self.spec), origin):
-            client.update_run(known[0].info.run_id, "RUNNING")
-            return known[0].info.run_id
-        return self._create(client, experiment, "row", tags_of(self.spec, "row", origin, self.about["commit"]))
 
     def _run(self, client: MlflowClient, experiment: str, origin: str, row: str) -> str:
         """Return the run of an earlier attempt at the same training, or a new one. A resumed training repeats the steps
@@ -121,11 +122,8 @@ class Recorder:
 
     def _create(self, client: MlflowClient, experiment: str, kind: str, tags: dict[str, str]) -> str:
         run = create(client, experiment, self.spec, kind, self.about["started"], tags)
-        try:
-            data = read_json(Path(self.about["data"]))
-        except BrokenRecord:
-            return run
-        client.log_inputs(run, inputs_of(data))
+        with suppress(BrokenRecord):
+            client.log_inputs(run, inputs_of(read_json(Path(self.about["data"]))))
         return run
 
 
@@ -144,7 +142,7 @@ def follow(about: Line, lines: SimpleQueue[Line | None]) -> None:
                 recorder.record(waiting)
                 waiting.clear()
             if over:
-                end = end or {"status": "KILLED", "time": _now()}
+                end = end or {"status": "KILLED", "time": int(1000 * time.time())}
                 recorder.end(end["status"], end["time"])
             pause = min(max(2 * pause, 0.5), OFTEN)
         except Exception as error:  # whatever happens here, the training goes on
@@ -185,10 +183,6 @@ def _read(lines: SimpleQueue[Line | None]) -> None:
     lines.put(None)
     time.sleep(FINISHING)
     os._exit(1)
-
-
-def _now() -> int:
-    return int(1000 * time.time())
 
 
 def main() -> None:

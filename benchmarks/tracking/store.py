@@ -37,8 +37,6 @@ SETTINGS = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-
-
 # The kind of experiment, for which MLflow shows runs and not language-model traces
 AS_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
@@ -142,16 +140,13 @@ def experiment_id(client: MlflowClient, results: Path, study: str) -> str:
 def find_runs(client: MlflowClient, experiments: Sequence[str], query: str, deleted: bool = False) -> list[Run]:
     """Return all runs that match, newest first: those that are there, or those that were ``deleted``."""
     from mlflow.entities import ViewType
+    from mlflow.utils import get_results_from_paginated_fn
 
     view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
     order = ["attributes.start_time DESC"]
-    found: list[Run] = []
-    page = None
-    while True:
-        runs = client.search_runs([*experiments], query, view, order_by=order, page_token=page)
-        found += runs
-        if not (page := runs.token):
-            return found
+    return get_results_from_paginated_fn(
+        lambda most, page: client.search_runs([*experiments], query, view, most, order, page), 1000
+    )
 
 
 @contextmanager
