@@ -17,10 +17,7 @@ from benchmarks.processes import kernels
 from methods.registry import code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE_FOLDERS = (
-    "methods",
-    "benchmarks",
-)  # folders where an untracked file counts as a change too, such as a new method
+SOURCE_FOLDERS = ("methods", "benchmarks")  # where an untracked file counts as a change too, such as a new method
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "deepspeed")  # the last of them on Linux alone
 
 

@@ -70,10 +70,6 @@ def request_stop(folder: Path) -> None:
     (folder / "stop-requested").touch()
 
 
-def stop_requested(folder: Path) -> bool:
-    return (folder / "stop-requested").exists()
-
-
 def stop(folder: Path) -> None:
     """Have all remaining ranks end at once, even if no signal reaches them. On a full disk this does nothing."""
     with suppress(OSError):
@@ -114,14 +110,11 @@ class Heartbeat:
         while self.where != FINISHED:
             time.sleep(PERIOD)
             if self._given_up():
-                print(
-                    "stopping: the launcher has given up on this rank, or another attempt has begun",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                reason = "the launcher has given up on this rank, or another attempt has begun"
+                print(f"stopping: {reason}", file=sys.stderr, flush=True)
                 os._exit(1)
             self._write()
-            if not self.obeyed and stop_requested(self.path.parent):
+            if not self.obeyed and (self.path.parent / "stop-requested").exists():
                 self.obeyed = True
                 os.kill(self.pid, signal.SIGTERM)
 
