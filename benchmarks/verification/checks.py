@@ -169,7 +169,8 @@ def _made(study: Study, results: Path) -> Iterator[Finding]:
         text = f"lacks what the study has today ({'; '.join(missing)}): {fix}; nothing made of it is checked"
         yield Finding(COLLECTED, "differs", text)
         return
-    yield Finding(COLLECTED, *_collection(records))
+    problems = _collection(records)
+    yield Finding(COLLECTED, "differs" if problems else "ok", "; ".join(problems))
     yield from _data_versions(records)
     yield from _kernels(records)
     yield from _published(records)
@@ -224,7 +225,7 @@ def _published(records: StudyRecords) -> Iterator[Finding]:
             yield Finding(f"{one.title}, {one.test}", "drift", text)
 
 
-def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
+def _collection(records: StudyRecords) -> list[str]:
     """Compare the collected records with those of the runs, and look for a record of each block's data, without which
     tables print test sets by other names.
 
@@ -240,12 +241,10 @@ def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
                 wrong.append(f"{id} {task}")
     problems = [f"other records than the runs' own: {', '.join(wrong)}"] if wrong else []
     trained = {source.block for id, source in records.study.sources.items() if records.runs[id].train}
-    problems += [
-        f"data of {block}: {record['problem']}"
-        for block, record in records.data.items()
-        if block in trained and "problem" in record
-    ]
-    return ("differs", "; ".join(problems)) if problems else ("ok", "")
+    for block, record in records.data.items():
+        if block in trained and "problem" in record:
+            problems.append(f"data of {block}: {record['problem']}")
+    return problems
 
 
 def _csv(path: Path, again: str) -> Finding:
@@ -273,7 +272,14 @@ def _table(records: StudyRecords, table: Table) -> Iterator[Finding]:
     except BrokenRecord as error:
         yield Finding(f"table_{table}", "differs", f"cannot be made: {error}")
         return
-    yield from _lines(records.folder / f"table_{table}.json", json.loads(again["json"]))
+    recorded, made = {}, json.loads(again["json"])
+    try:
+        recorded = read_json(records.folder / f"table_{table}.json")
+    except BrokenRecord as error:
+        yield Finding(f"table_{table}.json", "differs", str(error))
+    for part in (name for name, lines in recorded.items() if isinstance(lines, list) and name not in WORDS):
+        if changed := changed_value(recorded[part], made.get(part, [])):
+            yield Finding(f"table_{table}.json", "differs", f"{part}: {changed}")
     for ending, text in again.items():
         path = records.folder / f"table_{table}.{ending}"
         if ending == "csv":
@@ -286,18 +292,6 @@ def _table(records: StudyRecords, table: Table) -> Iterator[Finding]:
             yield Finding(path.name, "differs", f"a row whose numbers do not come out: {' '.join(lost.split())[:100]}")
         else:
             yield Finding(path.name, "drift", f"today's code words it otherwise, {first_change(old, text)}")
-
-
-def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
-    """Check the numbers of a table."""
-    try:
-        recorded = read_json(path)
-    except BrokenRecord as error:
-        yield Finding(path.name, "differs", str(error))
-        return
-    for part in (name for name, lines in recorded.items() if isinstance(lines, list) and name not in WORDS):
-        if changed := changed_value(recorded[part], made.get(part, [])):
-            yield Finding(path.name, "differs", f"{part}: {changed}")
 
 
 def _figure(records: StudyRecords, figure: Figure) -> Finding:
