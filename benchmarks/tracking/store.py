@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from benchmarks.files import BrokenRecord
 from benchmarks.processes.locks import opened_by
 
 if TYPE_CHECKING:
@@ -62,17 +61,6 @@ def artifact_root(results: Path) -> str:
     return (results / ARTIFACTS).resolve().as_uri()
 
 
-def advice(results: Path, outage: Outage) -> str:
-    """Return advice on a store that cannot be queried."""
-    if isinstance(outage, Busy):
-        return "wait for what uses it, or stop that, and run the same command"
-    if isinstance(outage, Fixable):
-        return outage.remedy
-    if not is_local():
-        return "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
-    return f"if {results / DATABASE} is damaged, move it away, and run `marcos-bench track STUDY`"
-
-
 def connect(results: Path) -> MlflowClient:
     """Return an MLflow client that gives up soon and logs little. MLflow is imported here because it loads slowly."""
     for name, value in SETTINGS.items():  # before the import of MLflow, which reads some of them
@@ -83,19 +71,6 @@ def connect(results: Path) -> MlflowClient:
         logging.getLogger(name).setLevel(logging.WARNING)
     results.mkdir(parents=True, exist_ok=True)
     return MlflowClient(tracking_uri(results))
-
-
-def require_store(results: Path) -> None:
-    """Raise :class:`BrokenRecord` if the local database is missing, so that mere reading does not create one.
-
-    The message names the database and the command that fills it.
-    """
-    path = (results / DATABASE).absolute()
-    if is_local() and not path.is_file():
-        raise BrokenRecord(
-            f"{path} does not exist, so no run is tracked there: run `marcos-bench track STUDY`, or "
-            "name the folder that has it (--results)"
-        )
 
 
 def find_experiments(client: MlflowClient) -> list[str]:
@@ -174,19 +149,15 @@ def exclusive_writer(results: Path) -> Iterator[str]:
 
 
 class Outage(Exception):
-    """The server cannot be reached, or the server, its database or the disk fails."""
-
-
-class Busy(Outage):
-    """Another process has locked the database for longer than :data:`PATIENCE`."""
-
-
-class Fixable(Outage):
-    """The store is in a state that only a user can change; ``remedy`` tells how."""
+    """The server cannot be reached, or the server, its database or the disk fails. ``remedy`` tells what to do."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(cause)
         self.remedy = remedy
+
+
+class Fixable(Outage):
+    """The store is in a state that only a user can change."""
 
 
 @contextmanager
@@ -202,11 +173,15 @@ def session(results: Path) -> Iterator[MlflowClient]:
     except Exception as error:
         if not _is_outage(error):
             raise
+        path = results / DATABASE
         if "database is locked" in str(error):
-            path = results / DATABASE
             by = " or ".join(opened_by(path) if is_local() else ()) or "another process"
-            raise Busy(f"{path} is locked by {by}, for more than {PATIENCE:g} s") from error
-        raise Outage(without_credentials(str(error))) from error
+            remedy = "wait for what uses it, or stop that, and run the same command"
+            raise Outage(f"{path} is locked by {by}, for more than {PATIENCE:g} s", remedy) from error
+        remedy = "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
+        if is_local():
+            remedy = f"if {path} is damaged, move it away, and run `marcos-bench track STUDY`"
+        raise Outage(without_credentials(str(error)), remedy) from error
 
 
 def _create(results: Path) -> None:
