@@ -314,12 +314,9 @@ def write_parquet(path: Path, frame: pd.DataFrame) -> str:
 
 
 def read_parquet(path: Path, digest: str | None, fix: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if its content has not the recorded
-    ``digest`` (see :func:`frame_digest`).
-
-    ``fix``: the commands to run again in that case. ``columns``: the columns to return, as far as the file has them;
-    default: all.
-    """
+    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if its content has not the recorded ``digest``
+    (:func:`frame_digest`). ``fix``: what to run again then. ``columns``: those to return, as far as the file has them;
+    default: all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

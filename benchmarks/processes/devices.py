@@ -33,12 +33,9 @@ def visible() -> list[str]:
 
 
 def pin_for(engine: EngineSpec) -> None:
-    """Call :func:`pin` for as many GPUs as an engine has on one node. With several nodes nothing is locked.
-
-    Whatever assigns nodes to runs then has to give each node to one run only, as SLURM does: the locks belong to this
-    machine, which need not be one of the nodes, and DeepSpeed's runner takes the first GPUs of each host, whichever are
-    pinned here.
-    """
+    """Call :func:`pin` for as many GPUs as an engine has on one node. With several nodes nothing is locked: whatever
+    assigns them has to give each node to one run only, as SLURM does. The locks belong to this machine, which need not
+    be one of the nodes, and DeepSpeed's runner takes the first GPUs of each host, whichever are pinned here."""
     if engine.nodes == 1:
         pin(engine.gpus)
 

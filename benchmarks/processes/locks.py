@@ -120,10 +120,8 @@ def workflow_lock() -> FileLock:
 
 
 def clear_stale_locks() -> str | None:
-    """Delete the locks of a Snakemake that was killed, before a new one looks for them.
-
-    If a live process runs the workflow, delete nothing and return a description of that process.
-    """
+    """Delete the locks of a Snakemake that was killed, before a new one looks for them. If a live process runs the
+    workflow, delete nothing and return a description of that process."""
     lock = workflow_lock()
     if lock.held():
         return lock.holder()
@@ -138,10 +136,8 @@ def announce_parent() -> None:
 
 
 def watch_parent() -> None:
-    """End this stage at once when the workflow that started it is gone, so that a new workflow finds no rival.
-
-    No more is lost than with SIGKILL: every file is written to a temporary path first and then moved.
-    """
+    """End this stage at once when the workflow that started it is gone, so that a new one finds no rival. No more is
+    lost than with SIGKILL: every file is written to a temporary path first and then moved."""
     if parent := os.environ.get(PARENT_VARIABLE):
         if not re.fullmatch(r"[1-9][0-9]{0,8}", parent):
             raise InputError(f"{PARENT_VARIABLE} is {parent!r}, which is no process: unset it, as workflows set it")

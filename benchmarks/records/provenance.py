@@ -75,10 +75,8 @@ def provenance(records: StudyRecords) -> dict[str, str]:
 
 
 def in_short(records: StudyRecords) -> str:
-    """Return a study's models and commits, for another study's table that shows its numbers as well.
-
-    The study's own tables give its full provenance.
-    """
+    """Return a study's models and commits, for another study's table that shows its numbers as well. The study's own
+    tables give its full provenance."""
     commits = _distinct(map(commit_of, environments(records)))
     return f"{'; '.join(_models(records.study))}; commit {commits}"
 

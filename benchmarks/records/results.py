@@ -212,10 +212,8 @@ def read_collected(study: Study, results: Path) -> StudyRecords:
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
-    """Return a block's data record: the study's own, unless all runs of the block belong to another study.
-
-    Without one, tables say neither which data a block has nor how many, and print test sets by their short names.
-    """
+    """Return a block's data record: the study's own, unless all of its runs belong to another study. Without one,
+    tables say neither which data a block has nor how many, and print test sets by their short names."""
     homes = [source.study for source in study.sources.values() if source.block == block.id]
     home = study.name if study.name in homes or not homes else homes[0]
     try:
@@ -225,10 +223,8 @@ def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
 
 
 def to_frame(records: StudyRecords) -> pd.DataFrame:
-    """Return a frame with one row per run, decoding and test set, in the study's order.
-
-    Warm starts that the tables do not show come last.
-    """
+    """Return a frame with one row per run, decoding and test set, in the study's order. Warm starts that the tables do
+    not show come last."""
     study = records.study
     lines = []
     for block in study.blocks:

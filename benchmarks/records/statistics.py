@@ -32,11 +32,8 @@ TIMES_DIFFER = 2.2
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A two-sided paired test of two rows.
-
-    ``difference`` is the mean correctness of the first row minus that of the second over ``n`` shared questions.
-    ``p_value`` is NaN if the difference cannot be tested (see :func:`testable`).
-    """
+    """A two-sided paired test of two rows. ``difference`` is the mean correctness of the first minus that of the second
+    over ``n`` shared questions; ``p_value`` is NaN if it cannot be tested (see :func:`testable`)."""
 
     n: int
     difference: float
@@ -46,11 +43,9 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The variance of a mean over questions and trainings, and its degrees of freedom (Welch and Satterthwaite).
-
-    The variances of the sources are added as if they were independent. Variation that is due to both questions and
-    seeds therefore counts twice, so the variance errs on the large side.
-    """
+    """The variance of a mean over questions and trainings, and its degrees of freedom (Welch and Satterthwaite). The
+    variances of the sources are added as if they were independent: variation that is due to both questions and seeds
+    counts twice, so the variance errs on the large side."""
 
     variance: float
     freedom: float
@@ -84,11 +79,9 @@ def correctness(predictions: pd.DataFrame, by: str = "same_as") -> pd.DataFrame:
 
 
 def testable(a: int, b: int) -> bool:
-    """Return whether rows with ``a`` and ``b`` trainings can be tested against each other.
-
-    Either each has one training (the test is over questions), or each has at least ``FEWEST_TRAININGS``. With fewer,
-    Welch's test finds differences that are due to chance too often, all the more if the rows' variances are unequal.
-    """
+    """Return whether rows with ``a`` and ``b`` trainings can be tested: one each (over questions), or at least
+    ``FEWEST_TRAININGS`` each. With fewer, Welch's test finds differences that are due to chance too often, all the more
+    if the rows' variances are unequal."""
     return a == b == 1 or min(a, b) >= FEWEST_TRAININGS
 
 
@@ -180,10 +173,8 @@ def _sign_flip(differences: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values with Holm's correction (Scandinavian Journal of Statistics, 1979).
-
-    NaN, the p-value of an untested difference, stays NaN and does not count.
-    """
+    """Return p-values with Holm's correction (Scandinavian Journal of Statistics, 1979). NaN, the p-value of an
+    untested difference, stays NaN and does not count."""
     p = np.asarray(p_values, dtype=float)
     order = np.argsort(p, kind="stable")[: np.isfinite(p).sum()]  # NaNs sort last
     stepped = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
@@ -232,11 +223,8 @@ def accuracy(correct: pd.DataFrame) -> float:
 
 
 def interval(correct: pd.DataFrame) -> tuple[float, float]:
-    """Return the confidence interval of the accuracy over other questions and, with several trainings, other trainings.
-
-    With one training in which each question is right or wrong, this is Wilson's interval, and otherwise
-    :func:`mean_interval`.
-    """
+    """Return the confidence interval of the accuracy over other questions and, with several trainings, other trainings:
+    Wilson's for one training in which each question is right or wrong, otherwise :func:`mean_interval`."""
     if correct.shape[1] == 1 and np.isin(correct, (0.0, 1.0)).all():
         bounds = stats.binomtest(int(correct.to_numpy().sum()), len(correct)).proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)

@@ -112,9 +112,7 @@ class Summary:
 @lru_cache(maxsize=4)
 def summarise(records: StudyRecords, *decodings: str) -> Summary:
     """Aggregate the run records of some decodings, and test each block's rows against each other on every test set.
-
-    Most tables and figures of a study show the same decodings, so what was computed last is kept.
-    """
+    Most tables and figures of a study show the same decodings, so what was computed last is kept."""
     study, frame = records.study, to_frame(records)
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(decodings)]
     controls = {row.id for row in study.rows if row.control}
@@ -191,11 +189,8 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
 
 
 def _comparisons(study: Study, correct: Mapping[Key, pd.DataFrame], controls: set[str]) -> list[dict[str, Any]]:
-    """Test all pairs of rows of each block and test set, the planned ones first, if the study plans any.
-
-    A pair that nobody planned is corrected for all pairs, the planned ones included: planning others does not make it
-    cheaper to look up.
-    """
+    """Test all pairs of rows of each block and test set, the planned ones first, if the study plans any. A pair that
+    nobody planned is corrected for all pairs, the planned ones included: planning others does not make it cheaper."""
     if study.comparisons is None:
         return []
     lines = []
@@ -241,10 +236,7 @@ def _families(correct: Mapping[Key, pd.DataFrame]) -> Iterator[tuple[str, str, d
 
 
 def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.DataFrame]) -> pd.DataFrame:
-    """Test each row's default decoding against those with other latents.
-
-    P-values are corrected within each block and test set.
-    """
+    """Test each row's default decoding against those with other latents, corrected within each block and test set."""
     lines = []
     for block, test in dict.fromkeys((key.block, key.test) for key in swapped):
         others = {key: other for key, other in swapped.items() if (key.block, key.test) == (block, test)}
@@ -255,10 +247,8 @@ def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.D
 
 
 def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], corrected: Corrected) -> pd.DataFrame:
-    """Test each row's default decoding against the control rows of its block.
-
-    P-values are corrected within each block and test set, unless the study plans comparisons (``corrected``).
-    """
+    """Test each row's default decoding against the control rows of its block. P-values are corrected within each block
+    and test set, unless the study plans comparisons (``corrected``)."""
     lines = []
     for block, test, rows in _families(correct):
         pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
@@ -275,10 +265,8 @@ def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], c
 
 
 def gpu_seconds_as_trained(records: StudyRecords, block: str, row: str) -> float | None:
-    """Return the GPU seconds of a row's training as it ran, or None if they are unknown or it ran on a CPU.
-
-    The ranks are those that the record of each run has: the study may say another number by now.
-    """
+    """Return the GPU seconds of a row's training as it ran, or None if they are unknown or it ran on a CPU. The ranks
+    are those in the record of each run: the study may say another number by now."""
 
     def parts(run: str) -> list[float]:
         record = records.runs[run].train
@@ -290,10 +278,8 @@ def gpu_seconds_as_trained(records: StudyRecords, block: str, row: str) -> float
 
 
 def gpu_seconds_of_an_epoch(records: StudyRecords, block: str, row: str) -> float | None:
-    """Return the seconds of one epoch of each training phase, times ranks, or None if they were not measured.
-
-    The ranks are the study's: a time that was measured on another number is not used.
-    """
+    """Return the seconds of one epoch of each training phase, times ranks, or None if they were not measured. The ranks
+    are the study's: a time that was measured on another number is not used."""
 
     def parts(run: str) -> list[float]:
         record, ranks = records.runs[run].time, records.study.runs[run].engine.ranks

@@ -43,9 +43,7 @@ def new_method(name: str, folder: Path) -> Path:
 
 def new_package(name: str) -> Path:
     """Write a method with this name, and what it is installed by, to a folder of its own. Return the path of its file.
-
-    The folder is not named like the module: Python would take it for a package, in the folder that it lies in.
-    """
+    The folder is not named like the module: Python would take it for a package, in the folder that it lies in."""
     source, folder = _named(name, inspect.getsource(template)), Path(f"marcos-bench-{name}")
     if folder.exists():
         raise InputError(f"{folder} exists already: take another name, or move it away")

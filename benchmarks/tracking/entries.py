@@ -38,11 +38,9 @@ def row_id(spec: Mapping[str, Any]) -> str:
 
 
 def tags_of(spec: Mapping[str, Any], kind: str, origin: str, commit: str | None) -> dict[str, str]:
-    """Return the tags of a run (kind ``run``) or of its row (kind ``row``).
-
-    ``origin`` distinguishes the results folders that write to the same server. MLflow shows the source and the commit
-    (as version) in columns of their own.
-    """
+    """Return the tags of a run (kind ``run``) or of its row (kind ``row``). ``origin`` distinguishes the results
+    folders that write to the same server. MLflow shows the source and the commit (as version) in columns of their
+    own."""
     tags = {"study": spec["study"], "kind": kind, "run": spec["id"] if kind == "run" else row_id(spec)}
     tags |= {"origin": origin, "mlflow.source.name": "marcos-bench train", "mlflow.source.type": "LOCAL"}
     return tags | ({"mlflow.source.git.commit": commit} if commit else {})

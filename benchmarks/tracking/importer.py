@@ -338,10 +338,8 @@ def run_results(frame: pd.DataFrame, run: str) -> dict[str, float]:
 
 
 def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:
-    """Yield the files of a run that are imported, each with its folder in MLflow.
-
-    Raise :class:`BrokenRecord` if one is missing, so that this is not taken for a failure of the server later.
-    """
+    """Yield the files of a run that are imported, each with its folder in MLflow. Raise :class:`BrokenRecord` if one is
+    missing, so that this is not taken for a failure of the server later."""
     files: list[tuple[Path, str, str | None]] = [(paths.record(task), task, None) for task in records.tasks]
     if records.evaluate:
         files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]

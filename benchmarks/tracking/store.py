@@ -96,11 +96,8 @@ def _deleted(experiment: Experiment) -> Fixable:
 
 
 def experiment_id(client: MlflowClient, results: Path, study: str) -> str:
-    """Return the id of a study's experiment, and create it if it is missing. Raise :class:`Fixable` if somebody deleted
-    it.
-
-    Its artifacts are in the results folder, unless a server has them.
-    """
+    """Return the id of a study's experiment, and create it if it is missing, with its artifacts in the results folder
+    unless a server has them. Raise :class:`Fixable` if somebody deleted it."""
     found = client.get_experiment_by_name(study)
     if found and found.lifecycle_stage == "deleted":
         raise _deleted(found)
@@ -127,12 +124,9 @@ def find_runs(client: MlflowClient, experiments: Sequence[str], query: str, dele
 @contextmanager
 def exclusive_writer(results: Path) -> Iterator[str]:
     """Wait for others that create runs from the same folder, so that none is created twice. The kernel frees the lock
-    if its holder dies.
-
-    Yield the id of the results folder, which the lock file keeps. Only runs with it may be replaced from this folder.
-    The file's inode is kept beside it, so that a copy of the folder gets an id of its own: it must not replace runs of
-    the original on a server that both use.
-    """
+    if its holder dies. Yield the id of the results folder, which the lock file keeps: only runs with it may be replaced
+    from here. The file's inode is kept beside it, so that a copy of the folder gets an id of its own and does not
+    replace runs of the original on a server that both use."""
     results.mkdir(parents=True, exist_ok=True)
     with (results / ".mlflow.lock").open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -185,11 +179,9 @@ def session(results: Path) -> Iterator[MlflowClient]:
 
 
 def _create(results: Path) -> None:
-    """Create the database of a results folder, whole or not at all.
-
-    MLflow builds it by some fifty migrations, one transaction each. A process that is killed between two of them leaves
-    a database that no later one can open, so it is made elsewhere and moved into place.
-    """
+    """Create the database of a results folder, whole or not at all. MLflow builds it by some fifty migrations, one
+    transaction each. A process that is killed between two of them leaves a database that no later one can open, so it
+    is made elsewhere and moved into place."""
     results.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".mlflow.", dir=results) as folder:
         connect(Path(folder)).search_experiments()
@@ -197,11 +189,9 @@ def _create(results: Path) -> None:
 
 
 def _settle(results: Path) -> None:
-    """Make the database of a results folder refer to the files in that folder, if it was copied or moved.
-
-    MLflow records the files of an experiment and of each run by absolute addresses. Those of a copy would be the files
-    of the original, to which everything would then be written.
-    """
+    """Make the database of a results folder that was copied or moved refer to the files in that folder. MLflow records
+    the files of an experiment and of each run by absolute addresses: those of a copy would be the files of the
+    original, to which everything would then be written."""
     path, here = results / DATABASE, artifact_root(results)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)) as database:
         tables = database.execute("SELECT name FROM sqlite_master WHERE name = 'experiments'").fetchall()
@@ -230,10 +220,8 @@ def _settle(results: Path) -> None:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Return whether an error is a failure of the store. Imports are late, as in :func:`connect`.
-
-    Any OSError counts, so users of a session must make sure beforehand that the files to import exist.
-    """
+    """Return whether an error is a failure of the store. Imports are late, as in :func:`connect`. Any OSError counts,
+    so users of a session must make sure beforehand that the files to import exist."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

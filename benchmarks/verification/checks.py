@@ -55,10 +55,7 @@ class Finding:
 
 def verify(study: Study, folder: Path) -> list[Finding]:
     """Return all findings on the results of ``study`` in ``folder``, packed or as the workflow writes them. The last
-    part of its path is the study's name.
-
-    Raise :class:`BrokenRecord` if the folder has no collected results of the study.
-    """
+    part of its path is the study's name. Raise :class:`BrokenRecord` if it has no collected results of the study."""
     folder = folder.resolve()
     # Runs of other studies have their results in a folder beside this one
     with unpacked(folder.parent, [study.name, *(run.study for run in study.sources.values())]) as results:
@@ -123,10 +120,8 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
 
 
 def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Add the defaults of settings that were introduced later to a recorded specification.
-
-    A specification that is no longer valid is returned unchanged.
-    """
+    """Add the defaults of settings that were introduced later to a recorded specification; return one that is no longer
+    valid unchanged."""
     try:
         spec = RunSpec.model_validate(recorded)
         options = get_method(spec.method).Options.model_validate(spec.options)
@@ -136,10 +131,8 @@ def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: RunSpec) -> Iterator[str]:
-    """Compare a record's digest with the recorded specification, or with today's if the training is the same.
-
-    The recorded specification is that of training, so later stages may have been run with today's.
-    """
+    """Compare a record's digest with the recorded specification, which is that of training, or with today's if the
+    training is the same: later stages may have been run with today's."""
     try:
         expected = {settings_digest(recorded, task)}
         if settings_digest(recorded, "train") == today.digest("train"):
@@ -155,10 +148,8 @@ def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: Run
 
 
 def _made(study: Study, results: Path) -> Iterator[Finding]:
-    """Check the collection and the tables and figures made from it.
-
-    Nothing can be made from a collection that lacks parts of the study.
-    """
+    """Check the collection and the tables and figures made from it; nothing can be made from one that lacks parts of
+    the study."""
     try:
         records = read_collected(study, results)
     except BrokenRecord as error:
@@ -227,10 +218,8 @@ def _published(records: StudyRecords) -> Iterator[Finding]:
 
 def _collection(records: StudyRecords) -> list[str]:
     """Compare the collected records with those of the runs, and look for a record of each block's data, without which
-    tables print test sets by other names.
-
-    A missing or broken record has its own finding. Here it counts as None, as in the collection.
-    """
+    tables print test sets by other names. A missing or broken record has its own finding, and counts as None here, as
+    in the collection."""
     wrong = []
     for id, source in records.study.sources.items():
         for task in source.tasks:
