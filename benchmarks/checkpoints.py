@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints that stay: the last one and the one before it
 PRECIOUS = 600.0  # more seconds of training than this are not discarded without asking
 DIGEST = "sha256"  # key in the header of a weights file: the digest of its tensors
-
-
 Tensors = Iterable[tuple[str, Tensor]]
 
 

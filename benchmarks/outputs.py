@@ -250,20 +250,12 @@ def render(scores: Scores) -> str:
     ]
     if len(scores.tests):
         tests = [
-            {
-                "A": test["a"],
-                "B": test["b"],
-                "n": test["n"],
-                "A - B (points)": f"{100 * test['difference']:+.2f}",
-                "p (Holm)": f"{test['p_holm']:.2g}",
-                "test": test["kind"],
-            }
+            [test["a"], test["b"], test["n"], f"{100 * test['difference']:+.2f}", f"{test['p_holm']:.2g}", test["kind"]]
             for test in scores.tests.to_dict("records")
         ]
-        parts += [
-            "## Paired tests over the same questions",
-            tabulate(tests, headers="keys", tablefmt="pipe", disable_numparse=True),
-        ]
+        headers = ["A", "B", "n", "A - B (points)", "p (Holm)", "test"]
+        parts += ["## Paired tests over the same questions"]
+        parts += [tabulate(tests, headers, tablefmt="pipe", disable_numparse=True)]
     if len(scores.unmatched):
         lines = scores.unmatched.assign(output=[shortened(text) for text in scores.unmatched["output"]])
         parts += ["## Not matched", tabulate(lines, headers="keys", tablefmt="pipe", showindex=False)]

@@ -94,21 +94,20 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     With other numbers of trainings, the difference is not tested. Raise :class:`InputError` if no question is shared.
     """
     a, b, difference = _paired(a, b)
-    if not testable(a.shape[1], b.shape[1]):
-        return PairedTest(len(a), float(difference.mean()), np.nan, "untested")
-    if a.shape[1] > 1:
-        found = _uncertainty(difference, a, b)
-        p_value = float(difference.mean() == 0)
-        if found.variance:
-            p_value = float(2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))
-        return PairedTest(len(a), float(difference.mean()), p_value, "trainings")
     changed = difference[difference != 0]  # a sign flip of 0 changes nothing
-    if np.isin([a, b], (0.0, 1.0)).all():
+    if not testable(a.shape[1], b.shape[1]):
+        kind, p_value = "untested", np.nan
+    elif a.shape[1] > 1:
+        found = _uncertainty(difference, a, b)
+        kind, p_value = "trainings", float(difference.mean() == 0)
+        if found.variance:
+            p_value = 2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom)
+    elif np.isin([a, b], (0.0, 1.0)).all():
         wins = int((changed > 0).sum())
-        p_value = stats.binomtest(wins, len(changed)).pvalue if len(changed) else 1.0
-        return PairedTest(len(a), float(difference.mean()), float(p_value), "mcnemar")
-    p_value = _sign_flip(changed) if len(changed) > 1 else 1.0
-    return PairedTest(len(a), float(difference.mean()), p_value, "permutation")
+        kind, p_value = "mcnemar", stats.binomtest(wins, len(changed)).pvalue if len(changed) else 1.0
+    else:
+        kind, p_value = "permutation", _sign_flip(changed) if len(changed) > 1 else 1.0
+    return PairedTest(len(a), float(difference.mean()), float(p_value), kind)
 
 
 def difference_interval(a: pd.DataFrame, b: pd.DataFrame) -> tuple[float, float]:
