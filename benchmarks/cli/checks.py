@@ -151,14 +151,12 @@ def measure(
     ] = 256,
     row: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
     learn: Annotated[
-        list[str] | None,
-        typer.Option(help="Measure this row too, and follow its loss; may be repeated."),
+        list[str] | None, typer.Option(help="Measure this row too, and follow its loss; may be repeated.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of the `--learn` rows.")] = 300,
     timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
     stand_in: Annotated[
-        str | None,
-        typer.Option(help="Data set to use in place of missing training data, e.g. gsm8k_aug_first3000."),
+        str | None, typer.Option(help="Data set to use in place of missing training data, e.g. gsm8k_aug_first3000.")
     ] = None,
     set: Annotated[
         list[str] | None,
