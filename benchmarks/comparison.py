@@ -47,24 +47,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of the runs ``a`` and ``b``, or of all trainings of two rows.
-
-    * ``metrics``: metric, a, b (means over trainings), difference.
-    * ``trainings``: the accuracy of each training of ``a`` and ``b`` on each test set, if there are several.
-    * ``tests``: a paired test for each test set.
-    * ``questions``: those that one answers right more often than the other, with both texts (of the first training and
-      decoding seed).
-    * ``kernels``: those of ``a`` and ``b``, if they differ.
-    """
+    """A comparison of the runs ``a`` and ``b``, or of all trainings of two rows."""
 
     a: str
     b: str
     decoding: str
-    metrics: pd.DataFrame
-    trainings: pd.DataFrame
-    tests: pd.DataFrame
-    questions: pd.DataFrame
-    kernels: tuple[str, ...] = ()
+    metrics: pd.DataFrame  # metric, a, b (means over trainings), difference
+    trainings: pd.DataFrame  # the accuracy of each training on each test set, if there are several
+    tests: pd.DataFrame  # a paired test for each test set
+    questions: pd.DataFrame  # that one answers right more often, with texts of the first training and decoding seed
+    kernels: tuple[str, ...] = ()  # those of `a` and `b`, if they differ
 
 
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:

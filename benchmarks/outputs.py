@@ -62,20 +62,15 @@ class Scored:
 
 @dataclass(frozen=True)
 class Scores:
-    """What :func:`score` found.
-
-    * ``lines``: outputs, n, of, accuracy, low, high (95 % interval), strict, no_answer, unmatched; shares of 1. ``n``
-      of the ``of`` questions have an output; the others count for nothing.
-    * ``tests``: paired tests of all pairs, as of :func:`benchmarks.records.statistics.compare_rows`.
-    * ``unmatched``: outputs, and the columns of :data:`UNMATCHED`.
-    * ``verdicts``: one line per question, one column per file or run: the share of its answers that are right.
-    """
+    """What :func:`score` found."""
 
     questions: Questions
+    # outputs, n, of, accuracy, low, high (95 % interval), strict, no_answer, unmatched; shares of 1. `n` of the `of`
+    # questions have an output; the others count for nothing
     lines: pd.DataFrame
-    tests: pd.DataFrame
-    unmatched: pd.DataFrame
-    verdicts: pd.DataFrame
+    tests: pd.DataFrame  # of all pairs, as of `compare_rows`
+    unmatched: pd.DataFrame  # outputs, and the columns of `UNMATCHED`
+    verdicts: pd.DataFrame  # one line per question, one column per file or run: the share of its answers that are right
 
 
 def score(

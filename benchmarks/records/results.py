@@ -81,19 +81,13 @@ MADE_BY = "`evaluate`, then `collect`"  # what makes a run's frames, for message
 
 @dataclass(frozen=True, eq=False)  # what was computed of them is kept by their identity
 class StudyRecords:
-    """The collected records of a study.
-
-    * ``results``: the folder of all studies' results, in which the runs' answers lie.
-    * ``runs``: the records of each run, by its id.
-    * ``data``: the ``done.json`` of each block's data, by the block's id.
-    * ``published``: scores of the outputs that the study names and that were at hand.
-    """
+    """The collected records of a study."""
 
     study: Study
-    results: Path
-    runs: Mapping[str, RunRecords]
-    data: Mapping[str, dict[str, Any]]
-    published: Sequence[PublishedScores] = ()
+    results: Path  # the folder of all studies' results, in which the runs' answers lie
+    runs: Mapping[str, RunRecords]  # by the run's id
+    data: Mapping[str, dict[str, Any]]  # the `done.json` of each block's data, by the block's id
+    published: Sequence[PublishedScores] = ()  # of the outputs that the study names and that were at hand
 
     @property
     def folder(self) -> Path:

@@ -78,21 +78,15 @@ Corrected = Mapping[tuple[str, str, frozenset[str]], float]
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers and tests of a study.
+    """The numbers of a study, and paired tests."""
 
-    * ``lines``: one line per block, row, decoding and test set.
-    * ``pairs``: the paired tests that the marks are based on.
-    * ``swaps``: paired tests of each row with its own latents against the same row with latents that are not its own.
-    * ``against_controls``: paired tests of each row against each control row of its block, on every test set.
-    * ``comparisons``: if the study plans any, paired tests of all pairs of rows, with the interval of the difference.
-      The planned ones come first, and are corrected for each other alone; all others for all pairs of their block and
-      test set. Pairs have the same corrected p-values in ``pairs`` and ``against_controls``.
-    """
-
-    lines: pd.DataFrame
-    pairs: pd.DataFrame
-    swaps: pd.DataFrame
-    against_controls: pd.DataFrame
+    lines: pd.DataFrame  # one per block, row, decoding and test set
+    pairs: pd.DataFrame  # the tests that the marks are based on
+    swaps: pd.DataFrame  # each row with its own latents against the same row with latents that are not its own
+    against_controls: pd.DataFrame  # each row against each control row of its block, on every test set
+    # If the study plans any, all pairs of rows, with the interval of the difference. The planned ones come first, and
+    # are corrected for each other alone; all others for all pairs of their block and test set. Pairs have the same
+    # corrected p-values in `pairs` and `against_controls`
     comparisons: pd.DataFrame
 
     @cached_property
