@@ -60,12 +60,10 @@ class Comparison:
 
 
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
-    """Compare two runs on one test set, or on all that both have if ``test`` is None.
-
-    ``STUDY:BLOCK/ROW/sSEED`` is a run, ``STUDY:BLOCK/ROW`` stands for all trainings of a row, and 32 hexadecimal digits
-    are an MLflow run id. STUDY is the name or the YAML file of a study with results in ``results``, or the folder of
-    its results. Raise :class:`InputError` if the runs cannot be found or compared.
-    """
+    """Compare two runs on one test set, or on all that both have if ``test`` is None. ``STUDY:BLOCK/ROW/sSEED`` is a
+    run, ``STUDY:BLOCK/ROW`` stands for all trainings of a row, and 32 hexadecimal digits are an MLflow run id. STUDY is
+    the name or the YAML file of a study with results in ``results``, or the folder of its results. Raise
+    :class:`InputError` if the runs cannot be found or compared."""
     sides = [read_side(name, results, decoding) for name in (a, b)]
     shared = [name for name in sides[0].answers if name in sides[1].answers]
     if not shared:

@@ -76,12 +76,10 @@ class Scores:
 def score(
     names: Sequence[str], test: str | None, scorer: str | None, results: Path, decoding: str = "default"
 ) -> Scores:
-    """Score files of outputs, and test all pairs of them, and of runs, over the questions that both answered.
-
-    A name that is no file names a run or row, as for :func:`benchmarks.comparison.compare`. The questions and gold
-    answers are those of the test set ``test``, or, with a ``scorer`` instead, those that the first file brings along
-    (`question` and `gold`). Raise :class:`InputError` if a file cannot be read or matches no question.
-    """
+    """Score files of outputs, and test all pairs of them, and of runs, over the questions that both answered. A name
+    that is no file names a run or row, as for :func:`benchmarks.comparison.compare`. The questions and gold answers are
+    those of the test set ``test``, or, with a ``scorer`` instead, those that the first file brings along (`question`
+    and `gold`). Raise :class:`InputError` if a file cannot be read or matches no question."""
     if (test is None) == (scorer is None):
         raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
     questions = published_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
