@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from benchmarks.files import BrokenRecord, json_digest, json_rows, read_text, write_json
+from benchmarks.files import BrokenRecord, json_digest, write_json
 from benchmarks.processes.locks import RunLock
 from benchmarks.records.provenance import hardware
 from benchmarks.records.results import StudyRecords, load_collected, to_frame, with_starts
@@ -332,10 +332,14 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
 
 def _logged(path: Path, start: int) -> Iterator[Metric]:
     """Yield the numbers of a run's log, step by step, if there is a log. Raise :class:`BrokenRecord` on broken JSON."""
-    if not path.exists():
-        return
-    fix = "remove the folder, and train this run again"
-    for _, entry in json_rows(read_text(path, fix, BrokenRecord), path, fix, BrokenRecord):
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            entry = json.loads(line)  # a loss may be NaN, which `parse_json` refuses
+        except json.JSONDecodeError as error:
+            raise BrokenRecord(
+                f"{path}, line {number}: broken JSON ({error.msg}): remove the folder, and train this run again"
+            ) from error
         yield from entries.metrics_of(entry, start + int(1000 * entry.get("seconds", 0)))
 
 
