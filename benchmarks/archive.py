@@ -44,10 +44,8 @@ FILE, ROW = "file", "row"  # columns of the archived predictions: where each row
 
 
 def pack(folder: Path, target: Path) -> Path:
-    """Write the results of a study in ``folder`` to ``target`` in packed form. Return the path of the archive.
-
-    Rendered files are replaced by those of ``folder``. Raise :class:`BrokenRecord` if nothing was collected there.
-    """
+    """Pack the results of a study in ``folder`` into ``target``, whose rendered files are replaced. Return the path of
+    the archive. Raise :class:`BrokenRecord` if nothing was collected there."""
     if not (folder / COLLECTED).is_file():
         raise BrokenRecord(f"{folder} has no {COLLECTED}: run `marcos-bench collect` for the study first")
     contents = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder, RECORDED)}

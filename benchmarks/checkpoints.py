@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 KEPT = 2  # checkpoints that stay: the last one and the one before it
 PRECIOUS = 600.0  # more seconds of training than this are not discarded without asking
 DIGEST = "sha256"  # key in the header of a weights file: the digest of its tensors
-
-
 Tensors = Iterable[tuple[str, Tensor]]
 
 
@@ -128,13 +126,9 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 def save(
     folder: Path, name: str, model: Tensors, optimizer: Tensors, state: dict[str, Any], ranks: Ranks | None = None
 ) -> None:
-    """Write the checkpoint ``folder/name`` atomically, then delete old ones.
-
-    Of the checkpoints with this key up to this step, the newest :data:`KEPT` stay. Later ones (left over if training
-    fell back behind a damaged checkpoint) and those with another key are deleted.
-
-    All ranks call this together; the first rank renames the folder once all have written.
-    """
+    """Write the checkpoint ``folder/name`` atomically. Of those with its key up to its step, the newest :data:`KEPT`
+    stay; later ones (left over if training fell back behind a damaged checkpoint) and those with another key are
+    deleted. All ranks call this together; the first renames the folder once all have written."""
     ranks = ranks or Ranks()
     target, temporary = folder / name, folder / f".{name}.partial"
     if ranks.first:
@@ -209,10 +203,8 @@ def seal(state: Mapping[str, Any]) -> str:
 
 def load_latest(folder: Path, key: str, ranks: Ranks | None = None) -> Checkpoint | None:
     """Return the newest intact checkpoint that was written for ``key``, or None. Broken ones are logged and skipped,
-    and half-written files of a killed process are removed. The first rank searches on behalf of all.
-
-    Raise :class:`PreciousCheckpoint` if the search meets much training under another key.
-    """
+    and half-written files of a killed process are removed. The first rank searches for all. Raise
+    :class:`PreciousCheckpoint` if it meets much training under another key."""
     ranks = ranks or Ranks()
     name = ranks.from_first(_latest(folder, key) if ranks.first else None)
     return load(folder / name, verify=False) if name else None

@@ -15,7 +15,7 @@ from statistics import fmean
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.archive import ARCHIVE, unpacked
+from benchmarks.archive import unpacked
 from benchmarks.files import BrokenRecord
 from benchmarks.records.provenance import kernels_of
 from benchmarks.records.results import StudyRecords, read_study, require_records, to_frame
@@ -47,34 +47,23 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of the runs ``a`` and ``b``, or of all trainings of two rows.
-
-    * ``metrics``: metric, a, b (means over trainings), difference.
-    * ``trainings``: the accuracy of each training of ``a`` and ``b`` on each test set, if there are several.
-    * ``tests``: a paired test for each test set.
-    * ``questions``: those that one answers right more often than the other, with both texts (of the first training and
-      decoding seed).
-    * ``kernels``: those of ``a`` and ``b``, if they differ.
-    """
+    """A comparison of the runs ``a`` and ``b``, or of all trainings of two rows."""
 
     a: str
     b: str
     decoding: str
-    metrics: pd.DataFrame
-    trainings: pd.DataFrame
-    tests: pd.DataFrame
-    questions: pd.DataFrame
-    kernels: tuple[str, ...] = ()
+    metrics: pd.DataFrame  # metric, a, b (means over trainings), difference
+    trainings: pd.DataFrame  # the accuracy of each training on each test set, if there are several
+    tests: pd.DataFrame  # a paired test for each test set
+    questions: pd.DataFrame  # that one answers right more often, with texts of the first training and decoding seed
+    kernels: tuple[str, ...] = ()  # those of `a` and `b`, if they differ
 
 
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
-    """Compare two runs on one test set, or on all that both have if ``test`` is None.
-
-    ``STUDY:BLOCK/ROW/sSEED`` is a run, ``STUDY:BLOCK/ROW`` stands for all trainings of a row, and 32 hexadecimal digits
-    are an MLflow run id. STUDY is the name or the YAML file of a study with results in ``results``, or the folder of
-    its results; a run needs none if only one study has recorded a run of this name. Raise :class:`InputError` if the
-    runs cannot be found or compared.
-    """
+    """Compare two runs on one test set, or on all that both have if ``test`` is None. ``STUDY:BLOCK/ROW/sSEED`` is a
+    run, ``STUDY:BLOCK/ROW`` stands for all trainings of a row, and 32 hexadecimal digits are an MLflow run id. STUDY is
+    the name or the YAML file of a study with results in ``results``, or the folder of its results. Raise
+    :class:`InputError` if the runs cannot be found or compared."""
     sides = [read_side(name, results, decoding) for name in (a, b)]
     shared = [name for name in sides[0].answers if name in sides[1].answers]
     if not shared:
@@ -101,24 +90,26 @@ def read_side(name: str, results: Path, decoding: str) -> Side:
     """Return a run or row by its name (see :func:`compare`)."""
     if not re.fullmatch(r"[0-9a-f]{32}", name):
         return _recorded(name, results, decoding)
-    run = tracked_run(name, results, decoding)
-    return Side(run.label, [run.metrics], {test: frame.assign(training_seed=0) for test, frame in run.answers.items()})
+    label, metrics, answers = tracked_run(name, results, decoding)
+    return Side(label, [metrics], {test: frame.assign(training_seed=0) for test, frame in answers.items()})
 
 
 def _recorded(name: str, results: Path, decoding: str) -> Side:
     """Return a run or row that is given by name, from its records."""
     called, _, place = name.rpartition(":")
     parts = place.count("/")
-    if parts not in (1, 2):
+    if not called or parts not in (1, 2):
         raise InputError(
             f"{name!r} is no run: give STUDY:BLOCK/ROW/sSEED, STUDY:BLOCK/ROW for all trainings of a row, or an MLflow "
             "run id (32 hexadecimal digits)"
         )
-    if not called and parts == 1:
-        raise InputError(f"{name!r} is a row: say STUDY:{name}, or name one of its runs, such as STUDY:{name}/s0")
-    called = called or _only_study_with(place, results)
     study, results = _study_and_results(called, results)
-    runs = _runs(study, called, place)
+    if parts == 2:
+        require_run(study, called, place)
+        runs = [study.runs[place]]
+    elif not (runs := study.trainings(*place.split("/"))):
+        known = dict.fromkeys(f"{run.block}/{run.row}" for run in study.runs.values())
+        raise InputError(f"study {called} has no row {place!r}; its rows are: {', '.join(known)}")
     with unpacked(results, [study.name, *(source.study for source in study.sources.values())]) as whole:
         require_records(study, whole)
         records = read_study(study, whole)
@@ -135,38 +126,12 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
     return Side(label, metrics, by_test, tuple(kernels))
 
 
-def _only_study_with(run: str, results: Path) -> str:
-    """Return the name of the one study that has recorded a run of this name."""
-    folders = sorted(path for path in results.iterdir() if path.is_dir()) if results.is_dir() else []
-    studies = [folder.name for folder in folders if (folder / "runs" / run).is_dir()]
-    if len(studies) > 1:
-        raise InputError(f"{run!r} is a run of several studies, {', '.join(studies)}: say STUDY:{run}")
-    if studies:
-        return studies[0]
-    known = [folder.name for folder in folders if (folder / "runs").is_dir() or (folder / ARCHIVE).is_file()]
-    has = f"there are results of {', '.join(known)}: say STUDY:{run}" if known else "there are no results of any study"
-    raise InputError(
-        f"no study in {results.absolute()} has recorded a run {run!r}; {has}, or name another folder (--results)"
-    )
-
-
 def _study_and_results(called: str, results: Path) -> tuple[Study, Path]:
     """Return a study and the folder that holds the folder of its results, which may be what it is called by."""
     if called in shipped() or called.endswith((".yaml", ".yml")) or not Path(called).is_dir():
         return load_study(called), results
     folder = Path(called)
     return load_study(folder.resolve().name), folder.parent
-
-
-def _runs(study: Study, called: str, place: str) -> list[RunSpec]:
-    """Return the run at a place, or the trainings of the row there, in the order of their seeds."""
-    if place.count("/") == 2:
-        require_run(study, called, place)
-        return [study.runs[place]]
-    if not (runs := study.trainings(*place.split("/"))):
-        known = dict.fromkeys(f"{run.block}/{run.row}" for run in study.runs.values())
-        raise InputError(f"study {called} has no row {place!r}; its rows are: {', '.join(known)}")
-    return runs
 
 
 def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) -> pd.DataFrame:

@@ -17,10 +17,7 @@ from benchmarks.processes import kernels
 from methods.registry import code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE_FOLDERS = (
-    "methods",
-    "benchmarks",
-)  # folders where an untracked file counts as a change too, such as a new method
+SOURCE_FOLDERS = ("methods", "benchmarks")  # where an untracked file counts as a change too, such as a new method
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "deepspeed")  # the last of them on Linux alone
 
 
@@ -29,11 +26,8 @@ def now() -> str:
 
 
 def environment(method: str | None = None) -> dict[str, Any]:
-    """Return the commit and package versions of this process, and the digest of a method's code.
-
-    Call this when work begins, since a process keeps running the code that it started with. Pass the result through
-    :func:`with_hardware` before storing it in a record.
-    """
+    """Return the commit and package versions of this process, and the digest of a method's code. Call this when work
+    begins, since a process keeps running the code that it started with; records store :func:`with_hardware` of it."""
     return {
         **({"code": code_digest(method)} if method else {}),
         "commit": commit(),

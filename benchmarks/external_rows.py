@@ -24,12 +24,10 @@ KEPT = [name for name in (*KEYS, *OWN, *COUNTS, *ANSWERED) if name != "timed_n"]
 
 
 def read_external_rows(ours: StudyRecords, named: Sequence[str]) -> ExternalRows:
-    """Read the rows to show beside those of ``ours``, after the outputs that its study names.
-
-    Each of ``named`` is ``[NAME=]FOLDER``, a folder of results, or that of the study in it, packed or not; or
-    ``[NAME=]FILE@TEST``, a file of outputs that :func:`benchmarks.outputs.score` takes. Files of one NAME are one row.
-    Raise :class:`InputError` if one of them cannot be read, or has nothing that belongs beside ``ours``.
-    """
+    """Read the rows to show beside those of ``ours``, after the outputs that its study names. Each of ``named`` is
+    ``[NAME=]FOLDER``, a folder of results, or that of the study in it, packed or not; or ``[NAME=]FILE@TEST``, a file
+    of outputs that :func:`benchmarks.outputs.score` takes. Files of one NAME are one row. Raise :class:`InputError` if
+    one of them cannot be read, or has nothing that belongs beside ``ours``."""
     for id, run in ours.runs.items():
         if run.evaluate and (tests := other_versions(run.evaluate.model_dump())):
             raise InputError(

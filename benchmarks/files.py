@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -25,7 +26,6 @@ from methods.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-import pwd
 
 
 class BrokenRecord(InputError):
@@ -314,12 +314,9 @@ def write_parquet(path: Path, frame: pd.DataFrame) -> str:
 
 
 def read_parquet(path: Path, digest: str | None, fix: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if its content has not the recorded
-    ``digest`` (see :func:`frame_digest`).
-
-    ``fix``: the commands to run again in that case. ``columns``: the columns to return, as far as the file has them;
-    default: all.
-    """
+    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if its content has not the recorded ``digest``
+    (:func:`frame_digest`). ``fix``: what to run again then. ``columns``: those to return, as far as the file has them;
+    default: all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -335,8 +332,6 @@ def read_parquet(path: Path, digest: str | None, fix: str, columns: Sequence[str
     return table.select(known if columns is None else [name for name in columns if name in known]).to_pandas()
 
 
-DENIED = {errno.EACCES, errno.EPERM}
-FEW_FILES = {errno.EMFILE, errno.ENFILE}
 NO_TEMPORARY = "No usable temporary directory"  # how the error of `tempfile` begins, which names no file
 OTHER_FOLDER = "name another results folder with --results FOLDER (with `make table`: work in a copy of the project)"
 REMEDIES = {
@@ -356,7 +351,7 @@ REMEDIES = {
 def describe_os_error(error: OSError) -> str | None:
     """Return a message on an error that is about a file, or None on any other, such as one of a connection: those may
     be bugs, and should keep their trace."""
-    if error.errno in FEW_FILES:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many files are open: raise the limit (ulimit -n 4096), and run the same command"
     if str(error.strerror or "").startswith(NO_TEMPORARY):
         return f"{error.strerror}: set TMPDIR to a folder that can be written"
@@ -367,7 +362,7 @@ def describe_os_error(error: OSError) -> str | None:
 
 
 def _reason(number: int, path: Path, cause: str) -> str:
-    if number in DENIED:
+    if number in (errno.EACCES, errno.EPERM):
         return _denied(path)
     if number in FULL:
         return "the disk is full: make room there, and run the same command"

@@ -62,31 +62,24 @@ class Scored:
 
 @dataclass(frozen=True)
 class Scores:
-    """What :func:`score` found.
-
-    * ``lines``: outputs, n, of, accuracy, low, high (95 % interval), strict, no_answer, unmatched; shares of 1. ``n``
-      of the ``of`` questions have an output; the others count for nothing.
-    * ``tests``: paired tests of all pairs, as of :func:`benchmarks.records.statistics.compare_rows`.
-    * ``unmatched``: outputs, and the columns of :data:`UNMATCHED`.
-    * ``verdicts``: one line per question, one column per file or run: the share of its answers that are right.
-    """
+    """What :func:`score` found."""
 
     questions: Questions
+    # outputs, n, of, accuracy, low, high (95 % interval), strict, no_answer, unmatched; shares of 1. `n` of the `of`
+    # questions have an output; the others count for nothing
     lines: pd.DataFrame
-    tests: pd.DataFrame
-    unmatched: pd.DataFrame
-    verdicts: pd.DataFrame
+    tests: pd.DataFrame  # of all pairs, as of `compare_rows`
+    unmatched: pd.DataFrame  # outputs, and the columns of `UNMATCHED`
+    verdicts: pd.DataFrame  # one line per question, one column per file or run: the share of its answers that are right
 
 
 def score(
     names: Sequence[str], test: str | None, scorer: str | None, results: Path, decoding: str = "default"
 ) -> Scores:
-    """Score files of outputs, and test all pairs of them, and of runs, over the questions that both answered.
-
-    A name that is no file names a run or row, as for :func:`benchmarks.comparison.compare`. The questions and gold
-    answers are those of the test set ``test``, or, with a ``scorer`` instead, those that the first file brings along
-    (`question` and `gold`). Raise :class:`InputError` if a file cannot be read or matches no question.
-    """
+    """Score files of outputs, and test all pairs of them, and of runs, over the questions that both answered. A name
+    that is no file names a run or row, as for :func:`benchmarks.comparison.compare`. The questions and gold answers are
+    those of the test set ``test``, or, with a ``scorer`` instead, those that the first file brings along (`question`
+    and `gold`). Raise :class:`InputError` if a file cannot be read or matches no question."""
     if (test is None) == (scorer is None):
         raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
     questions = published_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
@@ -94,12 +87,13 @@ def score(
     rows = [_scored(label, name, questions, results, decoding) for name, label in labels.items()]
     correct = {row.label: correctness(row.verdicts) for row in rows}
     unmatched = [row.unmatched.assign(outputs=row.label) for row in rows]
+    shares = pd.DataFrame({row.label: row.verdicts.groupby("id")["correct"].mean() for row in rows})
     return Scores(
         questions=questions,
         lines=pd.DataFrame([_line(row, correct[row.label], len(questions.records)) for row in rows]),
         tests=compare_rows(correct),
         unmatched=pd.concat(unmatched, ignore_index=True).reindex(columns=["outputs", *UNMATCHED]),
-        verdicts=_by_question(rows, questions),
+        verdicts=shares.reindex([record.id for record in questions.records]).rename_axis("id").reset_index(),
     )
 
 
@@ -166,8 +160,13 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _scored(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
-    if not Path(name).exists() and ":" in name:
-        return _recorded(label, name, questions, results, decoding)
+    if not Path(name).exists() and ":" in name:  # a run or row
+        if not questions.is_test:
+            raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
+        answers = read_side(name, results, decoding).answers
+        if questions.name not in answers:
+            raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
+        return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
     lines, unmatched, answered = [], [], set[str]()
     by_id = {record.id: record for record in questions.records}
     by_text: dict[str, list[Record]] = {}
@@ -216,16 +215,6 @@ def _match(
     return "a line before answers the same question" if record.id in answered else record
 
 
-def _recorded(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
-    """Return the recorded answers of a run or row."""
-    if not questions.is_test:
-        raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
-    answers = read_side(name, results, decoding).answers
-    if questions.name not in answers:
-        raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
-    return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
-
-
 def _line(row: Scored, correct: pd.DataFrame, asked: int) -> dict[str, Any]:
     low, high = interval(correct)
     verdicts = row.verdicts
@@ -234,12 +223,6 @@ def _line(row: Scored, correct: pd.DataFrame, asked: int) -> dict[str, Any]:
     if "strict" in verdicts:  # what `compare` reads of runs has neither
         line |= {"strict": verdicts["strict"].mean(), "no_answer": verdicts["extracted"].isna().mean()}
     return line
-
-
-def _by_question(rows: Sequence[Scored], questions: Questions) -> pd.DataFrame:
-    shares = {row.label: row.verdicts.groupby("id")["correct"].mean() for row in rows}
-    ids = [record.id for record in questions.records]
-    return pd.DataFrame(shares).reindex(ids).rename_axis("id").reset_index()
 
 
 def render(scores: Scores) -> str:
@@ -260,20 +243,12 @@ def render(scores: Scores) -> str:
     ]
     if len(scores.tests):
         tests = [
-            {
-                "A": test["a"],
-                "B": test["b"],
-                "n": test["n"],
-                "A - B (points)": f"{100 * test['difference']:+.2f}",
-                "p (Holm)": f"{test['p_holm']:.2g}",
-                "test": test["kind"],
-            }
+            [test["a"], test["b"], test["n"], f"{100 * test['difference']:+.2f}", f"{test['p_holm']:.2g}", test["kind"]]
             for test in scores.tests.to_dict("records")
         ]
-        parts += [
-            "## Paired tests over the same questions",
-            tabulate(tests, headers="keys", tablefmt="pipe", disable_numparse=True),
-        ]
+        headers = ["A", "B", "n", "A - B (points)", "p (Holm)", "test"]
+        parts += ["## Paired tests over the same questions"]
+        parts += [tabulate(tests, headers, tablefmt="pipe", disable_numparse=True)]
     if len(scores.unmatched):
         lines = scores.unmatched.assign(output=[shortened(text) for text in scores.unmatched["output"]])
         parts += ["## Not matched", tabulate(lines, headers="keys", tablefmt="pipe", showindex=False)]

@@ -39,6 +39,7 @@ from methods.published import FORMATS, Format, published_method
 BATCH = 64
 BASE = "base"  # folder beside the weights, with the backbone's config.json and tokenizer
 FILES = ("pytorch_model.bin", "state_dict.bin", "checkpoint_*", "*.ckpt")
+Hub = tuple[str, str | None]  # an id on the hub, and the revision if one is known
 GPT2 = ("openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e")
 LLAMA_1B = ("meta-llama/Llama-3.2-1B-Instruct", "9213176726f574b556790deb65791e0c5aa438b6")
 LLAMA_3B, LLAMA_8B = ("meta-llama/Llama-3.2-3B-Instruct", None), ("meta-llama/Llama-3.1-8B-Instruct", None)
@@ -46,21 +47,29 @@ LLAMA_3B, LLAMA_8B = ("meta-llama/Llama-3.2-3B-Instruct", None), ("meta-llama/Ll
 
 @dataclass(frozen=True)
 class Published:
-    """A published model. ``hub``: where its weights are, with the revision if one is known. ``base``: its backbone on
-    the hub, likewise. ``reported``: the authors' accuracies by test set, in percent, on the same questions as ours.
-    ``seeds``: how many decodings the authors average."""
+    """A published model. ``hub``: its weights; ``base``: its backbone. ``reported``: the authors' accuracies by test
+    set, in percent, on the same questions as ours. ``seeds``: how many decodings the authors average."""
 
     title: str
     format: str
-    base: tuple[str, str | None]
-    hub: tuple[str, str | None] | None = None
+    base: Hub
+    hub: Hub | None = None
     reported: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     latents: int | None = None
     seeds: int = 1
 
 
-SIM = "README of InternLM/SIM-CoT, table {}"
+def _sim_cot(
+    on: str, base: Hub, hub: str, accuracies: tuple[float, float, float], table: str, latents: int | None = None
+) -> Published:
+    """Return an entry of SIM-CoT on a method and backbone. ``accuracies``: on GSM8K, GSM-Hard and SVAMP."""
+    reported = dict(zip(("gsm8k", "gsm_hard", "svamp"), accuracies, strict=True))
+    source = f"README of InternLM/SIM-CoT, table {table}"
+    method = on.partition(",")[0].lower()
+    return Published(f"SIM-CoT on {on}", method, base, (f"internlm/SIM_COT-{hub}", None), reported, source, latents)
+
+
 PUBLISHED = {
     "codi_gpt2": Published(
         "CODI, GPT-2",
@@ -78,47 +87,21 @@ PUBLISHED = {
         {"gsm8k": 51.9},
         "quoted by a public replication; zhenyi4/codi#17 quotes 44.1 as the paper's",
     ),
-    "simcot_codi_gpt2": Published(
-        "SIM-CoT on CODI, GPT-2",
-        "codi",
-        GPT2,
-        ("internlm/SIM_COT-GPT2-CODI", None),
-        {"gsm8k": 42.6, "gsm_hard": 9.4, "svamp": 42.6},
-        SIM.format(1),
+    "simcot_codi_gpt2": _sim_cot("CODI, GPT-2", GPT2, "GPT2-CODI", (42.6, 9.4, 42.6), "1"),
+    "simcot_codi_llama_1b": _sim_cot(
+        "CODI, LLaMA-3.2-1B-Instruct", LLAMA_1B, "LLaMA3-CODI-1B", (56.1, 12.7, 61.5), "2"
     ),
-    "simcot_codi_llama_1b": Published(
-        "SIM-CoT on CODI, LLaMA-3.2-1B-Instruct",
-        "codi",
-        LLAMA_1B,
-        ("internlm/SIM_COT-LLaMA3-CODI-1B", None),
-        {"gsm8k": 56.1, "gsm_hard": 12.7, "svamp": 61.5},
-        SIM.format(2),
+    "simcot_codi_llama_3b": _sim_cot(
+        "CODI, LLaMA-3.2-3B-Instruct", LLAMA_3B, "LLaMA3-CODI-3B", (62.3, 14.6, 74.9), "3"
     ),
-    "simcot_codi_llama_3b": Published(
-        "SIM-CoT on CODI, LLaMA-3.2-3B-Instruct",
-        "codi",
-        LLAMA_3B,
-        ("internlm/SIM_COT-LLaMA3-CODI-3B", None),
-        {"gsm8k": 62.3, "gsm_hard": 14.6, "svamp": 74.9},
-        SIM.format(3),
-    ),
-    "simcot_codi_llama_8b": Published(
-        "SIM-CoT on CODI, LLaMA-3.1-8B-Instruct",
-        "codi",
+    "simcot_codi_llama_8b": _sim_cot(
+        "CODI, LLaMA-3.1-8B-Instruct",
         LLAMA_8B,
-        ("internlm/SIM_COT-LLaMA3-CODI-8B", None),
-        {"gsm8k": 64.1, "gsm_hard": 16.3, "svamp": 79.4},
-        f"{SIM.format(3)}; a user of the weights had 34.3 (InternLM/SIM-CoT#15)",
+        "LLaMA3-CODI-8B",
+        (64.1, 16.3, 79.4),
+        "3; a user of the weights had 34.3 (InternLM/SIM-CoT#15)",
     ),
-    "simcot_coconut_gpt2": Published(
-        "SIM-CoT on Coconut, GPT-2",
-        "coconut",
-        GPT2,
-        ("internlm/SIM_COT-GPT2-Coconut", None),
-        {"gsm8k": 44.8, "gsm_hard": 9.3, "svamp": 40.7},
-        SIM.format(1),
-        latents=10,
-    ),
+    "simcot_coconut_gpt2": _sim_cot("Coconut, GPT-2", GPT2, "GPT2-Coconut", (44.8, 9.3, 40.7), "1", latents=10),
     "coconut_gpt2": Published(
         "Coconut, GPT-2 (no weights released)",
         "coconut",
@@ -247,7 +230,7 @@ def load(name: str, folder: Path, latents: int | None = None) -> Loaded:
     return Loaded(method, tokenizer, format, unused)
 
 
-def _base(entry: Published, folder: Path) -> tuple[str, str | None]:
+def _base(entry: Published, folder: Path) -> Hub:
     """Return the folder or hub id of a model's backbone, with the revision on the hub if one is known."""
     if (folder / BASE).is_dir():
         return str(folder / BASE), None

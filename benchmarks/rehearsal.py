@@ -151,7 +151,8 @@ def rehearsal_study(
     content["threads"] = min(study.threads, os.cpu_count() or 1)
     content["analysis"] = content.get("analysis", {}) | {"questions": 4, "samples": 2}
     content["engine"] = _engine(content.get("engine", {}))
-    _replace_backbones(content, backbone)
+    if backbone:
+        _replace_backbones(content, backbone)
     tests = [name for name in study.evaluation.tests if _at_hand(name, "test", notes)]
     if not tests:
         raise InputError(f"{study.name} cannot be rehearsed: none of its test sets is at hand ({' '.join(notes)})")
@@ -202,10 +203,8 @@ def _leave_out_large_rows(content: dict[str, Any], plans: Sequence[RunPlan], mac
     content["rows"] = [row for row in content["rows"] if row["id"] not in large]
 
 
-def _replace_backbones(content: dict[str, Any], name: str | None) -> None:
+def _replace_backbones(content: dict[str, Any], name: str) -> None:
     """Let all rows be trained from scratch with a backbone of this name, and with a tokenizer that is trained."""
-    if name is None:
-        return
     for holder in (content, *content["blocks"], *content["rows"]):
         holder.pop("backbone", None)
         holder.pop("tokenizer", None)

@@ -16,10 +16,7 @@ def _modules(*names: str) -> tuple[str, ...]:
 
 
 MODELS = ("methods.registry", *_modules("models", "data.tokenizers"))
-ANSWERS = (
-    *MODELS,
-    *_modules("evaluation.inference", "engine.device", "engine.layers"),
-)
+ANSWERS = (*MODELS, *_modules("evaluation.inference", "engine.device", "engine.layers"))
 SCORES = _modules("scoring.base", "scoring.scorers", "scoring.diversity")
 RECORDS = _modules("records.results", "records.schema")
 TABLES = _modules("tables", "records", "paper", "studies", "scoring", "files")
@@ -45,21 +42,14 @@ CODE: dict[str, tuple[str, ...]] = {
     "data": _modules("number_grammar", *(f"data.{part}" for part in DATA)),
     # The code that the weights of a run depend on. All engines are listed, because any of them may resume another's
     # checkpoint; data cards are not, because they carry versions
-    "train": (
-        *MODELS,
-        *STEPS,
-    ),
+    "train": (*MODELS, *STEPS),
     # Besides, if accuracy selects weights; the scorer of the training data counts too
     "select": (*ANSWERS, *_modules("training.validation_accuracy", "data.corpus"), *SCORES),
     # Of scorers, those that a run's test sets name count besides (`task_modules`)
     "answer": ANSWERS,  # part of evaluate: if only the rest of it changes, recorded answers are scored again
     "evaluate": (*ANSWERS, *_modules("evaluation.task", "budgets"), *SCORES),
     "analyse": (*ANSWERS, *SCORES, *_modules("scoring.synthetic", "analysis", "number_grammar")),
-    "time": (
-        *ANSWERS,
-        *STEPS,
-        *_modules("timing.task", "timing.steps", "timing.machine"),
-    ),
+    "time": (*ANSWERS, *STEPS, *_modules("timing.task", "timing.steps", "timing.machine")),
     "collect": (*RECORDS, *_modules("records.statistics", "outputs", "scoring")),
     "track": (
         *RECORDS,

@@ -50,7 +50,7 @@ def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compared(folder: Path) -> Comparison:
-    return compare("equation/marcos/s0", "fake:equation/cot/s0", folder, None, "default")
+    return compare("fake:equation/marcos/s0", "fake:equation/cot/s0", folder, None, "default")
 
 
 def test_metrics_that_both_have(compared: Comparison) -> None:
@@ -108,11 +108,11 @@ def test_runs_by_id_are_those_of_the_records(folder: Path, tracked: dict[str, st
     with pytest.raises(InputError, match="text/cot/s0 has no predictions of decoding 'mean_r'; it has"):
         compare(tracked["text/cot/s0"], tracked["text/marcos/s0"], folder, None, "mean_r")
     with pytest.raises(InputError, match="MLflow has no run '00000"):
-        compare("0" * 32, "text/cot/s0", folder, None, "default")
+        compare("0" * 32, "fake:text/cot/s0", folder, None, "default")
 
 
 def test_one_test_set_alone(folder: Path) -> None:
-    result = compare("text/cot/s0", "text/oracle/s0", folder, "beta", "default")
+    result = compare("fake:text/cot/s0", "fake:text/oracle/s0", folder, "beta", "default")
     assert result.tests["test"].tolist() == ["beta"] and set(result.questions["test"]) == {"beta"}
     assert result.tests["kind"].tolist() == ["mcnemar"]
 
@@ -123,12 +123,10 @@ def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared
     pd.testing.assert_frame_equal(found.metrics, compared.metrics)
     pd.testing.assert_frame_equal(found.questions, compared.questions)
     assert found.b == f"fake:equation/cot/s0 ({tmp_path}/fake/runs/equation/cot/s0)"
-    with pytest.raises(InputError, match="there are results of fake: say STUDY:text/cot/s0, or name another folder"):
-        compare("text/cot/s0", "fake:text/cot/s0", tmp_path, None, "default")
 
 
 def test_one_test_set_on_the_command_line(folder: Path) -> None:
-    arguments = ["compare", "text/cot/s0", "text/oracle/s0", "--results", str(folder), "--test"]
+    arguments = ["compare", "fake:text/cot/s0", "fake:text/oracle/s0", "--results", str(folder), "--test"]
     shown = CliRunner().invoke(app, [*arguments, "beta"])
     assert shown.exit_code == 0 and "beta: the two differ on" in shown.output
     assert "alpha: the two differ on" not in shown.output
@@ -136,13 +134,21 @@ def test_one_test_set_on_the_command_line(folder: Path) -> None:
 
 
 def test_another_decoding_on_the_command_line(folder: Path) -> None:
-    arguments = ["compare", "text/marcos/s0", "equation/marcos/s0", "--results", str(folder), "--decoding", "mean_r"]
+    arguments = [
+        "compare",
+        "fake:text/marcos/s0",
+        "fake:equation/marcos/s0",
+        "--results",
+        str(folder),
+        "--decoding",
+        "mean_r",
+    ]
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0 and "decoding: mean_r" in shown.output
 
 
 def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:
-    result = compare("text/marcos/s0", "text/marcos/s0", folder, None, "default")
+    result = compare("fake:text/marcos/s0", "fake:text/marcos/s0", folder, None, "default")
     assert result.questions.empty and result.tests["p"].tolist() == [1.0, 1.0]
     text = render(result)
     assert "the two differ on" not in text
@@ -160,23 +166,23 @@ def test_numbers_are_shown_in_the_units_of_the_tables(compared: Comparison) -> N
 
 
 def test_other_decodings(folder: Path) -> None:
-    assert compare("text/marcos/s0", "equation/marcos/s0", folder, None, "mean_r").decoding == "mean_r"
+    assert compare("fake:text/marcos/s0", "fake:equation/marcos/s0", folder, None, "mean_r").decoding == "mean_r"
     with pytest.raises(InputError, match="no predictions of decoding 'mean_r'; it has"):
-        compare("text/marcos/s0", "text/cot/s0", folder, None, "mean_r")
+        compare("fake:text/marcos/s0", "fake:text/cot/s0", folder, None, "mean_r")
 
 
 @pytest.mark.parametrize(
     ("a", "test", "message"),
     [
-        ("text/nobody/s0", None, "no study in .* has recorded a run 'text/nobody/s0'; there are results of fake: say"),
+        ("text/cot/s0", None, "'text/cot/s0' is no run: give STUDY:BLOCK/ROW/sSEED, .*, or an MLflow run id"),
         ("nobody", None, "'nobody' is no run: give STUDY:BLOCK/ROW/sSEED, .*, or an MLflow run id"),
         ("fake:text/nobody/s0", None, "study fake has no run .*; its runs are: text/cot/s0, .*, equation/oracle/s0"),
-        ("text/cot/s0", "gamma", "not both runs were evaluated on gamma; they share: alpha, beta"),
+        ("fake:text/cot/s0", "gamma", "not both runs were evaluated on gamma; they share: alpha, beta"),
     ],
 )
 def test_errors_say_what_to_do(folder: Path, a: str, test: str | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        compare(a, "text/cot/s0", folder, test, "default")
+        compare(a, "fake:text/cot/s0", folder, test, "default")
 
 
 def test_what_has_no_answers_names_the_command(tmp_path: Path) -> None:
@@ -194,14 +200,14 @@ def test_what_has_no_answers_names_the_command(tmp_path: Path) -> None:
             compare("fake:text/cot/s0", "fake:text/oracle/s0", tmp_path, None, "default")
         (run / "train.json").unlink()
         with pytest.raises(BrokenRecord, match=r"run `marcos-bench train fake text/cot/s0 .*`, then `evaluate`$"):
-            compare("text/oracle/s0", "text/cot/s0", tmp_path, None, "default")
+            compare("fake:text/oracle/s0", "fake:text/cot/s0", tmp_path, None, "default")
 
 
 def test_runs_that_share_no_test_set_are_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([Side("a", [{}], {"alpha": pd.DataFrame()}), Side("b", [{}], {"beta": pd.DataFrame()})])
     monkeypatch.setattr(comparison, "read_side", lambda *_: next(found))
     with pytest.raises(InputError, match=r"^the runs share no test set: name two"):
-        compare("text/cot/s0", "text/oracle/s0", folder, None, "default")
+        compare("fake:text/cot/s0", "fake:text/oracle/s0", folder, None, "default")
 
 
 @pytest.fixture(scope="module")
@@ -257,11 +263,6 @@ def test_trainings_of_another_version_of_the_study_are_not_pooled(seeds: Path) -
         compare("edited:text/marcos", "edited:text/cot", seeds, None, "default")
 
 
-def test_a_run_that_several_studies_have_is_named_with_its_study(seeds: Path) -> None:
-    with pytest.raises(InputError, match="is a run of several studies, edited, fake, seeds: say STUDY:text/cot/s0"):
-        compare("text/cot/s0", "seeds:text/cot/s0", seeds, None, "default")
-
-
 def test_where_trainings_are_too_few_it_says_why(seeds: Path) -> None:
     shown = render(compare("seeds:text/marcos", "seeds:text/cot/s0", seeds, None, "default"))
     assert "Untested: a test takes one training of each, or at least 3 of each" in shown and "nan" in shown
@@ -270,10 +271,7 @@ def test_where_trainings_are_too_few_it_says_why(seeds: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "text/marcos",
-            r"'text/marcos' is a row: say STUDY:text/marcos, or name one of its runs, such as STUDY:text/mar.*/s0",
-        ),
+        ("text/marcos", "'text/marcos' is no run: give .*, STUDY:BLOCK/ROW for all trainings of a row"),
         ("fake:text/nobody", "study fake has no row 'text/nobody'; its rows are: text/cot, .*, equation/oracle"),
     ],
 )
@@ -289,12 +287,12 @@ def test_where_nothing_is_tracked_the_command_is_named(tmp_path: Path) -> None:
     """Looking for runs does not create a database."""
     folder = tmp_path / "results"
     with pytest.raises(BrokenRecord, match=rf"^{folder}/mlflow.db does not exist, .*: run `marcos-bench track STUDY`"):
-        compare(ID, "text/oracle/s0", folder, None, "default")
+        compare(ID, "fake:text/oracle/s0", folder, None, "default")
     assert not folder.exists()
     with session(folder) as client:
         assert not find_experiments(client)
     with pytest.raises(InputError, match=r"it has no run at all: `marcos-bench track STUDY`"):
-        compare(ID, "text/oracle/s0", folder, None, "default")
+        compare(ID, "fake:text/oracle/s0", folder, None, "default")
     with session(folder) as client:
         assert not find_experiments(client)
 
@@ -303,14 +301,14 @@ def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(InputError, match="start the server that MLFLOW_TRACKING_URI names, or unset it") as raised:
-        compare(ID, "text/oracle/s0", tmp_path, None, "default")
+        compare(ID, "fake:text/oracle/s0", tmp_path, None, "default")
     assert "secret" not in str(raised.value)
 
 
 def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database " * 100, encoding="utf-8")
     with pytest.raises(InputError, match=r"^MLflow cannot be asked \([^\n]*\): if .*mlflow.db is damaged, move it"):
-        compare(ID, "text/oracle/s0", tmp_path, None, "default")
+        compare(ID, "fake:text/oracle/s0", tmp_path, None, "default")
 
 
 def test_the_help_says_how_runs_are_named() -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -51,20 +51,15 @@ class Commands(TyperGroup):
         except kernels.OtherKernels as error:
             if not self._own_process or kernels.PORTABLE.items() <= os.environ.items():
                 raise _failure(error) from error
-            start_anew(kernels.pinned(os.environ))
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], kernels.pinned(os.environ))
         except (InputError, RankFailure) as error:
             raise _failure(error) from error
         except OSError as error:
             if (message := describe_os_error(error)) is None:
                 raise
             raise _failure(InputError(message)) from error
-
-
-def start_anew(environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by one with the same command line in another environment."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment})
 
 
 def _failure(error: InputError | RankFailure) -> typer.Exit:

@@ -22,8 +22,6 @@ FolderArgument = Annotated[Path, typer.Argument(help="Folder of a study's result
 StudyOption = Annotated[str | None, typer.Option(help="The study that made them; default: the folder's name.")]
 # Options of `measure` that are about rows of the study, not about all methods
 OF_ROWS = ("row", "learn", "steps", "timed", "stand_in", "set", "part")
-
-
 Gpu = Annotated[str, typer.Option(callback=lambda name: name.upper(), help=f"The GPU to plan for: {', '.join(GPUS)}.")]
 
 
@@ -66,10 +64,8 @@ def plan(
     typer.echo(report.render(loaded, plans, device, utilisation))
     large = [plan.run.id for plan in plans if not plan.fits(device)]
     if large:
-        typer.echo(
-            f"DOES NOT FIT into the memory of {device.name}: {', '.join(large)}; the table says what to change",
-            err=True,
-        )
+        text = f"DOES NOT FIT into the memory of {device.name}: {', '.join(large)}; the table says what to change"
+        typer.echo(text, err=True)
     raise typer.Exit(bool(large))
 
 
@@ -159,14 +155,12 @@ def measure(
     ] = 256,
     row: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
     learn: Annotated[
-        list[str] | None,
-        typer.Option(help="Measure this row too, and follow its loss; may be repeated."),
+        list[str] | None, typer.Option(help="Measure this row too, and follow its loss; may be repeated.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of the `--learn` rows.")] = 300,
     timed: Annotated[int, typer.Option(min=1, help="Timed optimizer steps per phase, after 10 of warm-up.")] = 50,
     stand_in: Annotated[
-        str | None,
-        typer.Option(help="Data set to use in place of missing training data, e.g. gsm8k_aug_first3000."),
+        str | None, typer.Option(help="Data set to use in place of missing training data, e.g. gsm8k_aug_first3000.")
     ] = None,
     set: Annotated[
         list[str] | None,
@@ -261,9 +255,7 @@ def _measure_growth(study: Study, results: Path, folder: Path, repeats: int) -> 
     devices.pin(1)
     files: list[Path] = []
     for record in sweep(study, results, repeats):
-        write_json(
-            folder / "growth.json", record
-        )  # each time, so that an interrupted sweep leaves the methods it has measured
+        write_json(folder / "growth.json", record)  # each time: an interrupted sweep leaves what it has measured
         files = render_growth(record, folder)
     typer.echo("\n".join(map(str, files)), err=True)
 

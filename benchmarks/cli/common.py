@@ -22,9 +22,8 @@ RESULTS = Path("results")
 
 
 def prepared_run(study: str, run: str, results: Path) -> RunSpec:
-    """Return a run of a study whose data are prepared. Raise an error that lists the study's runs if there is no such
-    run, names the study that it is shared with, or says that the prepared data are not those that the study asks
-    for."""
+    """Return a run of a study whose data are prepared. Raise an error that lists the study's runs if there is none of
+    this name, names the study that it belongs to, or says that the prepared data are not those of the study."""
     loaded = load_study(study)
     require_run(loaded, study, run)
     spec = loaded.sources[run]

@@ -220,8 +220,7 @@ def explain(
         int | None, typer.Option(help="Thinking step, from 1; default: all.", rich_help_panel=BY_HAND)
     ] = None,
     count: Annotated[
-        int,
-        typer.Option(min=1, help="Number of questions, spread evenly over the test set.", rich_help_panel=BY_HAND),
+        int, typer.Option(min=1, help="Number of questions, spread evenly over the test set.", rich_help_panel=BY_HAND)
     ] = 100,
     show: Annotated[int, typer.Option(min=0, help="Number of changed outputs to print.", rich_help_panel=BY_HAND)] = 5,
 ) -> None:

@@ -8,11 +8,9 @@ import sys
 
 
 def prepare() -> None:
-    """Make printed text independent of the locale, and ignore a width that is none.
-
-    A file or pipe gets UTF-8, like every other file that the suite writes. A terminal keeps its encoding, and shows a
-    question mark for what that lacks. Rich would print nothing on a terminal of width 0, which some programs set.
-    """
+    """Make printed text independent of the locale, and ignore a width that is none. A file or pipe gets UTF-8, like
+    every other file that the suite writes. A terminal keeps its encoding, and shows a question mark for what that
+    lacks. Rich would print nothing on a terminal of width 0, which some programs set."""
     for stream in (sys.stdout, sys.stderr):
         if not isinstance(stream, io.TextIOWrapper):  # replaced by another program
             continue

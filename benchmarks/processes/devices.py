@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
@@ -33,12 +33,9 @@ def visible() -> list[str]:
 
 
 def pin_for(engine: EngineSpec) -> None:
-    """Call :func:`pin` for as many GPUs as an engine has on one node. With several nodes nothing is locked.
-
-    Whatever assigns nodes to runs then has to give each node to one run only, as SLURM does: the locks belong to this
-    machine, which need not be one of the nodes, and DeepSpeed's runner takes the first GPUs of each host, whichever are
-    pinned here.
-    """
+    """Call :func:`pin` for as many GPUs as an engine has on one node. With several nodes nothing is locked: whatever
+    assigns them has to give each node to one run only, as SLURM does. The locks belong to this machine, which need not
+    be one of the nodes, and DeepSpeed's runner takes the first GPUs of each host, whichever are pinned here."""
     if engine.nodes == 1:
         pin(engine.gpus)
 
@@ -57,44 +54,34 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
         )
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0
-    taken: dict[str, FileLock] = {}
-
-    def take_free() -> list[Locked]:
-        busy: list[Locked] = []
-        for name in names:
-            if len(taken) < count and name not in taken:
-                lock = FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}")
-                if found := _take(lock, patience=0):
-                    busy += found
-                else:
-                    taken[name] = lock
-        return busy if len(taken) < count else []
-
+    locks = {name: FileLock(folder / f"gpu-{job}{name}.lock", f"work on GPU {name}") for name in names}
     door = FileLock(folder / "door.lock", "choosing GPUs")  # one process at a time, or two might deadlock
-    _until_free(lambda: _take(door))
+    _take({"door": door}, 1, PATIENCE)
     try:
-        _until_free(take_free)
+        taken = _take(locks, count, patience=0)
     finally:
         door.release()
-    _held.extend(taken.values())
+    _held.extend(locks[name] for name in taken)
     os.environ[CUDA_VARIABLE] = ",".join(taken)
-    return list(taken)
+    return taken
 
 
-def _take(lock: FileLock, patience: float = PATIENCE) -> list[Locked]:
-    """Take a lock. Return what is in the way: nothing, or that another process holds it."""
-    try:
-        lock.acquire(patience)
-    except Locked as error:
-        return [error]
-    return []
-
-
-def _until_free(take: Callable[[], Iterable[Locked]]) -> None:
-    """Call ``take`` until nothing is in its way, and log once who was."""
+def _take(locks: Mapping[str, FileLock], count: int, patience: float) -> list[str]:
+    """Wait until this process holds ``count`` of these locks, and return their names. Log once who holds the others."""
+    taken: list[str] = []
     reported: set[str] = set()
-    while messages := {str(error) for error in take()}:
-        for message in messages - reported:
+    while True:
+        busy: set[str] = set()
+        for name in locks:
+            if name not in taken and len(taken) < count:
+                try:
+                    locks[name].acquire(patience)
+                    taken.append(name)
+                except Locked as error:
+                    busy.add(str(error))
+        if len(taken) == count:
+            return taken
+        for message in busy - reported:
             log.warning("waiting: %s", message)
-        reported |= messages
+        reported |= busy
         time.sleep(POLL)

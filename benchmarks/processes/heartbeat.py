@@ -33,12 +33,9 @@ class RankFailure(RuntimeError):
 
 @dataclass(frozen=True)
 class Beat:
-    """The last message of one rank.
-
-    ``count`` is the number of steps of progress so far, and ``where`` the last of them. ``written`` counts how often
-    the file was written. ``failed`` is the time of an error (seconds since the epoch), or 0 if there was none, and
-    ``code`` the exit code that the error leads to.
-    """
+    """The last message of one rank: ``count`` steps of progress so far, the last of them at ``where``; ``written``
+    counts how often the file was written. ``failed``: when an error was (seconds since the epoch), or 0; ``code``: the
+    exit code that it leads to."""
 
     rank: int
     host: str
@@ -70,10 +67,6 @@ def request_stop(folder: Path) -> None:
     (folder / "stop-requested").touch()
 
 
-def stop_requested(folder: Path) -> bool:
-    return (folder / "stop-requested").exists()
-
-
 def stop(folder: Path) -> None:
     """Have all remaining ranks end at once, even if no signal reaches them. On a full disk this does nothing."""
     with suppress(OSError):
@@ -81,12 +74,9 @@ def stop(folder: Path) -> None:
 
 
 class Heartbeat:
-    """Writes a rank's beats from a thread, so that a beat does not slow down a training step, and a rank that waits
-    still shows that it is alive.
-
-    The thread ends the rank when its parent has given it up: either the parent has said so, or it has made a new folder
-    for another attempt, in which this rank must not be mistaken for the new rank of the same number.
-    """
+    """Writes a rank's beats from a thread: a beat slows no training step, and a rank that waits still shows that it is
+    alive. The thread ends the rank when its parent has given it up: the parent has said so, or has made a new folder
+    for another attempt, whose rank of the same number this one must not be taken for."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path, self.rank = beat_file(folder, rank), rank
@@ -114,14 +104,11 @@ class Heartbeat:
         while self.where != FINISHED:
             time.sleep(PERIOD)
             if self._given_up():
-                print(
-                    "stopping: the launcher has given up on this rank, or another attempt has begun",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                reason = "the launcher has given up on this rank, or another attempt has begun"
+                print(f"stopping: {reason}", file=sys.stderr, flush=True)
                 os._exit(1)
             self._write()
-            if not self.obeyed and stop_requested(self.path.parent):
+            if not self.obeyed and (self.path.parent / "stop-requested").exists():
                 self.obeyed = True
                 os.kill(self.pid, signal.SIGTERM)
 

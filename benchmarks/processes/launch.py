@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -155,15 +155,14 @@ class Watch:
             raise self._failure(self.launcher.returncode)
 
     def _patience(self) -> float:
-        """Return the seconds without progress after which ranks count as hanging: until all
-        have begun, at least STARTUP."""
+        """Return the seconds without progress that count as hanging: until all ranks have begun, at least STARTUP."""
         begun = len(self.beats) == self.engine.ranks and all(beat.count for beat in self.beats.values())
         return self.engine.hang_seconds if begun else max(self.engine.hang_seconds, STARTUP)
 
     def _all(self) -> list[Beat]:
         """Return the last beats of all ranks, with a placeholder for each rank that has never beaten."""
-        nothing = Beat(-1, "an unknown host", 0, -1, "not started", 0)
-        return [self.beats.get(rank, replace(nothing, rank=rank)) for rank in range(self.engine.ranks)]
+        ranks = range(self.engine.ranks)
+        return [self.beats.get(rank, Beat(rank, "an unknown host", 0, -1, "not started", 0)) for rank in ranks]
 
     def _look(self) -> None:
         self._print_first()
@@ -241,37 +240,30 @@ class Watch:
 
     def _signal(self, number: signal.Signals) -> None:
         for beat in self._local().values():
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(beat.pid, number)
-            except ProcessLookupError:
-                continue
 
     def kill(self) -> None:
         """Kill whatever is left of the launcher and of the ranks, on this machine and on others."""
         stop(self.folder)
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.launcher.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        self.launcher.wait()
+            self.launcher.wait()
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs. A zombie (a process that has ended, but whose parent
-    has not noticed yet) does not."""
+    """Return whether a process runs. A zombie (it has ended, but its parent has not noticed yet) does not."""
     return _state(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def exit_status(pid: int) -> int | None:
-    """Return the exit status of a zombie, with signals as negative numbers;
-    None if the process still runs or is gone."""
+    """Return the exit status of a zombie, negative for a signal; None if the process still runs or is gone."""
     state = _state(pid)
     return os.waitstatus_to_exitcode(int(state[-1])) if state[:1] == ["Z"] else None
 
 
 def _state(pid: int) -> list[str]:
-    """Return what the kernel reports of a process, from its state to its exit status
-    (proc_pid_stat(5)), or [] if it is gone."""
+    """Return a process's fields in proc_pid_stat(5), from its state to its exit status, or [] if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()
     except (OSError, IndexError):

@@ -18,7 +18,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from methods.errors import InputError
@@ -51,13 +50,13 @@ class FileLock:
                 raise Locked(f"{self.task} is already being done by {self.holder()}: wait for it, or stop it")
             time.sleep(0.05)
         file.truncate(0)
-        json.dump(_self_portrait(), file)
+        start, command = time.strftime("%Y-%m-%d %H:%M:%S"), shlex.join(sys.argv)
+        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "start": start, "command": command}, file)
         file.flush()
         self._file = file
 
     def release(self) -> None:
-        """Release the lock. Its file stays: if it were deleted, a second process could lock
-        another file by that name."""
+        """Release the lock. Its file stays: without it, a second process could lock another file of that name."""
         if self._file is not None:
             self._file.truncate(0)
             self._file.close()
@@ -83,9 +82,7 @@ class FileLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.release()
 
 
@@ -104,15 +101,6 @@ def _try_lock(file: IO[str], kind: int) -> bool:
     return True
 
 
-def _self_portrait() -> dict[str, object]:
-    return {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "start": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command": shlex.join(sys.argv),
-    }
-
-
 def opened_by(path: Path) -> list[str]:
     """Return descriptions of the other processes that have a file open, as far as the system shows them."""
     import psutil
@@ -127,16 +115,13 @@ def opened_by(path: Path) -> list[str]:
 
 
 def workflow_lock() -> FileLock:
-    """Return the lock of workflows that write into this directory's results folder.
-    Several directories may share that folder through links."""
+    """Return the lock of workflows that write into this directory's results, which several may share by links."""
     return FileLock(WORKFLOW_LOCK, f"the workflow of {WORKFLOW_LOCK.parent.resolve()}")
 
 
 def clear_stale_locks() -> str | None:
-    """Delete the locks of a Snakemake that was killed, before a new one looks for them.
-
-    If a live process runs the workflow, delete nothing and return a description of that process.
-    """
+    """Delete the locks of a Snakemake that was killed, before a new one looks for them. If a live process runs the
+    workflow, delete nothing and return a description of that process."""
     lock = workflow_lock()
     if lock.held():
         return lock.holder()
@@ -151,10 +136,8 @@ def announce_parent() -> None:
 
 
 def watch_parent() -> None:
-    """End this stage at once when the workflow that started it is gone, so that a new workflow finds no rival.
-
-    No more is lost than with SIGKILL: every file is written to a temporary path first and then moved.
-    """
+    """End this stage at once when the workflow that started it is gone, so that a new one finds no rival. No more is
+    lost than with SIGKILL: every file is written to a temporary path first and then moved."""
     if parent := os.environ.get(PARENT_VARIABLE):
         if not re.fullmatch(r"[1-9][0-9]{0,8}", parent):
             raise InputError(f"{PARENT_VARIABLE} is {parent!r}, which is no process: unset it, as workflows set it")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from benchmarks.processes.kernels import describe
 from benchmarks.records.results import StudyRecords
-from benchmarks.records.schema import RunRecords, TrainRecord
+from benchmarks.records.schema import RunRecords
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import BackboneSpec, EngineSpec, LoraSpec, TokenizerSpec
 from benchmarks.studies.study import Study
@@ -49,13 +50,17 @@ def provenance(records: StudyRecords) -> dict[str, str]:
     if study.shares:
         shared = "; ".join(f"{', '.join(runs)} ({other})" for other, runs in study.shared.items())
         lines["Runs of another study"] = shared or "none"
+    # Older records name neither kernels nor a hash of the code
+    kernels = _distinct(text for one in found if "kernels" in one and (text := describe(one)))
+    codes = {id: {one.environment.get("code") for one in run.tasks.values()} for id, run in records.runs.items()}
+    edited = [id for id, of_run in codes.items() if len(of_run - {None}) > 1]
     lines |= {
         "Model": "; ".join(_models(study)),
-        "Hardware": "; ".join(_distinct(map(hardware, found))) or "unknown",
-        **_kernels(records),
-        "Versions": "; ".join(_distinct(map(versions, found))) or "unknown",
-        "Commit": "; ".join(_distinct(map(commit_of, found))) or "unknown",
-        **_other_code(records),
+        "Hardware": _distinct(map(hardware, found)) or "unknown",
+        **({"Kernels": kernels} if kernels else {}),
+        "Versions": _distinct(map(versions, found)) or "unknown",
+        "Commit": _distinct(map(commit_of, found)) or "unknown",
+        **({"Edited between stages": f"the method of {', '.join(edited)}: run them again"} if edited else {}),
         "Engine": "; ".join(_grouped(study, lambda spec: on_engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
@@ -63,30 +68,17 @@ def provenance(records: StudyRecords) -> dict[str, str]:
     for block in study.blocks:
         data = records.data.get(block.id, {})
         lines[f"Data, {block.id}"] = "; ".join(_data(data)) or "not prepared"
-        if budgets := "; ".join(_budgets(records, block.id)):
+        if budgets := "; ".join(_grouped(study, partial(_budget, records, block.id))):
             count = f"{data['counts']['train']:,} examples; " if "counts" in data else ""
             lines[f"Training, {block.id}"] = count + budgets
     return lines
 
 
 def in_short(records: StudyRecords) -> str:
-    """Return a study's models and commits, for another study's table that shows its numbers as well.
-
-    The study's own tables give its full provenance.
-    """
+    """Return a study's models and commits, for another study's table that shows its numbers as well. The study's own
+    tables give its full provenance."""
     commits = _distinct(map(commit_of, environments(records)))
-    return f"{'; '.join(_models(records.study))}; commit {'; '.join(commits)}"
-
-
-def _budgets(records: StudyRecords, block: str) -> Iterator[str]:
-    """Yield the training budgets of a block's rows."""
-
-    def budget(spec: RunSpec) -> str | None:
-        record = records.runs[spec.id].train if spec.id in records.runs else None
-        known = record and record.stages and all(stage.epochs for stage in record.stages)
-        return _budget(spec, record) if record and known and spec.block == block else None
-
-    return _grouped(records.study, budget)
+    return f"{'; '.join(_models(records.study))}; commit {commits}"
 
 
 def _grouped(study: Study, describe: Callable[[RunSpec], str | None]) -> Iterator[str]:
@@ -112,7 +104,11 @@ def on_engine(engine: EngineSpec) -> str:
     return f"{on}, {engine.precision}{parts}{OFFLOADED[engine.offload]}"
 
 
-def _budget(spec: RunSpec, record: TrainRecord) -> str:
+def _budget(records: StudyRecords, block: str, spec: RunSpec) -> str | None:
+    """Return the training budget of a run of a block; None of one elsewhere, or if it is not recorded."""
+    record = records.runs[spec.id].train if spec.id in records.runs else None
+    if spec.block != block or not record or not record.stages or not all(stage.epochs for stage in record.stages):
+        return None
     phases: defaultdict[str, float] = defaultdict(float)
     for stage in record.stages:
         phases[stage.phase] += stage.epochs or 0.0
@@ -169,30 +165,13 @@ def hardware(environment: dict[str, Any]) -> str:
     return f"{f'{count} x ' if count > 1 else ''}{device}, {environment.get('cpu', 'unknown CPU')}"
 
 
-def _kernels(records: StudyRecords) -> dict[str, str]:
-    """Name the kernels that CPUs computed with. Older records do not say."""
-    made = [one for one in environments(records) if "kernels" in one]
-    texts = _distinct(text for text in map(describe, made) if text)
-    return {"Kernels": "; ".join(texts)} if texts else {}
-
-
 def commit_of(environment: dict[str, Any]) -> str:
     """Return the commit of the code that a record was made by, and whether it had local changes."""
     return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")
 
 
-def _other_code(records: StudyRecords) -> dict[str, str]:
-    """Name the runs whose method was edited between their stages. Older records do not store a hash of the code."""
-    edited = []
-    for id, run in records.runs.items():
-        codes = {record.environment.get("code") for record in run.tasks.values()}
-        if len(codes - {None}) > 1:
-            edited.append(id)
-    return {"Edited between stages": f"the method of {', '.join(edited)}: run them again"} if edited else {}
-
-
-def _distinct(texts: Any) -> list[str]:
-    return list(dict.fromkeys(texts))
+def _distinct(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts))
 
 
 def _data(record: dict[str, Any]) -> Iterator[str]:

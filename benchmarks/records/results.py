@@ -81,19 +81,13 @@ MADE_BY = "`evaluate`, then `collect`"  # what makes a run's frames, for message
 
 @dataclass(frozen=True, eq=False)  # what was computed of them is kept by their identity
 class StudyRecords:
-    """The collected records of a study.
-
-    * ``results``: the folder of all studies' results, in which the runs' answers lie.
-    * ``runs``: the records of each run, by its id.
-    * ``data``: the ``done.json`` of each block's data, by the block's id.
-    * ``published``: scores of the outputs that the study names and that were at hand.
-    """
+    """The collected records of a study."""
 
     study: Study
-    results: Path
-    runs: Mapping[str, RunRecords]
-    data: Mapping[str, dict[str, Any]]
-    published: Sequence[PublishedScores] = ()
+    results: Path  # the folder of all studies' results, in which the runs' answers lie
+    runs: Mapping[str, RunRecords]  # by the run's id
+    data: Mapping[str, dict[str, Any]]  # the `done.json` of each block's data, by the block's id
+    published: Sequence[PublishedScores] = ()  # of the outputs that the study names and that were at hand
 
     @property
     def folder(self) -> Path:
@@ -212,10 +206,8 @@ def read_collected(study: Study, results: Path) -> StudyRecords:
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
-    """Return a block's data record: the study's own, unless all runs of the block belong to another study.
-
-    Without one, tables say neither which data a block has nor how many, and print test sets by their short names.
-    """
+    """Return a block's data record: the study's own, unless all of its runs belong to another study. Without one,
+    tables say neither which data a block has nor how many, and print test sets by their short names."""
     homes = [source.study for source in study.sources.values() if source.block == block.id]
     home = study.name if study.name in homes or not homes else homes[0]
     try:
@@ -225,10 +217,8 @@ def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
 
 
 def to_frame(records: StudyRecords) -> pd.DataFrame:
-    """Return a frame with one row per run, decoding and test set, in the study's order.
-
-    Warm starts that the tables do not show come last.
-    """
+    """Return a frame with one row per run, decoding and test set, in the study's order. Warm starts that the tables do
+    not show come last."""
     study = records.study
     lines = []
     for block in study.blocks:

@@ -117,10 +117,8 @@ class EvaluateRecord(Record):
 
     @property
     def by_stage(self) -> dict[str, tuple[StageEnd, DecodingScores]]:
-        """The default decoding's scores with each stage's kept weights and, last, with the final weights.
-
-        Keys are the names in ``decodings``.
-        """
+        """The default decoding's scores with each stage's kept weights and, last, with the final weights, by their
+        names in ``decodings``."""
         names = [*(name for name in self.decodings if name.startswith(AT_STAGE)), "default"]
         return {name: (one.stage, one) for name in names if (one := self.decodings[name]).stage}
 

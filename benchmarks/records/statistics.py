@@ -32,11 +32,8 @@ TIMES_DIFFER = 2.2
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A two-sided paired test of two rows.
-
-    ``difference`` is the mean correctness of the first row minus that of the second over ``n`` shared questions.
-    ``p_value`` is NaN if the difference cannot be tested (see :func:`testable`).
-    """
+    """A two-sided paired test of two rows. ``difference`` is the mean correctness of the first minus that of the second
+    over ``n`` shared questions; ``p_value`` is NaN if it cannot be tested (see :func:`testable`)."""
 
     n: int
     difference: float
@@ -46,11 +43,9 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """The variance of a mean over questions and trainings, and its degrees of freedom (Welch and Satterthwaite).
-
-    The variances of the sources are added as if they were independent. Variation that is due to both questions and
-    seeds therefore counts twice, so the variance errs on the large side.
-    """
+    """The variance of a mean over questions and trainings, and its degrees of freedom (Welch and Satterthwaite). The
+    variances of the sources are added as if they were independent: variation that is due to both questions and seeds
+    counts twice, so the variance errs on the large side."""
 
     variance: float
     freedom: float
@@ -73,58 +68,47 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def correctness(predictions: pd.DataFrame, by: str = "same_as") -> pd.DataFrame:
-    """Return each question's mean correctness over decoding seeds, with one column per training.
-
-    Trainings are told apart by the column ``training_seed``; without it there is one. Duplicate questions (same value
-    in the column ``same_as``, which older predictions lack) count as one question, since tests would treat them as
-    independent otherwise.
-    """
+    """Return each question's mean correctness over decoding seeds, with one column per training (``training_seed``;
+    without that column there is one). Duplicate questions (same value in the column ``same_as``, which older
+    predictions lack) count as one, since tests would treat them as independent otherwise."""
     frame = predictions.assign(training_seed=predictions.get("training_seed", 0), correct=predictions["correct"] * 1.0)
     return frame.pivot_table("correct", by if by in frame else "id", "training_seed")
 
 
 def testable(a: int, b: int) -> bool:
-    """Return whether rows with ``a`` and ``b`` trainings can be tested against each other.
-
-    Either each has one training (the test is over questions), or each has at least ``FEWEST_TRAININGS``. With fewer,
-    Welch's test finds differences that are due to chance too often, all the more if the rows' variances are unequal.
-    """
+    """Return whether rows with ``a`` and ``b`` trainings can be tested: one each (over questions), or at least
+    ``FEWEST_TRAININGS`` each. With fewer, Welch's test finds differences that are due to chance too often, all the more
+    if the rows' variances are unequal."""
     return a == b == 1 or min(a, b) >= FEWEST_TRAININGS
 
 
 def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
-    """Test whether two rows differ on the questions that they share.
-
-    With one training each, this is an exact McNemar test if each question is right or wrong, and a sign-flip
-    permutation test of the mean difference if correctness is a mean over decoding seeds. With at least three trainings
-    each, it is a t test of the mean difference, whose variance covers the questions and the trainings of both rows.
-    With other numbers of trainings, the difference is not tested. Raise :class:`InputError` if no question is shared.
-    """
+    """Test whether two rows differ on the questions that they share. With one training each, this is an exact McNemar
+    test if each question is right or wrong, and a sign-flip permutation test of the mean difference if correctness is a
+    mean over decoding seeds. With at least three trainings each, it is a t test of the mean difference, whose variance
+    covers the questions and the trainings of both rows. Others are not tested. Raise :class:`InputError` if no question
+    is shared."""
     a, b, difference = _paired(a, b)
-    if not testable(a.shape[1], b.shape[1]):
-        return PairedTest(len(a), float(difference.mean()), np.nan, "untested")
-    if a.shape[1] > 1:
-        found = _uncertainty(difference, a, b)
-        p_value = float(difference.mean() == 0)
-        if found.variance:
-            p_value = float(2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))
-        return PairedTest(len(a), float(difference.mean()), p_value, "trainings")
     changed = difference[difference != 0]  # a sign flip of 0 changes nothing
-    if np.isin([a, b], (0.0, 1.0)).all():
+    if not testable(a.shape[1], b.shape[1]):
+        kind, p_value = "untested", np.nan
+    elif a.shape[1] > 1:
+        found = _uncertainty(difference, a, b)
+        kind, p_value = "trainings", float(difference.mean() == 0)
+        if found.variance:
+            p_value = 2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom)
+    elif np.isin([a, b], (0.0, 1.0)).all():
         wins = int((changed > 0).sum())
-        p_value = stats.binomtest(wins, len(changed)).pvalue if len(changed) else 1.0
-        return PairedTest(len(a), float(difference.mean()), float(p_value), "mcnemar")
-    p_value = _sign_flip(changed) if len(changed) > 1 else 1.0
-    return PairedTest(len(a), float(difference.mean()), p_value, "permutation")
+        kind, p_value = "mcnemar", stats.binomtest(wins, len(changed)).pvalue if len(changed) else 1.0
+    else:
+        kind, p_value = "permutation", _sign_flip(changed) if len(changed) > 1 else 1.0
+    return PairedTest(len(a), float(difference.mean()), float(p_value), kind)
 
 
 def difference_interval(a: pd.DataFrame, b: pd.DataFrame) -> tuple[float, float]:
-    """Return the confidence interval of the difference that :func:`paired_test` tests, or NaN if it tests none.
-
-    With several trainings, it is that of the t test. With one each, it is Wald's interval after adding four
-    pseudo-questions of weight 1/2, on which the rows are right or wrong in all combinations (Agresti and Min,
-    Statistics in Medicine, 2005).
-    """
+    """Return the confidence interval of the difference that :func:`paired_test` tests, or NaN if it tests none: with
+    several trainings that of the t test, with one each Wald's after adding four pseudo-questions of weight 1/2, on
+    which the rows are right or wrong in all combinations (Agresti and Min, Statistics in Medicine, 2005)."""
     a, b, difference = _paired(a, b)
     if not testable(a.shape[1], b.shape[1]):
         return np.nan, np.nan
@@ -165,12 +149,9 @@ def _trainings(correct: pd.DataFrame) -> tuple[float, int]:
 
 
 def _sign_flip(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of the mean under random signs.
-
-    Means over a few seeds take few distinct values, so the signs of all questions whose difference has the same size
-    are drawn at once: the number of positive ones is binomial. This is the one-sample test of
-    ``scipy.stats.permutation_test``, a hundred times faster.
-    """
+    """Return the two-sided p-value of the mean under random signs. Means over a few seeds take few distinct values, so
+    the signs of all questions whose difference has the same size are drawn at once: the number of positive ones is
+    binomial. This is the one-sample test of ``scipy.stats.permutation_test``, a hundred times faster."""
     sizes, counts = np.unique(np.abs(differences).round(9), return_counts=True)
     positive = np.random.default_rng(SEED).binomial(counts, 0.5, size=(PERMUTATIONS, len(sizes)))
     null = (2 * positive - counts) @ sizes
@@ -180,10 +161,8 @@ def _sign_flip(differences: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values with Holm's correction (Scandinavian Journal of Statistics, 1979).
-
-    NaN, the p-value of an untested difference, stays NaN and does not count.
-    """
+    """Return p-values with Holm's correction (Scandinavian Journal of Statistics, 1979). NaN, the p-value of an
+    untested difference, stays NaN and does not count."""
     p = np.asarray(p_values, dtype=float)
     order = np.argsort(p, kind="stable")[: np.isfinite(p).sum()]  # NaNs sort last
     stepped = np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))
@@ -208,13 +187,10 @@ def compare_rows(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, str]:
-    """Return the marks of the rows: ``best`` or ``tie``.
-
-    The most accurate row is ``best`` if the tests separate it from every other row. Otherwise it and all rows that the
-    tests do not separate from it are a ``tie``. The tests are corrected for all pairs, because the best row is chosen
-    on the same questions. A single row has no mark. A row that is not tested against the best has none either, and then
-    no row is ``best``.
-    """
+    """Return the marks of the rows: ``best`` for the most accurate one if the tests separate it from every other row,
+    else ``tie`` for it and all rows that they do not separate from it. The tests are corrected for all pairs, because
+    the best row is chosen on the same questions. A single row has no mark. A row that is not tested against the best
+    has none either, and then no row is ``best``."""
     if len(rows) < 2:
         return {}
     best = max(rows, key=lambda row: accuracy(rows[row]))
@@ -232,11 +208,8 @@ def accuracy(correct: pd.DataFrame) -> float:
 
 
 def interval(correct: pd.DataFrame) -> tuple[float, float]:
-    """Return the confidence interval of the accuracy over other questions and, with several trainings, other trainings.
-
-    With one training in which each question is right or wrong, this is Wilson's interval, and otherwise
-    :func:`mean_interval`.
-    """
+    """Return the confidence interval of the accuracy over other questions and, with several trainings, other trainings:
+    Wilson's for one training in which each question is right or wrong, otherwise :func:`mean_interval`."""
     if correct.shape[1] == 1 and np.isin(correct, (0.0, 1.0)).all():
         bounds = stats.binomtest(int(correct.to_numpy().sum()), len(correct)).proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)
@@ -245,13 +218,10 @@ def interval(correct: pd.DataFrame) -> tuple[float, float]:
 
 
 def mean_interval(values: pd.DataFrame) -> tuple[float, float]:
-    """Return the confidence interval of a mean over other questions and, with several trainings, other trainings. A
-    line is a question, and a column a training.
-
-    With one training, this is a percentile bootstrap over questions. With several, the interval is that of the t
-    distribution. For two trainings it uses one degree of freedom: with the larger number that Welch's formula gives, it
-    would cover the mean too rarely.
-    """
+    """Return the confidence interval of a mean over other questions (lines) and, with several trainings (columns),
+    other trainings: a percentile bootstrap over questions with one training, else that of the t distribution. Two
+    trainings have one degree of freedom: with the larger number of Welch's formula, it would cover the mean too
+    rarely."""
     by_question = values.mean(axis=1).to_numpy()
     if (count := values.shape[1]) > 1:
         found, mean = Uncertainty.of(_questions(by_question), _trainings(values)), accuracy(values)

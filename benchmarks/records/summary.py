@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, combinations
@@ -78,21 +78,15 @@ Corrected = Mapping[tuple[str, str, frozenset[str]], float]
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers and tests of a study.
+    """The numbers of a study, and paired tests."""
 
-    * ``lines``: one line per block, row, decoding and test set.
-    * ``pairs``: the paired tests that the marks are based on.
-    * ``swaps``: paired tests of each row with its own latents against the same row with latents that are not its own.
-    * ``against_controls``: paired tests of each row against each control row of its block, on every test set.
-    * ``comparisons``: if the study plans any, paired tests of all pairs of rows, with the interval of the difference.
-      The planned ones come first, and are corrected for each other alone; all others for all pairs of their block and
-      test set. Pairs have the same corrected p-values in ``pairs`` and ``against_controls``.
-    """
-
-    lines: pd.DataFrame
-    pairs: pd.DataFrame
-    swaps: pd.DataFrame
-    against_controls: pd.DataFrame
+    lines: pd.DataFrame  # one per block, row, decoding and test set
+    pairs: pd.DataFrame  # the tests that the marks are based on
+    swaps: pd.DataFrame  # each row with its own latents against the same row with latents that are not its own
+    against_controls: pd.DataFrame  # each row against each control row of its block, on every test set
+    # If the study plans any, all pairs of rows, with the interval of the difference. The planned ones come first, and
+    # are corrected for each other alone; all others for all pairs of their block and test set. Pairs have the same
+    # corrected p-values in `pairs` and `against_controls`
     comparisons: pd.DataFrame
 
     @cached_property
@@ -112,15 +106,15 @@ class Summary:
 @lru_cache(maxsize=4)
 def summarise(records: StudyRecords, *decodings: str) -> Summary:
     """Aggregate the run records of some decodings, and test each block's rows against each other on every test set.
-
-    Most tables and figures of a study show the same decodings, so what was computed last is kept.
-    """
+    Most tables and figures of a study show the same decodings, so what was computed last is kept."""
     study, frame = records.study, to_frame(records)
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(decodings)]
     controls = {row.id for row in study.rows if row.control}
-    correct: dict[Key, pd.DataFrame] = {}
+    correct: dict[Key, pd.DataFrame] = {}  # one line per question, one column per training seed
     for (block, row, decoding), group in _groups(frame, KEYS[:3]):
-        correct |= _correctness(records, block, row, decoding, group["test"].unique())
+        answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
+        for test in group["test"].unique() if answers is not None else ():
+            correct[Key(block, row, decoding, test)] = statistics.correctness(answers.loc[answers["test"] == test])
     comparisons = _comparisons(study, correct, controls)
     corrected = {
         (line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in comparisons
@@ -150,21 +144,6 @@ def _frame(lines: list[dict[str, Any]], types: dict[str, str]) -> pd.DataFrame:
 def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
     for key, group in frame.groupby(keys, sort=False):
         yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
-
-
-def _correctness(
-    records: StudyRecords, block: str, row: str, decoding: str, tests: Iterable[str]
-) -> dict[Key, pd.DataFrame]:
-    """Return the correctness of a row and decoding on each test set.
-
-    The frames have one line per question and one column per training seed.
-    """
-    answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
-    if answers is None:
-        return {}
-    return {
-        Key(block, row, decoding, test): statistics.correctness(answers.loc[answers["test"] == test]) for test in tests
-    }
 
 
 def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
@@ -204,11 +183,8 @@ def _spread(done: pd.DataFrame) -> dict[str, Any]:
 
 
 def _comparisons(study: Study, correct: Mapping[Key, pd.DataFrame], controls: set[str]) -> list[dict[str, Any]]:
-    """Test all pairs of rows of each block and test set, the planned ones first, if the study plans any.
-
-    A pair that nobody planned is corrected for all pairs, the planned ones included: planning others does not make it
-    cheaper to look up.
-    """
+    """Test all pairs of rows of each block and test set, the planned ones first, if the study plans any. A pair that
+    nobody planned is corrected for all pairs, the planned ones included: planning others does not make it cheaper."""
     if study.comparisons is None:
         return []
     lines = []
@@ -254,10 +230,7 @@ def _families(correct: Mapping[Key, pd.DataFrame]) -> Iterator[tuple[str, str, d
 
 
 def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.DataFrame]) -> pd.DataFrame:
-    """Test each row's default decoding against those with other latents.
-
-    P-values are corrected within each block and test set.
-    """
+    """Test each row's default decoding against those with other latents, corrected within each block and test set."""
     lines = []
     for block, test in dict.fromkeys((key.block, key.test) for key in swapped):
         others = {key: other for key, other in swapped.items() if (key.block, key.test) == (block, test)}
@@ -268,10 +241,8 @@ def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.D
 
 
 def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], corrected: Corrected) -> pd.DataFrame:
-    """Test each row's default decoding against the control rows of its block.
-
-    P-values are corrected within each block and test set, unless the study plans comparisons (``corrected``).
-    """
+    """Test each row's default decoding against the control rows of its block. P-values are corrected within each block
+    and test set, unless the study plans comparisons (``corrected``)."""
     lines = []
     for block, test, rows in _families(correct):
         pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
@@ -288,10 +259,8 @@ def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], c
 
 
 def gpu_seconds_as_trained(records: StudyRecords, block: str, row: str) -> float | None:
-    """Return the GPU seconds of a row's training as it ran, or None if they are unknown or it ran on a CPU.
-
-    The ranks are those that the record of each run has: the study may say another number by now.
-    """
+    """Return the GPU seconds of a row's training as it ran, or None if they are unknown or it ran on a CPU. The ranks
+    are those in the record of each run: the study may say another number by now."""
 
     def parts(run: str) -> list[float]:
         record = records.runs[run].train
@@ -303,10 +272,8 @@ def gpu_seconds_as_trained(records: StudyRecords, block: str, row: str) -> float
 
 
 def gpu_seconds_of_an_epoch(records: StudyRecords, block: str, row: str) -> float | None:
-    """Return the seconds of one epoch of each training phase, times ranks, or None if they were not measured.
-
-    The ranks are the study's: a time that was measured on another number is not used.
-    """
+    """Return the seconds of one epoch of each training phase, times ranks, or None if they were not measured. The ranks
+    are the study's: a time that was measured on another number is not used."""
 
     def parts(run: str) -> list[float]:
         record, ranks = records.runs[run].time, records.study.runs[run].engine.ranks

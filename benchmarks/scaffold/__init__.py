@@ -43,15 +43,12 @@ def new_method(name: str, folder: Path) -> Path:
 
 def new_package(name: str) -> Path:
     """Write a method with this name, and what it is installed by, to a folder of its own. Return the path of its file.
-
-    The folder is not named like the module: Python would take it for a package, in the folder that it lies in.
-    """
-    source, folder = _named(name, inspect.getsource(template)), Path(f"marcos-bench-{name}")
+    The folder is not named like the module: Python would take it for a package, in the folder that it lies in."""
+    project, folder = _named(name, PROJECT), Path(f"marcos-bench-{name}")
     if folder.exists():
         raise InputError(f"{folder} exists already: take another name, or move it away")
-    write_text(folder / "pyproject.toml", _named(name, PROJECT))
-    write_text(folder / f"{name}.py", source)
-    return folder / f"{name}.py"
+    write_text(folder / "pyproject.toml", project)
+    return new_method(name, folder)
 
 
 def _named(name: str, text: str) -> str:

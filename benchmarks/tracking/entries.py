@@ -38,11 +38,9 @@ def row_id(spec: Mapping[str, Any]) -> str:
 
 
 def tags_of(spec: Mapping[str, Any], kind: str, origin: str, commit: str | None) -> dict[str, str]:
-    """Return the tags of a run (kind ``run``) or of its row (kind ``row``).
-
-    ``origin`` distinguishes the results folders that write to the same server. MLflow shows the source and the commit
-    (as version) in columns of their own.
-    """
+    """Return the tags of a run (kind ``run``) or of its row (kind ``row``). ``origin`` distinguishes the results
+    folders that write to the same server. MLflow shows the source and the commit (as version) in columns of their
+    own."""
     tags = {"study": spec["study"], "kind": kind, "run": spec["id"] if kind == "run" else row_id(spec)}
     tags |= {"origin": origin, "mlflow.source.name": "marcos-bench train", "mlflow.source.type": "LOCAL"}
     return tags | ({"mlflow.source.git.commit": commit} if commit else {})
@@ -97,19 +95,19 @@ def points_of(client: MlflowClient, run: Run) -> set[tuple[str, int]]:
 
 def log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> None:
     from mlflow.entities import Param
-    from mlflow.utils.validation import MAX_PARAMS_TAGS_PER_BATCH as MOST
+    from mlflow.utils import chunk_list
+    from mlflow.utils.validation import MAX_PARAMS_TAGS_PER_BATCH
 
-    entries = [Param(name, value) for name, value in params.items()]
-    for start in range(0, len(entries), MOST):
-        client.log_batch(run, params=entries[start : start + MOST])
+    for part in chunk_list([Param(name, value) for name, value in params.items()], MAX_PARAMS_TAGS_PER_BATCH):
+        client.log_batch(run, params=part)
 
 
 def log_metrics(client: MlflowClient, run: str, found: Iterable[Metric]) -> None:
-    from mlflow.utils.validation import MAX_METRICS_PER_BATCH as MOST
+    from mlflow.utils import chunk_list
+    from mlflow.utils.validation import MAX_METRICS_PER_BATCH
 
-    entries = [*found]
-    for start in range(0, len(entries), MOST):
-        client.log_batch(run, metrics=entries[start : start + MOST])
+    for part in chunk_list([*found], MAX_METRICS_PER_BATCH):
+        client.log_batch(run, metrics=part)
 
 
 def is_owned(run: Run, origin: str) -> bool:

@@ -28,26 +28,7 @@ from benchmarks.records.schema import RunRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import TASKS
 from benchmarks.studies.study import Study
-from benchmarks.tracking.entries import (
-    DIGEST,
-    FINISHING,
-    KEY,
-    create,
-    inputs_of,
-    is_curve,
-    is_owned,
-    log_metrics,
-    log_params,
-    mark_killed,
-    metrics,
-    metrics_of,
-    params_of,
-    points_of,
-    recording_lock,
-    row_id,
-    tags_of,
-    update_row_status,
-)
+from benchmarks.tracking import entries
 from benchmarks.tracking.state import tries
 from benchmarks.tracking.store import (
     Fixable,
@@ -110,10 +91,10 @@ def track(study: Study, results: Path) -> dict[str, Any]:
 
 def _await_recorders(records: StudyRecords) -> None:
     """Wait until trainings that are over are written, so that nothing is written twice. They have a minute for it."""
-    deadline = time.monotonic() + FINISHING
+    deadline = time.monotonic() + entries.FINISHING
     for run in records.study.runs:
         folder = records.paths(run).run
-        lock = recording_lock(folder)
+        lock = entries.recording_lock(folder)
         while lock.held() and not RunLock(folder).held() and time.monotonic() < deadline:
             time.sleep(0.1)
 
@@ -180,7 +161,7 @@ class _Importer:
         rows: dict[str, list[str]] = {}
         for id, own in self.records.runs.items():
             if own.tasks:
-                rows.setdefault(row_id(self.study.runs[id].model_dump()), []).append(id)
+                rows.setdefault(entries.row_id(self.study.runs[id].model_dump()), []).append(id)
         made: dict[str, str] = {}
         runs: dict[str, str] = {}
         for row, trainings in rows.items():
@@ -206,20 +187,20 @@ class _Importer:
         """Return the complete run of a training or row, if there is one."""
         for run in self.known:
             tags = run.data.tags
-            if (tags.get("kind"), tags.get("run"), tags.get(DIGEST)) == (kind, name, digest):
+            if (tags.get("kind"), tags.get("run"), tags.get(entries.DIGEST)) == (kind, name, digest):
                 return run
-        self.anew += [run for run in self.deleted if run.data.tags.get(DIGEST) == digest][:1]
+        self.anew += [run for run in self.deleted if run.data.tags.get(entries.DIGEST) == digest][:1]
         return None
 
     def _unfinished(self, kind: str, name: str, params: Mapping[str, str], key: str | None = None) -> Run | None:
         """Return the run that was recorded during a training with this key, or for a row, if it can be completed: its
         parameters are those of the study, and it has no results yet."""
         for run in self.known:
-            tags, named = run.data.tags, run.data.params
-            if (tags.get("kind"), tags.get("run"), tags.get(KEY)) != (kind, name, key) or DIGEST in tags:
-                continue
-            fits = all(params.get(param) == value for param, value in named.items())
-            if fits and is_owned(run, self.origin) and all(map(is_curve, run.data.metrics)):
+            tags = run.data.tags
+            same = (tags.get("kind"), tags.get("run"), tags.get(entries.KEY)) == (kind, name, key)
+            fits = all(params.get(param) == value for param, value in run.data.params.items())
+            unfinished = entries.DIGEST not in tags and all(map(entries.is_curve, run.data.metrics))
+            if same and fits and unfinished and entries.is_owned(run, self.origin):
                 return run
         return None
 
@@ -233,15 +214,15 @@ class _Importer:
         files = list(_files(paths, records))
         made, start, end = self._made(id)
         settings = spec.model_dump(mode="json")
-        tags = tags_of(settings, "run", self.origin, made.get("commit"))
+        tags = entries.tags_of(settings, "run", self.origin, made.get("commit"))
         tags |= {"mlflow.parentRunId": row, "hardware": hardware(made)}
         key = (records.train.model_extra or {}).get("key") if records.train else None
-        found = self._unfinished("run", id, params_of(settings, "run"), key) if key else None
+        found = self._unfinished("run", id, entries.params_of(settings, "run"), key) if key else None
         run = self._open(found, settings, "run", start, tags)
-        points = points_of(self.client, found) if found else set()
+        points = entries.points_of(self.client, found) if found else set()
         missing = [point for point in _logged(paths.log, start or 0) if (point.key, point.step) not in points]
-        results = metrics(run_results(self.frame, id), end or 0, 0)
-        log_metrics(self.client, run, [*missing, *results, *self._by_stage(id, end or 0)])
+        results = entries.metrics(run_results(self.frame, id), end or 0, 0)
+        entries.log_metrics(self.client, run, [*missing, *results, *self._by_stage(id, end or 0)])
         for path, folder in files:
             self.client.log_artifact(run, str(path), folder)
         self._finish(run, end, digest)
@@ -256,8 +237,8 @@ class _Importer:
         settings = self.study.runs[trainings[0]].model_dump(mode="json")
         made, _, _ = self._made(trainings[0])
         starts = [start for _, start, _ in map(self._made, trainings) if start]
-        tags = tags_of(settings, "row", self.origin, made.get("commit")) | {"hardware": hardware(made)}
-        found = self._unfinished("row", row, params_of(settings, "row"))
+        tags = entries.tags_of(settings, "row", self.origin, made.get("commit")) | {"hardware": hardware(made)}
+        found = self._unfinished("row", row, entries.params_of(settings, "row"))
         return self._open(found, settings, "row", min(starts, default=None), tags)
 
     def _close_row(self, run: str, trainings: Sequence[str], digest: str) -> None:
@@ -267,7 +248,7 @@ class _Importer:
         means = {
             name: fmean(own[name] for own in results) for name in results[0] if all(name in own for own in results)
         }
-        log_metrics(self.client, run, metrics(means | {"trainings": len(trainings)}, end or 0, 0))
+        entries.log_metrics(self.client, run, entries.metrics(means | {"trainings": len(trainings)}, end or 0, 0))
         self._finish(run, end, digest)
 
     def _open(
@@ -275,20 +256,20 @@ class _Importer:
     ) -> str:
         """Return the id of an unfinished run that is brought up to date, or of a new one."""
         if found is None:
-            run = create(self.client, self.experiment, settings, kind, start, tags)
+            run = entries.create(self.client, self.experiment, settings, kind, start, tags)
         else:
             run = found.info.run_id
-            log_params(self.client, run, params_of(settings, kind))
+            entries.log_params(self.client, run, entries.params_of(settings, kind))
             for name, value in tags.items():
                 self.client.set_tag(run, name, value)
         if found is None or not (found.inputs and found.inputs.dataset_inputs):
-            self.client.log_inputs(run, inputs_of(self.records.data.get(settings["block"], {})))
+            self.client.log_inputs(run, entries.inputs_of(self.records.data.get(settings["block"], {})))
         return run
 
     def _finish(self, run: str, end: int | None, digest: str) -> None:
         """End a run. The digest of the records is set last: without it, the run is incomplete."""
         self.client.set_terminated(run, end_time=end)
-        self.client.set_tag(run, DIGEST, digest)
+        self.client.set_tag(run, entries.DIGEST, digest)
 
     def _clear(self, kept: Mapping[str, str]) -> None:
         """Delete runs that are superseded, or that a killed import left incomplete. Mark those as killed that were
@@ -296,25 +277,25 @@ class _Importer:
         left = set()
         for run in self.known:
             tags = run.data.tags
-            if tags.get("kind") not in ("run", "row") or not is_owned(run, self.origin) or self._trains(run):
+            if tags.get("kind") not in ("run", "row") or not entries.is_owned(run, self.origin) or self._trains(run):
                 continue
             name = tags.get("run", "")
             if name in kept:
                 if run.info.run_id != kept[name]:
                     self.client.delete_run(run.info.run_id)
             elif tags["kind"] == "run" and run.info.status == "RUNNING":
-                mark_killed(self.client, run)
+                entries.mark_killed(self.client, run)
                 left.add(tags.get("mlflow.parentRunId"))
         for run in self.known:
             if run.info.run_id in left - set(kept.values()):
-                update_row_status(self.client, self.experiment, run.info.run_id)
+                entries.update_row_status(self.client, self.experiment, run.info.run_id)
 
     def _trains(self, run: Run) -> bool:
         """Return whether a process is training or recording what an unfinished run is of."""
         if run.info.status != "RUNNING" or run.data.tags.get("kind") != "run":
             return False
         folder = self.records.folder / "runs" / run.data.tags["run"]
-        return RunLock(folder).held() or recording_lock(folder).held()
+        return RunLock(folder).held() or entries.recording_lock(folder).held()
 
     def _by_stage(self, run: str, timestamp: int) -> Iterator[Metric]:
         """Yield ``accuracy_by_stage/TEST`` at the steps at which stages ended, if there are several."""
@@ -322,7 +303,7 @@ class _Importer:
         stages = evaluated.by_stage.values() if evaluated else ()
         for stage, scores in stages if len(stages) > 1 else ():
             means = {f"accuracy_by_stage/{test}": fmean(own.accuracy) for test, own in scores.tests.items()}
-            yield from metrics(means, timestamp, stage.steps)
+            yield from entries.metrics(means, timestamp, stage.steps)
 
 
 def run_results(frame: pd.DataFrame, run: str) -> dict[str, float]:
@@ -338,10 +319,8 @@ def run_results(frame: pd.DataFrame, run: str) -> dict[str, float]:
 
 
 def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None]]:
-    """Yield the files of a run that are imported, each with its folder in MLflow.
-
-    Raise :class:`BrokenRecord` if one is missing, so that this is not taken for a failure of the server later.
-    """
+    """Yield the files of a run that are imported, each with its folder in MLflow. Raise :class:`BrokenRecord` if one is
+    missing, so that this is not taken for a failure of the server later."""
     files: list[tuple[Path, str, str | None]] = [(paths.record(task), task, None) for task in records.tasks]
     if records.evaluate:
         files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]
@@ -356,12 +335,12 @@ def _logged(path: Path, start: int) -> Iterator[Metric]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            entry = json.loads(line)
+            entry = json.loads(line)  # a loss may be NaN, which `parse_json` refuses
         except json.JSONDecodeError as error:
             raise BrokenRecord(
                 f"{path}, line {number}: broken JSON ({error.msg}): remove the folder, and train this run again"
             ) from error
-        yield from metrics_of(entry, start + int(1000 * entry.get("seconds", 0)))
+        yield from entries.metrics_of(entry, start + int(1000 * entry.get("seconds", 0)))
 
 
 def _milliseconds(time: str | None) -> int | None:

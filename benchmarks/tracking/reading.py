@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from benchmarks.files import BrokenRecord
 from benchmarks.tracking.entries import is_curve
-from benchmarks.tracking.store import Outage, advice, find_experiments, require_store, session
+from benchmarks.tracking.store import DATABASE, Outage, find_experiments, is_local, session
 from methods.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,21 +18,17 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as MLflow has it: its results by the names of metrics, without those logged during training, and its
-    answers under one decoding, by test set."""
-
-    label: str
-    metrics: dict[str, float]
-    answers: dict[str, pd.DataFrame]
-
-
-def tracked_run(id: str, results: Path, decoding: str) -> TrackedRun:
-    """Return the run with an MLflow run id. Raise :class:`InputError` if MLflow cannot be asked, or has no such run or
-    no such answers."""
+def tracked_run(id: str, results: Path, decoding: str) -> tuple[str, dict[str, float], dict[str, pd.DataFrame]]:
+    """Return a label of the run with an MLflow run id, its results by the names of metrics, without those logged during
+    training, and its answers under one decoding by test set. Raise :class:`InputError` if MLflow cannot be asked, or
+    has no such run or no such answers."""
+    database = (results / DATABASE).absolute()
+    if is_local() and not database.is_file():  # mere reading does not create one
+        raise BrokenRecord(
+            f"{database} does not exist, so no run is tracked there: run `marcos-bench track STUDY`, or "
+            "name the folder that has it (--results)"
+        )
     try:
-        require_store(results)
         with session(results) as client:
             if not find_experiments(client):
                 raise InputError(
@@ -42,9 +38,9 @@ def tracked_run(id: str, results: Path, decoding: str) -> TrackedRun:
             answers = _answers(client, run, decoding)
     except Outage as outage:
         cause = str(outage).partition("\n")[0]
-        raise InputError(f"MLflow cannot be asked ({cause}): {advice(results, outage)}") from outage
+        raise InputError(f"MLflow cannot be asked ({cause}): {outage.remedy}") from outage
     metrics = {name: value for name, value in run.data.metrics.items() if not is_curve(name)}
-    return TrackedRun(f"{run.data.tags.get('study')}:{run.info.run_name} (MLflow {id})", metrics, answers)
+    return f"{run.data.tags.get('study')}:{run.info.run_name} (MLflow {id})", metrics, answers
 
 
 def _by_id(client: MlflowClient, id: str) -> Run:

@@ -14,27 +14,13 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.files import BrokenRecord, read_json
-from benchmarks.tracking.entries import (
-    DIGEST,
-    FINISHING,
-    KEY,
-    create,
-    inputs_of,
-    is_owned,
-    log_metrics,
-    mark_killed,
-    metrics_of,
-    points_of,
-    recording_lock,
-    row_id,
-    tags_of,
-    update_row_status,
-)
+from benchmarks.tracking import entries
 from benchmarks.tracking.store import (
     exclusive_writer,
     experiment_id,
@@ -67,10 +53,10 @@ class Recorder:
         """Write some lines of the log, and first of all that the training runs."""
         _, _, run = self._open()
         with session(self.results) as client:
-            found = [metric for line in lines for metric in metrics_of(line["line"], line["time"])]
+            found = [metric for line in lines for metric in entries.metrics_of(line["line"], line["time"])]
             new = {(metric.key, metric.step): metric for metric in found}
             new = {point: metric for point, metric in new.items() if point not in self.points}
-            log_metrics(client, run, new.values())
+            entries.log_metrics(client, run, new.values())
             self.points |= new.keys()
 
     def end(self, status: str, moment: int) -> None:
@@ -78,7 +64,7 @@ class Recorder:
         with session(self.results) as client:
             client.set_terminated(run, status, moment)
             with exclusive_writer(self.results):
-                update_row_status(client, experiment, row)
+                entries.update_row_status(client, experiment, row)
 
     def _open(self) -> tuple[str, str, str]:
         """Return the ids of the experiment, the row and the run. Whatever is missing, the database included, is created
@@ -86,30 +72,27 @@ class Recorder:
         if not self.opened:
             with exclusive_writer(self.results) as origin, session(self.results) as client:
                 experiment = experiment_id(client, self.results, self.spec["study"])
-                row = self._row(client, experiment, origin)
+                if known := self._known(client, experiment, "row", entries.row_id(self.spec), origin):
+                    row = known[0].info.run_id
+                    client.update_run(row, "RUNNING")
+                else:
+                    row = self._create(client, experiment, "row", origin, {})
                 self.opened = experiment, row, self._run(client, experiment, origin, row)
         return self.opened
-
-    def _row(self, client: MlflowClient, experiment: str, origin: str) -> str:
-        if known := self._known(client, experiment, "row", row_id(self.spec), origin):
-            client.update_run(known[0].info.run_id, "RUNNING")
-            return known[0].info.run_id
-        return self._create(client, experiment, "row", tags_of(self.spec, "row", origin, self.about["commit"]))
 
     def _run(self, client: MlflowClient, experiment: str, origin: str, row: str) -> str:
         """Return the run of an earlier attempt at the same training, or a new one. A resumed training repeats the steps
         after its checkpoint, which are not written twice."""
         known = self._known(client, experiment, "run", self.spec["id"], origin)
-        unfinished = [run for run in known if DIGEST not in run.data.tags]
-        same = [run for run in unfinished if run.data.tags.get(KEY) == self.about["key"]][:1]
+        unfinished = [run for run in known if entries.DIGEST not in run.data.tags]
+        same = [run for run in unfinished if run.data.tags.get(entries.KEY) == self.about["key"]][:1]
         for run in unfinished:
             if run not in same and run.info.status == "RUNNING":
-                mark_killed(client, run)
-        tags = tags_of(self.spec, "run", origin, self.about["commit"])
-        tags |= {KEY: self.about["key"], "mlflow.parentRunId": row}
+                entries.mark_killed(client, run)
         if not same:
-            return self._create(client, experiment, "run", tags)
-        self.points = points_of(client, same[0])
+            tags = {entries.KEY: self.about["key"], "mlflow.parentRunId": row}
+            return self._create(client, experiment, "run", origin, tags)
+        self.points = entries.points_of(client, same[0])
         run = same[0].info.run_id
         client.set_tag(run, "mlflow.parentRunId", row)
         client.update_run(run, "RUNNING")
@@ -117,15 +100,13 @@ class Recorder:
 
     def _known(self, client: MlflowClient, experiment: str, kind: str, name: str, origin: str) -> list[Run]:
         found = find_runs(client, [experiment], f"tags.kind = '{kind}' and tags.run = '{name}'")
-        return [run for run in found if is_owned(run, origin)]
+        return [run for run in found if entries.is_owned(run, origin)]
 
-    def _create(self, client: MlflowClient, experiment: str, kind: str, tags: dict[str, str]) -> str:
-        run = create(client, experiment, self.spec, kind, self.about["started"], tags)
-        try:
-            data = read_json(Path(self.about["data"]))
-        except BrokenRecord:
-            return run
-        client.log_inputs(run, inputs_of(data))
+    def _create(self, client: MlflowClient, experiment: str, kind: str, origin: str, more: dict[str, str]) -> str:
+        tags = entries.tags_of(self.spec, kind, origin, self.about["commit"]) | more
+        run = entries.create(client, experiment, self.spec, kind, self.about["started"], tags)
+        with suppress(BrokenRecord):
+            client.log_inputs(run, entries.inputs_of(read_json(Path(self.about["data"]))))
         return run
 
 
@@ -144,7 +125,7 @@ def follow(about: Line, lines: SimpleQueue[Line | None]) -> None:
                 recorder.record(waiting)
                 waiting.clear()
             if over:
-                end = end or {"status": "KILLED", "time": _now()}
+                end = end or {"status": "KILLED", "time": int(1000 * time.time())}
                 recorder.end(end["status"], end["time"])
             pause = min(max(2 * pause, 0.5), OFTEN)
         except Exception as error:  # whatever happens here, the training goes on
@@ -183,12 +164,8 @@ def _read(lines: SimpleQueue[Line | None]) -> None:
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     lines.put(None)
-    time.sleep(FINISHING)
+    time.sleep(entries.FINISHING)
     os._exit(1)
-
-
-def _now() -> int:
-    return int(1000 * time.time())
 
 
 def main() -> None:
@@ -197,8 +174,8 @@ def main() -> None:
     lines: SimpleQueue[Line | None] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     if about := lines.get():
-        lock = recording_lock(Path(about["run"]))
-        lock.acquire(patience=2 * FINISHING)  # the recorder of an earlier attempt may still be writing
+        lock = entries.recording_lock(Path(about["run"]))
+        lock.acquire(patience=2 * entries.FINISHING)  # the recorder of an earlier attempt may still be writing
         try:
             follow(about, lines)
         finally:

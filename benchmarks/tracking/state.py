@@ -8,10 +8,8 @@ from benchmarks.files import BrokenRecord, read_json
 
 
 def tries(path: Path) -> int:
-    """Return a counter that Snakemake watches as a parameter of the rule.
-
-    It is one higher while the last import is pending, so that the rule runs again, and unchanged once it is done.
-    """
+    """Return a counter that Snakemake watches as a parameter of the rule: one higher while the last import is pending,
+    so that the rule runs again, and unchanged once it is done."""
     try:
         state = read_json(path)
     except BrokenRecord:

@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from benchmarks.files import BrokenRecord
 from benchmarks.processes.locks import opened_by
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ SETTINGS = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-
-
 # The kind of experiment, for which MLflow shows runs and not language-model traces
 AS_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
@@ -64,17 +61,6 @@ def artifact_root(results: Path) -> str:
     return (results / ARTIFACTS).resolve().as_uri()
 
 
-def advice(results: Path, outage: Outage) -> str:
-    """Return advice on a store that cannot be queried."""
-    if isinstance(outage, Busy):
-        return "wait for what uses it, or stop that, and run the same command"
-    if isinstance(outage, Fixable):
-        return outage.remedy
-    if not is_local():
-        return "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
-    return f"if {results / DATABASE} is damaged, move it away, and run `marcos-bench track STUDY`"
-
-
 def connect(results: Path) -> MlflowClient:
     """Return an MLflow client that gives up soon and logs little. MLflow is imported here because it loads slowly."""
     for name, value in SETTINGS.items():  # before the import of MLflow, which reads some of them
@@ -85,19 +71,6 @@ def connect(results: Path) -> MlflowClient:
         logging.getLogger(name).setLevel(logging.WARNING)
     results.mkdir(parents=True, exist_ok=True)
     return MlflowClient(tracking_uri(results))
-
-
-def require_store(results: Path) -> None:
-    """Raise :class:`BrokenRecord` if the local database is missing, so that mere reading does not create one.
-
-    The message names the database and the command that fills it.
-    """
-    path = (results / DATABASE).absolute()
-    if is_local() and not path.is_file():
-        raise BrokenRecord(
-            f"{path} does not exist, so no run is tracked there: run `marcos-bench track STUDY`, or "
-            "name the folder that has it (--results)"
-        )
 
 
 def find_experiments(client: MlflowClient) -> list[str]:
@@ -123,11 +96,8 @@ def _deleted(experiment: Experiment) -> Fixable:
 
 
 def experiment_id(client: MlflowClient, results: Path, study: str) -> str:
-    """Return the id of a study's experiment, and create it if it is missing. Raise :class:`Fixable` if somebody deleted
-    it.
-
-    Its artifacts are in the results folder, unless a server has them.
-    """
+    """Return the id of a study's experiment, and create it if it is missing, with its artifacts in the results folder
+    unless a server has them. Raise :class:`Fixable` if somebody deleted it."""
     found = client.get_experiment_by_name(study)
     if found and found.lifecycle_stage == "deleted":
         raise _deleted(found)
@@ -142,27 +112,21 @@ def experiment_id(client: MlflowClient, results: Path, study: str) -> str:
 def find_runs(client: MlflowClient, experiments: Sequence[str], query: str, deleted: bool = False) -> list[Run]:
     """Return all runs that match, newest first: those that are there, or those that were ``deleted``."""
     from mlflow.entities import ViewType
+    from mlflow.utils import get_results_from_paginated_fn
 
     view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
     order = ["attributes.start_time DESC"]
-    found: list[Run] = []
-    page = None
-    while True:
-        runs = client.search_runs([*experiments], query, view, order_by=order, page_token=page)
-        found += runs
-        if not (page := runs.token):
-            return found
+    return get_results_from_paginated_fn(
+        lambda most, page: client.search_runs([*experiments], query, view, most, order, page), 1000
+    )
 
 
 @contextmanager
 def exclusive_writer(results: Path) -> Iterator[str]:
     """Wait for others that create runs from the same folder, so that none is created twice. The kernel frees the lock
-    if its holder dies.
-
-    Yield the id of the results folder, which the lock file keeps. Only runs with it may be replaced from this folder.
-    The file's inode is kept beside it, so that a copy of the folder gets an id of its own: it must not replace runs of
-    the original on a server that both use.
-    """
+    if its holder dies. Yield the id of the results folder, which the lock file keeps: only runs with it may be replaced
+    from here. The file's inode is kept beside it, so that a copy of the folder gets an id of its own and does not
+    replace runs of the original on a server that both use."""
     results.mkdir(parents=True, exist_ok=True)
     with (results / ".mlflow.lock").open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -179,19 +143,15 @@ def exclusive_writer(results: Path) -> Iterator[str]:
 
 
 class Outage(Exception):
-    """The server cannot be reached, or the server, its database or the disk fails."""
-
-
-class Busy(Outage):
-    """Another process has locked the database for longer than :data:`PATIENCE`."""
-
-
-class Fixable(Outage):
-    """The store is in a state that only a user can change; ``remedy`` tells how."""
+    """The server cannot be reached, or the server, its database or the disk fails. ``remedy`` tells what to do."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(cause)
         self.remedy = remedy
+
+
+class Fixable(Outage):
+    """The store is in a state that only a user can change."""
 
 
 @contextmanager
@@ -207,19 +167,21 @@ def session(results: Path) -> Iterator[MlflowClient]:
     except Exception as error:
         if not _is_outage(error):
             raise
+        path = results / DATABASE
         if "database is locked" in str(error):
-            path = results / DATABASE
             by = " or ".join(opened_by(path) if is_local() else ()) or "another process"
-            raise Busy(f"{path} is locked by {by}, for more than {PATIENCE:g} s") from error
-        raise Outage(without_credentials(str(error))) from error
+            remedy = "wait for what uses it, or stop that, and run the same command"
+            raise Outage(f"{path} is locked by {by}, for more than {PATIENCE:g} s", remedy) from error
+        remedy = "start the server that MLFLOW_TRACKING_URI names, or unset it to use the file in the results folder"
+        if is_local():
+            remedy = f"if {path} is damaged, move it away, and run `marcos-bench track STUDY`"
+        raise Outage(without_credentials(str(error)), remedy) from error
 
 
 def _create(results: Path) -> None:
-    """Create the database of a results folder, whole or not at all.
-
-    MLflow builds it by some fifty migrations, one transaction each. A process that is killed between two of them leaves
-    a database that no later one can open, so it is made elsewhere and moved into place.
-    """
+    """Create the database of a results folder, whole or not at all. MLflow builds it by some fifty migrations, one
+    transaction each. A process that is killed between two of them leaves a database that no later one can open, so it
+    is made elsewhere and moved into place."""
     results.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".mlflow.", dir=results) as folder:
         connect(Path(folder)).search_experiments()
@@ -227,11 +189,9 @@ def _create(results: Path) -> None:
 
 
 def _settle(results: Path) -> None:
-    """Make the database of a results folder refer to the files in that folder, if it was copied or moved.
-
-    MLflow records the files of an experiment and of each run by absolute addresses. Those of a copy would be the files
-    of the original, to which everything would then be written.
-    """
+    """Make the database of a results folder that was copied or moved refer to the files in that folder. MLflow records
+    the files of an experiment and of each run by absolute addresses: those of a copy would be the files of the
+    original, to which everything would then be written."""
     path, here = results / DATABASE, artifact_root(results)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)) as database:
         tables = database.execute("SELECT name FROM sqlite_master WHERE name = 'experiments'").fetchall()
@@ -260,10 +220,8 @@ def _settle(results: Path) -> None:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Return whether an error is a failure of the store. Imports are late, as in :func:`connect`.
-
-    Any OSError counts, so users of a session must make sure beforehand that the files to import exist.
-    """
+    """Return whether an error is a failure of the store. Imports are late, as in :func:`connect`. Any OSError counts,
+    so users of a session must make sure beforehand that the files to import exist."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

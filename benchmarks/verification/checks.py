@@ -55,10 +55,7 @@ class Finding:
 
 def verify(study: Study, folder: Path) -> list[Finding]:
     """Return all findings on the results of ``study`` in ``folder``, packed or as the workflow writes them. The last
-    part of its path is the study's name.
-
-    Raise :class:`BrokenRecord` if the folder has no collected results of the study.
-    """
+    part of its path is the study's name. Raise :class:`BrokenRecord` if it has no collected results of the study."""
     folder = folder.resolve()
     # Runs of other studies have their results in a folder beside this one
     with unpacked(folder.parent, [study.name, *(run.study for run in study.sources.values())]) as results:
@@ -123,10 +120,8 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
 
 
 def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Add the defaults of settings that were introduced later to a recorded specification.
-
-    A specification that is no longer valid is returned unchanged.
-    """
+    """Add the defaults of settings that were introduced later to a recorded specification; return one that is no longer
+    valid unchanged."""
     try:
         spec = RunSpec.model_validate(recorded)
         options = get_method(spec.method).Options.model_validate(spec.options)
@@ -136,10 +131,8 @@ def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: RunSpec) -> Iterator[str]:
-    """Compare a record's digest with the recorded specification, or with today's if the training is the same.
-
-    The recorded specification is that of training, so later stages may have been run with today's.
-    """
+    """Compare a record's digest with the recorded specification, which is that of training, or with today's if the
+    training is the same: later stages may have been run with today's."""
     try:
         expected = {settings_digest(recorded, task)}
         if settings_digest(recorded, "train") == today.digest("train"):
@@ -155,10 +148,8 @@ def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: Run
 
 
 def _made(study: Study, results: Path) -> Iterator[Finding]:
-    """Check the collection and the tables and figures made from it.
-
-    Nothing can be made from a collection that lacks parts of the study.
-    """
+    """Check the collection and the tables and figures made from it; nothing can be made from one that lacks parts of
+    the study."""
     try:
         records = read_collected(study, results)
     except BrokenRecord as error:
@@ -169,7 +160,8 @@ def _made(study: Study, results: Path) -> Iterator[Finding]:
         text = f"lacks what the study has today ({'; '.join(missing)}): {fix}; nothing made of it is checked"
         yield Finding(COLLECTED, "differs", text)
         return
-    yield Finding(COLLECTED, *_collection(records))
+    problems = _collection(records)
+    yield Finding(COLLECTED, "differs" if problems else "ok", "; ".join(problems))
     yield from _data_versions(records)
     yield from _kernels(records)
     yield from _published(records)
@@ -224,12 +216,10 @@ def _published(records: StudyRecords) -> Iterator[Finding]:
             yield Finding(f"{one.title}, {one.test}", "drift", text)
 
 
-def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
+def _collection(records: StudyRecords) -> list[str]:
     """Compare the collected records with those of the runs, and look for a record of each block's data, without which
-    tables print test sets by other names.
-
-    A missing or broken record has its own finding. Here it counts as None, as in the collection.
-    """
+    tables print test sets by other names. A missing or broken record has its own finding, and counts as None here, as
+    in the collection."""
     wrong = []
     for id, source in records.study.sources.items():
         for task in source.tasks:
@@ -240,12 +230,10 @@ def _collection(records: StudyRecords) -> tuple[Literal["ok", "differs"], str]:
                 wrong.append(f"{id} {task}")
     problems = [f"other records than the runs' own: {', '.join(wrong)}"] if wrong else []
     trained = {source.block for id, source in records.study.sources.items() if records.runs[id].train}
-    problems += [
-        f"data of {block}: {record['problem']}"
-        for block, record in records.data.items()
-        if block in trained and "problem" in record
-    ]
-    return ("differs", "; ".join(problems)) if problems else ("ok", "")
+    for block, record in records.data.items():
+        if block in trained and "problem" in record:
+            problems.append(f"data of {block}: {record['problem']}")
+    return problems
 
 
 def _csv(path: Path, again: str) -> Finding:
@@ -273,7 +261,14 @@ def _table(records: StudyRecords, table: Table) -> Iterator[Finding]:
     except BrokenRecord as error:
         yield Finding(f"table_{table}", "differs", f"cannot be made: {error}")
         return
-    yield from _lines(records.folder / f"table_{table}.json", json.loads(again["json"]))
+    recorded, made = {}, json.loads(again["json"])
+    try:
+        recorded = read_json(records.folder / f"table_{table}.json")
+    except BrokenRecord as error:
+        yield Finding(f"table_{table}.json", "differs", str(error))
+    for part in (name for name, lines in recorded.items() if isinstance(lines, list) and name not in WORDS):
+        if changed := changed_value(recorded[part], made.get(part, [])):
+            yield Finding(f"table_{table}.json", "differs", f"{part}: {changed}")
     for ending, text in again.items():
         path = records.folder / f"table_{table}.{ending}"
         if ending == "csv":
@@ -286,18 +281,6 @@ def _table(records: StudyRecords, table: Table) -> Iterator[Finding]:
             yield Finding(path.name, "differs", f"a row whose numbers do not come out: {' '.join(lost.split())[:100]}")
         else:
             yield Finding(path.name, "drift", f"today's code words it otherwise, {first_change(old, text)}")
-
-
-def _lines(path: Path, made: dict[str, Any]) -> Iterator[Finding]:
-    """Check the numbers of a table."""
-    try:
-        recorded = read_json(path)
-    except BrokenRecord as error:
-        yield Finding(path.name, "differs", str(error))
-        return
-    for part in (name for name, lines in recorded.items() if isinstance(lines, list) and name not in WORDS):
-        if changed := changed_value(recorded[part], made.get(part, [])):
-            yield Finding(path.name, "differs", f"{part}: {changed}")
 
 
 def _figure(records: StudyRecords, figure: Figure) -> Finding:

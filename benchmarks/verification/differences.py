@@ -28,10 +28,8 @@ def changed_settings(old: Any, new: Any, place: str = "") -> Iterator[str]:
 
 
 def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
-    """Describe the first value that differs between two lists of lines, or return an empty text.
-
-    Columns that only one of them has are ignored.
-    """
+    """Describe the first value that differs between two lists of lines, or return an empty text. Columns that only one
+    of them has are ignored."""
     if len(old) != len(new):
         return f"{len(old)} lines, now {len(new)}"
     for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
@@ -48,11 +46,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def lost_row(old: str, new: str) -> str:
-    """Return the first row of a table (Markdown or LaTeX) whose numbers the new version lacks, or an empty text.
-
-    Rows must appear in the same order, and so must the numbers of a row. The new version may have more rows, and more
-    numbers in a row. Legends and notes are ignored.
-    """
+    """Return the first row of a table (Markdown or LaTeX) whose numbers the new version lacks, or an empty text. Rows,
+    and the numbers of a row, must be in the same order; the new version may have more of both. Legends and notes are
+    ignored."""
     left = iter(_rows(new))
     for row in _rows(old):
         for other in left:

@@ -25,10 +25,8 @@ from benchmarks.verification.differences import CLOSE, changed_value
 
 
 def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
-    """Yield what is wrong with the predictions' digests, the score of each answer, and the mean scores.
-
-    ``record`` is the record of the evaluate stage.
-    """
+    """Yield what is wrong with the predictions' digests, the score of each answer, and the mean scores in a record of
+    the evaluate stage."""
     if record.get("nats"):
         try:
             read_parquet(paths.nats, record["nats"], "`evaluate`")
@@ -104,10 +102,7 @@ def other_versions(record: dict[str, Any]) -> list[str]:
 def rescore(study: Study, folder: Path) -> Iterator[str]:
     """Score the recorded answers of a study anew where another version of their scorer did, without asking a model, and
     write what follows: predictions, ``evaluate.json``, the collection, its frame, and the tables that are there. Yield
-    each score that moves, and the files that change.
-
-    Raise :class:`BrokenRecord` if recorded answers are not there, or are packed.
-    """
+    each score that moves, and the files that change. Raise :class:`BrokenRecord` if answers are missing or packed."""
     folder = folder.resolve()
     refuse_packed(folder)
     results = folder.parent
