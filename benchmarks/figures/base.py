@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -181,21 +179,15 @@ def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **s
     return canvas.subplots(rows, columns, squeeze=False, **settings).tolist()  # type: ignore[arg-type]
 
 
-def legend_below(canvas: Canvas, panels: Sequence[Axes]) -> None:
+def legend_below(canvas: Canvas) -> None:
     """Add one legend for all panels, with every label once, in as many columns as fit."""
     entries = {}
-    for axes in panels:
+    for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     longest = max(map(len, entries))
     columns = max(1, int(canvas.get_figwidth() / (0.075 * longest + 0.45)))
     canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    with matplotlib.rc_context(SETTINGS):
-        yield
 
 
 def colour(index: int) -> str:

@@ -446,7 +446,7 @@ class CalibrationFigure(LatentsFigure):
             right.plot([0, 100], [0, 100], color=GREY, linewidth=0.8, linestyle="--")
             right.set_ylabel("Accuracy of the majority (%)")
         panels[-1][1].set_xlabel("Votes for the majority (%)")
-        legend_below(canvas, [axes for across in panels for axes in across])
+        legend_below(canvas)
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Left: accuracy when R is the mean of its predicted distribution, one draw (mean over
