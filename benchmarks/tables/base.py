@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -260,15 +260,20 @@ class TableBuilder(ABC):
         """Return the note on a mean that lacks some training seeds."""
         return self.note(line["reason"]) if line["training_seeds"] < len(self.study.seeds) else ""
 
-    def accuracy(self, line: Mapping[str, Any]) -> Cell:
-        """Return a row's accuracy with its spread, in bold if it is the best or with the mark of a tie."""
+    def score(self, line: Mapping[str, Any], spread: Any = None, otherwise: str = "") -> Cell:
+        """Return a row's accuracy with its ``spread`` or, if there is none, what is ``otherwise`` in its place."""
         if pd.isna(line["accuracy"]):
             return self.missing_cell(line)
-        tail = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
-        if pd.notna(line["spread"]):
-            tail = f" ± {percent(line['spread'])}"
-        marks = [TIE if line["mark"] == "tie" else "", self.missing_seeds(line)]
-        return Cell(percent(line["accuracy"]), tail, line["mark"] == "best", " ".join(mark for mark in marks if mark))
+        tail = otherwise if pd.isna(spread) else f" ± {percent(spread)}"
+        return Cell(percent(line["accuracy"]), tail, mark=self.missing_seeds(line))
+
+    def accuracy(self, line: Mapping[str, Any]) -> Cell:
+        """Return a row's accuracy with its spread, in bold if it is the best or with the mark of a tie."""
+        without = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
+        score = self.score(line, line["spread"], without)
+        if line["mark"] == "tie":
+            return replace(score, mark=f"{TIE} {score.mark}".strip())
+        return replace(score, bold=line["mark"] == "best")
 
     def rows(self, block: Block) -> Iterable[tuple[str, list[Row]]]:
         """Yield a block's rows under headings: first the rows that are ranked, then the controls."""
@@ -280,6 +285,13 @@ class TableBuilder(ABC):
     def all_rows(self, block: Block) -> list[Row]:
         """Return the rows of a block in the order of :meth:`rows`."""
         return [row for _, rows in self.rows(block) for row in rows]
+
+    def by_block(self, lines: Callable[[Block, Row], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
+        """Return the sections of a grid, one for each block."""
+        return tuple(
+            (block.title, tuple(line for row in self.all_rows(block) for line in lines(block, row)))
+            for block in self.study.blocks
+        )
 
     def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
         """Return the sections of a grid, one for each block and test set."""

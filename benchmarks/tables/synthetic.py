@@ -77,7 +77,7 @@ class SyntheticTable(TableBuilder):
     def _block_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         for drawn in (True, False):
             line = self.evaluated_line(block, row, drawn)
-            yield Cell() if line is None else self._accuracy(line)
+            yield Cell() if line is None else self.score(line, line["spread"])
         yield from self.extra_cells(block, row)
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
@@ -95,12 +95,6 @@ class SyntheticTable(TableBuilder):
         if not scored:
             return next((line for line in lines if line is not None), None)
         return next((line for line in scored if bool(line["stochastic"]) == drawn), None)
-
-    def _accuracy(self, line: dict[str, Any]) -> Cell:
-        if pd.isna(line["accuracy"]):
-            return self.missing_cell(line)
-        tail = "" if pd.isna(line["spread"]) else f" ± {percent(line['spread'])}"
-        return Cell(percent(line["accuracy"]), tail, mark=self.missing_seeds(line))
 
     def _printed(self, row: str) -> Line | None:
         """Return the paper's numbers of a row, in the columns for sampling: the paper does not say how it decodes."""
@@ -142,7 +136,7 @@ class SyntheticTable(TableBuilder):
             agreement = [step.agreement for seeds in draws for step in seeds if step.agreement is not None]
             cells = (
                 cell(line["n"], "{:,}".format),
-                self._accuracy(line),
+                self.score(line, line["spread"]),
                 interval_cell(line),
                 cell(line["strict"], percent),
                 cell(line["no_answer"], percent),
