@@ -157,7 +157,6 @@ class StepsFigure(FigureBuilder):
         legend_below(canvas)
 
     def panel(self, axes: Axes, data: pd.DataFrame) -> None:
-        """Draw the lines of one block and test set."""
         for row in self.study.rows:
             line = data.loc[data["row"] == row.id].sort_values("steps")
             if len(line):
@@ -424,23 +423,19 @@ class SweepsFigure(FigureBuilder):
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         options = list(dict.fromkeys(option for _, option, _, _ in self._points if option in set(data["option"])))
-        parts = self._parts()
+        blocks, tests = self.study.blocks, self.study.evaluation.tests
+        split = [tests] if len(blocks) > 1 or len(tests) == 1 else [tests[:1], tests[1:]]
+        parts = [(block, part) for block in blocks for part in split]  # of each row of panels
         panels = grid(canvas, len(parts), len(options), (2.3, 1.9), sharex="col", sharey="row")
-        for across, (block, tests) in zip(panels, parts, strict=True):
+        for across, (block, part) in zip(panels, parts, strict=True):
             for axes, option in zip(across, options, strict=True):
                 shown = data.loc[(data["option"] == option) & (data["block"] == block.id)]
-                self._panel(axes, shown, tests)
-            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(self.study.blocks) > 1 else "Accuracy (%)")
+                self._panel(axes, shown, part)
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(blocks) > 1 else "Accuracy (%)")
             across[0].set_ylim(bottom=0)
         for axes, option in zip(panels[-1], options, strict=True):
             axes.set_xlabel(get_method(self.default.method).Options.model_fields[option].title or option)
         legend_below(canvas)
-
-    def _parts(self) -> list[tuple[Block, tuple[str, ...]]]:
-        """Return the block and the test sets of each row of panels."""
-        blocks, tests = self.study.blocks, self.study.evaluation.tests
-        split = [tests] if len(blocks) > 1 or len(tests) == 1 else [tests[:1], tests[1:]]
-        return [(block, part) for block in blocks for part in split]
 
     def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
         """Draw one panel. Values are evenly spaced, because they grow roughly like powers and may be 0."""

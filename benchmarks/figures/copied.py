@@ -19,7 +19,6 @@ COLUMNS = ("test", "text", "correct", "draws", "choices")
 
 
 def is_copy(test: str) -> bool:
-    """Return whether a test set is the long-range copy."""
     return isinstance(scorer_of(test), Copying)
 
 

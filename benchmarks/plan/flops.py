@@ -416,7 +416,6 @@ def stand_in_vocabulary(size: int, count_tokens: TokenCounter) -> Vocabulary:
 
 
 def example(number: int, question: int, steps: Sequence[int], answer: int) -> Example:
-    """Return an example of these lengths."""
     return Example(str(number), [TOKEN] * question, [[TOKEN] * step for step in steps], [TOKEN] * answer)
 
 

@@ -222,10 +222,8 @@ class TableBuilder(ABC):
         return {name: spec for name, spec in shown if name != "default" and self.shows(spec)}
 
     def line(self, block: Block, row: Row, test: str | None = None) -> dict[str, Any]:
-        """Return the line of a row's default decoding on a test set of its block (default: the first).
-
-        Every row of a block has such a line. If there is no run, the line says why.
-        """
+        """Return the line of a row's default decoding on a test set of its block (default: the first). Every row of a
+        block has one; if there is no run, it says why."""
         line = self.summary.line(block.id, row.id, "default", test or self.study.tests_of(block)[0])
         assert line is not None
         return line
@@ -239,21 +237,17 @@ class TableBuilder(ABC):
         return str(self.notes.index(reason) + 1)
 
     def row_title(self, line: Mapping[str, Any]) -> Cell:
-        """Return a row's title, with a note on problems that remained when its training ended."""
+        """Return a row's title, with a note on problems that its training ended with."""
         return Cell(line["title"], self.dead_r_suffix(line), mark=self.note(line["warning"]))
 
     def dead_r_suffix(self, line: Mapping[str, Any]) -> str:
-        """Return a suffix for the title of a row whose R was dead when its training ended.
-
-        The numbers of such a row are those of a row without R.
-        """
+        """Return what the title of a row adds if its R was dead when training ended: it answers as a row without R."""
         count, trained = line["dead_trainings"], len(self.study.seeds)
         if not count:
             return ""
         return " (R dead)" if count >= trained else f" (R dead in {count} of {trained} trainings)"
 
     def missing_cell(self, line: Mapping[str, Any]) -> Cell:
-        """Return the cell that takes the place of a missing result."""
         return Cell("skipped" if line["status"] == "skipped" else "not run", mark=self.note(line["reason"]))
 
     def missing_seeds(self, line: Mapping[str, Any]) -> str:
@@ -313,7 +307,6 @@ def _scorer(test: str) -> Scorer:
 
 
 def decoding_heading(decoding: str) -> str:
-    """Return a decoding's name as a heading."""
     name = decoding_label(decoding)
     return name[0].upper() + name[1:]
 

@@ -59,7 +59,6 @@ class DecodingTable(TableBuilder):
 
 
 def _described(name: str, spec: DecodingSpec) -> str:
-    """Describe what a decoding draws, and which methods it applies to."""
     nucleus = f" from the likeliest that make up a share of {spec.top_p:g}" if spec.top_p < 1 else ""
     tokens = "the likeliest" if spec.tokens == "greedy" else f"drawn at temperature {spec.temperature:g}{nucleus}"
     latents = {

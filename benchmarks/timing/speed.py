@@ -142,7 +142,6 @@ def _example(question: int) -> Example:
 
 
 def median_seconds(device: torch.device, work: Callable[[], Any], repeats: int) -> float:
-    """Return the median time of ``repeats`` calls."""
     seconds = []
     for _ in range(repeats):
         synchronize(device)
