@@ -312,11 +312,11 @@ class CurvesFigure(FigureBuilder):
 
     def data(self) -> pd.DataFrame:
         """Return one line per validation of a run. Accuracies are shares of 1."""
-        nothing = (
+        return self.by_row(
+            self._lines,
             f"no run of {self.study.name} answered questions while it trained: set `validation_questions` in the "
-            "`training` of its study, and train it"
+            "`training` of its study, and train it",
         )
-        return self.by_row(self._lines, nothing)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         for run in self.study.trainings(block.id, row.id):
@@ -357,10 +357,8 @@ class CurvesFigure(FigureBuilder):
 
 
 class SweepsFigure(FigureBuilder):
-    """One column of panels per option that alone distinguishes some rows from the study's first row.
-
-    There is one row of panels per block. With a single block, the first test set is above and the others are below.
-    """
+    """One column of panels per option that alone distinguishes some rows from the study's first row, and one row per
+    block. With a single block, the first test set is above and the others are below."""
 
     topic = "accuracy by setting"
 
@@ -369,10 +367,8 @@ class SweepsFigure(FigureBuilder):
         return self.study.rows[0]
 
     def data(self) -> pd.DataFrame:
-        """Return one line per option, value, block and test set. Accuracies are shares of 1.
-
-        ``dead`` says whether R was dead at the end of a training.
-        """
+        """Return one line per option, value, block and test set. Accuracies are shares of 1; ``dead``: whether R was
+        dead at the end of a training."""
         lines = []
         for block, option, value, row in self._points:
             for test in self.study.evaluation.tests:

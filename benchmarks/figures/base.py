@@ -134,11 +134,8 @@ class FigureBuilder(ABC):
         return f"{parents[-1]} {title.lstrip('- ')}" if parents else title
 
     def look(self, row: Row) -> dict[str, Any]:
-        """Return the colour and marker of a row.
-
-        A method has the same colour in every study, so that the figures of a report can be read side by side. Further
-        rows of the method have shades of this colour and markers of their own. Controls are grey.
-        """
+        """Return the colour and marker of a row. A method has one colour in all studies, so that the figures of a
+        report can be read side by side. Its further rows have shades of it and other markers. Controls are grey."""
         if row.control:
             return {"color": GREY, "marker": "x"}
         ranked = [other for other in self.study.rows if not other.control]
@@ -153,10 +150,8 @@ class FigureBuilder(ABC):
 
 
 def colour_order() -> dict[str, int]:
-    """Return the position of each registered method in the order of colours.
-
-    Methods of other packages come last, so that installing them does not change the colours of this package's methods.
-    """
+    """Return the position of each method in the order of colours. Those of other packages come last, so that installing
+    them does not change the colours of this package's methods."""
     ours = Method.__module__.partition(".")[0]
     foreign = {name: method.__module__.partition(".")[0] != ours for name, method in available().items()}
     return {name: at for at, name in enumerate(sorted(foreign, key=lambda name: (foreign[name], name)))}
@@ -199,21 +194,15 @@ def marker(index: int) -> str:
 
 
 def shade(name: str, index: int) -> tuple[float, float, float]:
-    """Return a shade of a colour: darker for odd ``index``, lighter for even.
-
-    Both are easy to tell apart from each other and from the colour itself.
-    """
+    """Return a shade of a colour, easy to tell from it and each other: darker for odd ``index``, lighter for even."""
     other = 0.0 if index % 2 else 1.0
     red, green, blue = (0.6 * part + 0.4 * other for part in to_rgb(name))
     return red, green, blue
 
 
 def log_axis(axes: Axes, label: str) -> None:
-    """Make the x axis of a finished plot logarithmic, with few ticks, labelled with plain numbers if these are short.
-
-    Within a single decade, the ticks are evenly spaced numbers: with ticks at 1, 2 and 5 only, there might be just one,
-    and no value could be read off.
-    """
+    """Make the x axis of a finished plot logarithmic, with few ticks, in plain numbers if these are short. Within one
+    decade ticks are evenly spaced: of those at 1, 2 and 5 there might be just one, and no value could be read off."""
     axes.set_xscale("log")
     axes.set_xlabel(label)
     low, high = axes.get_xlim()

@@ -98,19 +98,14 @@ def estimated_tokens(text: str) -> int:
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths of a block's training examples.
+    """The lengths of a block's training examples."""
 
-    ``examples`` sample the whole range of the ``rows``' lengths; ``longest`` are as long as the longest rows.
-    ``tokens`` counts question, steps and answer over all rows. ``basis`` says where the lengths come from.
-    ``vocabulary`` is the number of tokens in the vocabulary; ``count_tokens`` counts those of a text.
-    """
-
-    examples: list[Example]
-    longest: list[Example]
+    examples: list[Example]  # a sample of the whole range of the rows' lengths
+    longest: list[Example]  # as long as the longest rows
     rows: int
-    tokens: float
-    vocabulary: int
-    basis: str
+    tokens: float  # of question, steps and answer, over all rows
+    vocabulary: int  # number of its tokens
+    basis: str  # where the lengths come from
     count_tokens: TokenCounter = estimated_tokens
 
     @cached_property
@@ -288,18 +283,13 @@ SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
 
 @dataclass
 class LayerUsage:
-    """What went through the layers of a small method, over ``examples``.
-
-    ``rows``: the number of input rows of each linear layer by name, and ``at_once``: in its largest call; the layers of
-    a stack share the name of the first. ``pairs``: the number of (query, key) pairs over all attention calls of one
-    layer. There were ``calls`` such calls, in ``batches``.
-    """
+    """What went through the layers of a small method."""
 
     examples: int = 0
-    rows: Counter[str] = field(default_factory=Counter)
-    at_once: Counter[str] = field(default_factory=Counter)
-    pairs: float = 0.0
-    calls: int = 0
+    rows: Counter[str] = field(default_factory=Counter)  # of inputs, by linear layer (in a stack: its first's name)
+    at_once: Counter[str] = field(default_factory=Counter)  # rows in a layer's largest call
+    pairs: float = 0.0  # of query and key, over all attention calls of one layer
+    calls: int = 0  # of attention
     batches: int = 0
 
     @property

@@ -35,12 +35,9 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
 
 @dataclass(frozen=True)
 class ExternalRows:
-    """Rows that were made elsewhere.
-
-    * ``lines``: where they come from (column ``source``), and the columns of ``Summary.lines``. A row of outputs alone,
-      without records, has an empty ``block``.
-    * ``about``: paragraphs of a legend on what they are, and on what was left out.
-    """
+    """Rows that were made elsewhere. ``lines``: where they come from (column ``source``), and the columns of
+    ``Summary.lines``; a row of outputs alone, without records, has an empty ``block``. ``about``: paragraphs of a
+    legend on what they are, and on what was left out."""
 
     lines: pd.DataFrame
     about: tuple[str, ...]

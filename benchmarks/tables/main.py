@@ -1,7 +1,5 @@
-"""The main table: accuracy and costs of each row as the paper prints them.
-
-Further grids have details by test set, training costs, and comparisons with the controls.
-"""
+"""The main table: accuracy and costs of each row as the paper prints them; then details by test set, training costs,
+and comparisons with the controls."""
 
 from __future__ import annotations
 
@@ -48,12 +46,9 @@ HOUR = 3600.0  # seconds
 
 
 class MainTable(TableBuilder):
-    """The default decoding; the details also show decodings with the mean in place of drawn latents.
+    """The default decoding; the details also show decodings with the mean in place of drawn latents."""
 
-    ``reference`` is the paper's table whose numbers are shown for reference if a study uses the paper's test sets.
-    """
-
-    reference: ClassVar[str] = "main_0.5b"
+    reference: ClassVar[str] = "main_0.5b"  # the paper's table that is shown beside studies with its test sets
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
@@ -336,11 +331,8 @@ def _printed(value: Printed | None, form: Any) -> Cell:
 
 
 class ScaleTable(MainTable):
-    """The main table with the backbone and number of parameters of each row.
-
-    The paper compares MarCos, each of whose modules has its own backbone, with baselines on one backbone of six times
-    that size.
-    """
+    """The main table with the backbone and number of parameters of each row: the paper compares MarCos, each of whose
+    modules has its own backbone, with baselines on one backbone of six times that size."""
 
     reference = "main_3b"
 

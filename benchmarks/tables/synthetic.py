@@ -81,14 +81,11 @@ class SyntheticTable(TableBuilder):
         yield from self.extra_cells(block, row)
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
-        """Yield one cell for each column of ``extra``."""
         yield _entropy(self.draws(block, row, drawn=True))
 
     def evaluated_line(self, block: Block, row: Row, drawn: bool) -> dict[str, Any] | None:
-        """Return the line of a row's first evaluated decoding that draws (or does not), or None.
-
-        If no decoding has been evaluated, return the line of the first one, which says why.
-        """
+        """Return the line of a row's first evaluated decoding that draws (or does not), or None; if none has been
+        evaluated, the line of the first one, which says why."""
         (test,) = self.study.tests_of(block)
         lines = [self.summary.line(block.id, row.id, name, test) for name in ("default", *self.decodings())]
         scored = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
