@@ -69,8 +69,6 @@ LAUNCH = 0.004  # seconds for a layer, forward and backward: Coconut's and CODI'
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What one run takes."""
-
     run: RunSpec
     parameters: int
     tokens_per_epoch: float
@@ -147,7 +145,6 @@ class RunPlan:
         return self.needed <= USABLE * gpu.memory
 
     def advice(self, gpu: GPU) -> str:
-        """Return what to change so that the run fits."""
         room = USABLE * gpu.memory
         configured = self.run.engine.zero_stage
         stages = ZERO if self.even_passes else ZERO[:-1]

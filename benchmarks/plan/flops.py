@@ -98,8 +98,6 @@ def estimated_tokens(text: str) -> int:
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths of a block's training examples."""
-
     examples: list[Example]  # a sample of the whole range of the rows' lengths
     longest: list[Example]  # as long as the longest rows
     rows: int
@@ -110,7 +108,6 @@ class Lengths:
 
     @cached_property
     def by_length(self) -> list[Example]:
-        """The examples, shortest first."""
         return sorted(self.examples, key=total_length)
 
     @property

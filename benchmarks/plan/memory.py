@@ -159,6 +159,5 @@ def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> 
 
 
 def shapes_only(batch: Batch, mode: FakeTensorMode) -> Batch:
-    """Return a batch of fake tensors with the same shapes."""
     tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in batch.tensors.items()}
     return replace(batch, tensors=tensors, keys=None if batch.keys is None else mode.from_tensor(batch.keys))

@@ -49,7 +49,6 @@ class ExternalRows:
 
 
 def published_rows(records: StudyRecords) -> ExternalRows:
-    """Return the rows of the outputs that a study names."""
     held = {(one.title, one.test, one.file): one for one in records.published}
     shown, missing = [], []
     for row in records.study.published:
@@ -75,7 +74,6 @@ def published_line(scores: PublishedScores) -> dict[str, Any]:
 
 
 def about_published(scores: PublishedScores) -> str:
-    """Return what a legend says of scored outputs."""
     source, scorer = f" ({scores.source})" if scores.source else "", scores.scorer
     text = f"{scores.title}: outputs of {scores.file}{source} for {scores.test}"
     return f"{text}, scored by `{scorer.name}`, version {scorer.version}."
@@ -163,7 +161,6 @@ class TableBuilder(ABC):
         yield Line(self.row_title(line), (question_count(line), interval_cell(line), *spread), row.indent)
 
     def about_questions(self) -> str:
-        """Return the legend text of :meth:`questions`."""
         return f"""Last table: n questions; the 95 % interval of the default decoding's accuracy ({self.interval}); its
             ±, which says nothing about other questions, and what that covers. {self.repeated()}"""
 
@@ -214,7 +211,6 @@ class TableBuilder(ABC):
         return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(tests))}."
 
     def decodings(self) -> dict[str, DecodingSpec]:
-        """Return the decodings that the table shows besides `default`."""
         shown = self.study.evaluation.decodings.items()
         return {name: spec for name, spec in shown if name != "default" and self.shows(spec)}
 
@@ -278,14 +274,12 @@ class TableBuilder(ABC):
         return [row for _, rows in self.rows(block) for row in rows]
 
     def by_block(self, lines: Callable[[Block, Row], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        """Return the sections of a grid, one for each block."""
         return tuple(
             (block.title, tuple(line for row in self.all_rows(block) for line in lines(block, row)))
             for block in self.study.blocks
         )
 
     def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        """Return the sections of a grid, one for each block and test set."""
         sections = []
         for block in self.study.blocks:
             for test in self.study.tests_of(block):

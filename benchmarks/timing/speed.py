@@ -153,7 +153,6 @@ def median_seconds(device: torch.device, work: Callable[[], Any], repeats: int) 
 
 
 def render_speed(record: dict[str, Any]) -> str:
-    """Render the record as two tables in Markdown."""
     made, step = record["environment"], record["training_step"]
     answers = [[a["title"], a["batched"], a["single"], a["ratio"]] for a in record["answers"].values()]
     headers = ["Method", f"cached, batch {BATCH} (questions/s)", "uncached, one by one (questions/s)", "ratio"]
