@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.records import analysed
 from benchmarks.figures.accuracy import ParetoFigure
-from benchmarks.figures.base import GREY, FigureBuilder, NothingToDraw, log_axis, styled
+from benchmarks.figures.base import GREY, SETTINGS, FigureBuilder, NothingToDraw, log_axis
 from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.latents import CalibrationFigure, EncodingFigure, InterventionFigure, chosen
 from benchmarks.figures.render import FIGURE_BUILDERS, render
@@ -332,7 +333,7 @@ def test_copied_steps_are_counted_in_bins(tmp_path: Path) -> None:
 
 def _assert_labels_fit(drawing: FigureBuilder) -> None:
     """Assert that no axis label is cut off by the edge of the image."""
-    with styled():
+    with rc_context(SETTINGS):
         canvas = Canvas(layout="constrained")
         drawing.draw(canvas, drawing.data())
         canvas.draw_without_rendering()

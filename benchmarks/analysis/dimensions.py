@@ -32,16 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Patterns:
-    """The activity of dimensions.
+    """The activity of dimensions."""
 
-    ``frequency``: (D,) share of samples in which each dimension is active. ``frequent``: the most frequent dimensions,
-    in descending order. ``clique``: the largest set of these in which every two are correlated, or a single dimension
-    if no two are.
-    """
-
-    frequency: np.ndarray
-    frequent: list[int]
-    clique: list[int]
+    frequency: np.ndarray  # (D,) share of samples in which each dimension is active
+    frequent: list[int]  # the most frequent dimensions, in descending order
+    clique: list[int]  # the largest set of these in which every two are correlated, or one dimension if no two are
 
 
 def patterns(values: np.ndarray, settings: AnalysisSpec) -> Patterns:
@@ -76,7 +71,7 @@ def correlations(values: np.ndarray, dims: Sequence[int]) -> np.ndarray:
 
 
 def correlation_graph(correlation: np.ndarray, dims: Sequence[int], above: float) -> nx.Graph:
-    """Return a graph with a node for each dimension and an edge between two that correlate by more than ``above``."""
+    """Return a graph of dimensions, with an edge between two that correlate by more than ``above``."""
     graph = nx.Graph()
     graph.add_nodes_from(dims)
     first, second = np.nonzero(np.triu(correlation > above, k=1))
@@ -98,22 +93,17 @@ DIGITS = range(10)
 
 @dataclass(frozen=True)
 class Encoding:
-    """How R encodes the drawn digits.
+    """How R encodes the drawn digits."""
 
-    ``matrix``: (10, D) mean of R over the steps that drew each digit. ``dims`` and ``values``: each digit's own
-    dimension and its mean there, or None if the digit has none. ``agreement``: each digit has a dimension that fits it
-    best; this is the share of the digit's steps in which that dimension is the largest of all digits' best ones. It is
-    None for a digit that was never drawn.
-    """
-
-    matrix: np.ndarray
-    dims: list[int | None]
-    values: list[float | None]
+    matrix: np.ndarray  # (10, D) mean of R over the steps that drew each digit
+    dims: list[int | None]  # each digit's own dimension, None if it has none
+    values: list[float | None]  # the digit's mean there
+    # Share of a digit's steps in which, of the dimensions that fit each digit best, its own is the largest; None: never
+    # drawn
     agreement: list[float | None]
 
 
 def is_summation(test: TestSet) -> bool:
-    """Return whether a test set is Random Summation."""
     return isinstance(scorer_of(test.name), Summation)
 
 
@@ -141,11 +131,9 @@ def levels_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str])
 
 
 def explained_variance(latents: np.ndarray, groups: np.ndarray) -> list[float | None]:
-    """Return for each step the share of R's variance, over all dimensions, that lies between the ``groups`` (N, K - 1).
-
-    The share is an adjusted R squared, so that many small groups explain nothing by chance. It is None if R does not
-    vary, or if no degrees of freedom are left to estimate it from.
-    """
+    """Return for each step the share of R's variance, over all dimensions, that lies between the ``groups`` (N, K - 1):
+    an adjusted R squared, so that many small groups explain nothing by chance. It is None if R does not vary, or if no
+    degrees of freedom are left to estimate it from."""
     found: list[float | None] = []
     for values, group in zip(latents.swapaxes(0, 1), groups.T, strict=False):
         frame = pd.DataFrame(values)

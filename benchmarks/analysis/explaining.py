@@ -155,8 +155,7 @@ def row(spec: RunSpec, tokens: TokenEmbeddings, responses: Responses, score: Sco
 
 
 def split_steps(responses: Responses) -> tuple[list[str], str]:
-    """Return the steps and the answer of the first question.
-    If a method says everything in one text, the last line is the answer."""
+    """Return the first question's steps and answer, which is the last line if a method says all in one text."""
     if len(responses.steps[0]) > 1:
         return responses.steps[0][:-1], responses.answers[0].strip()
     *steps, answer = responses.answers[0].strip().split("\n")

@@ -121,7 +121,6 @@ def output_frame(test: TestSet, responses: Responses) -> pd.DataFrame:
 
 
 def setting(interventions: Sequence[Intervention]) -> str:
-    """Describe interventions in words. The text is empty if there are none."""
     texts = []
     for one in interventions:
         dims = ", ".join(map(str, one.dims))
@@ -145,8 +144,7 @@ def effects(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def clique_effects(analysis: Analysis) -> pd.DataFrame:
-    """Return the :func:`effects` of the clique, with the ``value`` that it is set to (NaN
-    in the row without interventions)."""
+    """Return the :func:`effects` of the clique, with the ``value`` that it is set to (NaN: no intervention)."""
     frame = analysis.frame("interventions")
     clique = ",".join(map(str, analysis.record.clique))
     rows = frame.loc[(frame["setting"] == "") | (frame["dims"] == clique)]
@@ -156,8 +154,7 @@ def clique_effects(analysis: Analysis) -> pd.DataFrame:
 
 
 def differences(before: str, after: str) -> list[tuple[bool, str, str]]:
-    """Compare two texts, cut into words, blanks and signs.
-    Return parts: (whether shared, text in the first, text in the second)."""
+    """Cut two texts into words, blanks and signs. Return parts: (whether shared, the first's, the second's)."""
     old, new = (re.findall(r"\s+|\d+|\w+|.", text, re.DOTALL) for text in (before, after))
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     return [(tag == "equal", "".join(old[a:b]), "".join(new[c:d])) for tag, a, b, c, d in matcher.get_opcodes()]

@@ -56,8 +56,7 @@ def protocols(samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def reliability(samples: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean share, the accuracy and the number of questions, in bins of the share
-    of votes that the majority of all draws has."""
+    """Return mean share, accuracy and number of questions, in bins of the majority's share of all draws."""
     voted = votes(samples, max(samples["seed"].tolist()) + 1)
     bins = pd.cut(voted["share"], [-0.001, *BINS])
     lines = [

@@ -39,16 +39,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Responses:
-    """The answers to N questions.
-
-    ``steps``: every step as text, the answer last; only the answer if the method writes nothing else. ``tokens``: (N,)
-    tokens of all steps, without end-of-text. ``trace``: latents (N, ...) by name.
-    """
+    """The answers to N questions."""
 
     answers: list[str]
-    steps: list[list[str]]
-    tokens: np.ndarray
-    trace: dict[str, np.ndarray]
+    steps: list[list[str]]  # as text, the answer last; only the answer if the method writes nothing else
+    tokens: np.ndarray  # (N,) of all steps, without end-of-text
+    trace: dict[str, np.ndarray]  # latents (N, ...) by name
 
     def scores(self, test: TestSet) -> list[Score]:
         """Return the scores of the answers, or of all steps if the test set's scorer reads them."""
@@ -141,8 +137,7 @@ def evenly(length: int, count: int) -> list[int]:
 
 
 def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:
-    """Stack rows to (N, ...). Their first dimension may differ from batch to batch;
-    shorter rows are padded with zeros."""
+    """Stack rows to (N, ...). Their first dimension may differ between batches: shorter rows are padded with zeros."""
     known = [row for row in rows if row is not None]
     longest = max(len(row) for row in known)
     return np.stack([np.concatenate([row, np.zeros((longest - len(row), *row.shape[1:]), row.dtype)]) for row in known])

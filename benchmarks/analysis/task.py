@@ -85,12 +85,9 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
 def _latents(
     model: TrainedModel, tests: list[TestSet], responses: list[Responses], name: str
 ) -> tuple[pd.DataFrame, Literal["encoded", "drawn"]]:
-    """Return one row per question and step with all values of that step, and the origin of the values.
-
-    The values are those in which training encodes the written steps of validation questions (as many as there are test
-    questions), because these are what the paper looks at. If a method encodes nothing, they are those drawn for the
-    test questions.
-    """
+    """Return one row per question and step with all values of that step, and their origin: training's encoding of the
+    written steps of validation questions (as many as there are test questions), which is what the paper looks at, or
+    draws for the test questions if a method encodes nothing."""
     corpus = open_corpus(model.data, "validation")
     count = min(len(corpus), sum(map(len, tests)))
     examples = corpus.examples(evenly(len(corpus), count))
@@ -149,11 +146,8 @@ def _digits(
     model: TrainedModel, tests: list[TestSet], decoding: Decoding, frames: dict[str, pd.DataFrame]
 ) -> dict[str, Any]:
     """Find out which dimension stands for which digit, and whether setting it steers, if a test set is Random
-    Summation. Return the result for the record.
-
-    The dimensions are found on validation data, whose digits are known: predicted latents are a blur of all ten. Add
-    the frame ``encoding`` to ``frames``, and ``steering`` if some digit has a dimension of its own.
-    """
+    Summation. Return the result for the record, and add the frame ``encoding`` to ``frames``, and ``steering`` if some
+    digit has a dimension of its own. Validation data tell the dimensions: predicted latents are a blur of all ten."""
     for test in filter(is_summation, tests):
         corpus = open_corpus(model.data, "validation")
         examples = corpus.examples(range(len(corpus)))

@@ -30,7 +30,6 @@ from benchmarks.figures.base import (
 )
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
-from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 from methods.registry import get_method
 
@@ -75,7 +74,7 @@ class ParetoFigure(FigureBuilder):
             axes.set_ylim(bottom=0)  # also sets the panel below, which shares the axis
         for block, fill in zip(self.study.blocks, FILLS, strict=False):
             panels[0][0].plot([], [], "o", color=GREY, fillstyle=fill, label=block.title)
-        legend_below(canvas, [axes for across in panels for axes in across])
+        legend_below(canvas)
 
     def panel(self, axes: Axes, data: pd.DataFrame, fills: Sequence[str] = FILLS) -> None:
         """Draw lines of one cost and test set. ``fills``: how markers are filled, for each block."""
@@ -155,10 +154,9 @@ class StepsFigure(FigureBuilder):
                     axes.set_xlabel("Steps of the written solution")
             across[0].set_ylabel(f"{block.title}\nAccuracy (%)")
             across[0].set_ylim(bottom=0)
-        legend_below(canvas, [axes for across in panels for axes in across])
+        legend_below(canvas)
 
     def panel(self, axes: Axes, data: pd.DataFrame) -> None:
-        """Draw the lines of one block and test set."""
         for row in self.study.rows:
             line = data.loc[data["row"] == row.id].sort_values("steps")
             if len(line):
@@ -185,18 +183,10 @@ class OverviewFigure(FigureBuilder):
 
     topic = "accuracy by steps, and against time"
 
-    @cached_property
-    def _by_steps(self) -> StepsFigure:
-        return StepsFigure(self.records)
-
-    @cached_property
-    def _by_cost(self) -> ParetoFigure:
-        return ParetoFigure(self.records)
-
     def data(self) -> pd.DataFrame:
         """Return the lines of :class:`StepsFigure`, and those of :class:`ParetoFigure` that give a time (``value``, in
         milliseconds), on the test sets that are drawn."""
-        steps, costs = self._by_steps.data(), self._by_cost.data()
+        steps, costs = StepsFigure(self.records).data(), ParetoFigure(self.records).data()
         shown: dict[str, str | None] = {}
         for block in self.study.blocks:
             known = steps.loc[steps["block"] == block.id, "test"]
@@ -212,8 +202,8 @@ class OverviewFigure(FigureBuilder):
             for (left, right), block in zip(panels, blocks, strict=True):
                 own = data.loc[data["block"] == block.id]
                 steps, times = (own.loc[own["panel"] == panel] for panel in ("steps", "time"))
-                self._by_steps.panel(left, steps)
-                self._by_cost.panel(right, times.assign(front=False), fills=("full",))
+                StepsFigure(self.records).panel(left, steps)
+                ParetoFigure(self.records).panel(right, times.assign(front=False), fills=("full",))
                 left.set_title(f"{block.title}: {self.test_title(steps['test'].iloc[0])}", loc="left")
                 left.set_ylabel("Accuracy (%)")
                 left.set_ylim(0, 102)
@@ -222,7 +212,7 @@ class OverviewFigure(FigureBuilder):
             left.set_xlabel("Steps of the question's written solution")
             log_axis(right, "Time of an answer (ms)")
         with rc_context({"legend.fontsize": 8.5}):
-            legend_below(canvas, [axes for across in panels for axes in across])
+            legend_below(canvas)
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         batch = self.study.timing.batch_size if self.study.timing else "unknown size"
@@ -289,7 +279,7 @@ class LatentsCurveFigure(FigureBuilder):
             across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(blocks) > 1 else "Accuracy (%)")
             across[0].set_ylim(bottom=0)
         panels[0][0].plot([], [], "o", color=GREY, label="as trained")
-        legend_below(canvas, [axes for across in panels for axes in across])
+        legend_below(canvas)
 
     def _panel(self, axes: Axes, data: pd.DataFrame) -> None:
         for row in self.study.rows:
@@ -322,25 +312,21 @@ class CurvesFigure(FigureBuilder):
 
     def data(self) -> pd.DataFrame:
         """Return one line per validation of a run. Accuracies are shares of 1."""
-        nothing = (
+        return self.by_row(
+            self._lines,
             f"no run of {self.study.name} answered questions while it trained: set `validation_questions` in the "
-            "`training` of its study, and train it"
+            "`training` of its study, and train it",
         )
-        return self.by_row(self._lines, nothing)
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         for run in self.study.trainings(block.id, row.id):
-            for entry in self._validations(run):
-                shared = {"block": block.id, "row": row.id, "training_seed": run.seed, "stage": entry["stage"]}
-                yield {**shared, "epoch": entry["epoch"], "accuracy": entry["accuracy"]}
-
-    def _validations(self, run: RunSpec) -> list[dict[str, Any]]:
-        """Return what a run logged at validations at which it answered questions."""
-        path = self.records.paths(run.id).log
-        if self.records.runs[run.id].train is None or not path.is_file():
-            return []
-        entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        return [entry for entry in entries if "accuracy" in entry]
+            path = self.records.paths(run.id).log
+            if self.records.runs[run.id].train is None or not path.is_file():
+                continue
+            place = {"block": block.id, "row": row.id, "training_seed": run.seed}
+            for entry in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+                if "accuracy" in entry:  # a validation at which the run answered questions
+                    yield place | {name: entry[name] for name in ("stage", "epoch", "accuracy")}
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         (panels,) = grid(canvas, 1, len(self.study.blocks), (3.2, 2.4), sharey=True)
@@ -353,7 +339,7 @@ class CurvesFigure(FigureBuilder):
             axes.set_xlabel("Epochs")
         panels[0].set_ylabel("Held-out accuracy (%)")
         panels[0].set_ylim(bottom=0)
-        legend_below(canvas, panels)
+        legend_below(canvas)
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         trainings = [run.training for run in self.study.sources.values()]
@@ -371,10 +357,8 @@ class CurvesFigure(FigureBuilder):
 
 
 class SweepsFigure(FigureBuilder):
-    """One column of panels per option that alone distinguishes some rows from the study's first row.
-
-    There is one row of panels per block. With a single block, the first test set is above and the others are below.
-    """
+    """One column of panels per option that alone distinguishes some rows from the study's first row, and one row per
+    block. With a single block, the first test set is above and the others are below."""
 
     topic = "accuracy by setting"
 
@@ -383,10 +367,8 @@ class SweepsFigure(FigureBuilder):
         return self.study.rows[0]
 
     def data(self) -> pd.DataFrame:
-        """Return one line per option, value, block and test set. Accuracies are shares of 1.
-
-        ``dead`` says whether R was dead at the end of a training.
-        """
+        """Return one line per option, value, block and test set. Accuracies are shares of 1; ``dead``: whether R was
+        dead at the end of a training."""
         lines = []
         for block, option, value, row in self._points:
             for test in self.study.evaluation.tests:
@@ -437,23 +419,19 @@ class SweepsFigure(FigureBuilder):
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         options = list(dict.fromkeys(option for _, option, _, _ in self._points if option in set(data["option"])))
-        parts = self._parts()
+        blocks, tests = self.study.blocks, self.study.evaluation.tests
+        split = [tests] if len(blocks) > 1 or len(tests) == 1 else [tests[:1], tests[1:]]
+        parts = [(block, part) for block in blocks for part in split]  # of each row of panels
         panels = grid(canvas, len(parts), len(options), (2.3, 1.9), sharex="col", sharey="row")
-        for across, (block, tests) in zip(panels, parts, strict=True):
+        for across, (block, part) in zip(panels, parts, strict=True):
             for axes, option in zip(across, options, strict=True):
                 shown = data.loc[(data["option"] == option) & (data["block"] == block.id)]
-                self._panel(axes, shown, tests)
-            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(self.study.blocks) > 1 else "Accuracy (%)")
+                self._panel(axes, shown, part)
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(blocks) > 1 else "Accuracy (%)")
             across[0].set_ylim(bottom=0)
         for axes, option in zip(panels[-1], options, strict=True):
             axes.set_xlabel(get_method(self.default.method).Options.model_fields[option].title or option)
-        legend_below(canvas, [axes for across in panels for axes in across])
-
-    def _parts(self) -> list[tuple[Block, tuple[str, ...]]]:
-        """Return the block and the test sets of each row of panels."""
-        blocks, tests = self.study.blocks, self.study.evaluation.tests
-        split = [tests] if len(blocks) > 1 or len(tests) == 1 else [tests[:1], tests[1:]]
-        return [(block, part) for block in blocks for part in split]
+        legend_below(canvas)
 
     def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
         """Draw one panel. Values are evenly spaced, because they grow roughly like powers and may be 0."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -136,11 +134,8 @@ class FigureBuilder(ABC):
         return f"{parents[-1]} {title.lstrip('- ')}" if parents else title
 
     def look(self, row: Row) -> dict[str, Any]:
-        """Return the colour and marker of a row.
-
-        A method has the same colour in every study, so that the figures of a report can be read side by side. Further
-        rows of the method have shades of this colour and markers of their own. Controls are grey.
-        """
+        """Return the colour and marker of a row. A method has one colour in all studies, so that the figures of a
+        report can be read side by side. Its further rows have shades of it and other markers. Controls are grey."""
         if row.control:
             return {"color": GREY, "marker": "x"}
         ranked = [other for other in self.study.rows if not other.control]
@@ -155,10 +150,8 @@ class FigureBuilder(ABC):
 
 
 def colour_order() -> dict[str, int]:
-    """Return the position of each registered method in the order of colours.
-
-    Methods of other packages come last, so that installing them does not change the colours of this package's methods.
-    """
+    """Return the position of each method in the order of colours. Those of other packages come last, so that installing
+    them does not change the colours of this package's methods."""
     ours = Method.__module__.partition(".")[0]
     foreign = {name: method.__module__.partition(".")[0] != ours for name, method in available().items()}
     return {name: at for at, name in enumerate(sorted(foreign, key=lambda name: (foreign[name], name)))}
@@ -181,21 +174,15 @@ def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **s
     return canvas.subplots(rows, columns, squeeze=False, **settings).tolist()  # type: ignore[arg-type]
 
 
-def legend_below(canvas: Canvas, panels: Sequence[Axes]) -> None:
+def legend_below(canvas: Canvas) -> None:
     """Add one legend for all panels, with every label once, in as many columns as fit."""
     entries = {}
-    for axes in panels:
+    for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     longest = max(map(len, entries))
     columns = max(1, int(canvas.get_figwidth() / (0.075 * longest + 0.45)))
     canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    with matplotlib.rc_context(SETTINGS):
-        yield
 
 
 def colour(index: int) -> str:
@@ -207,21 +194,15 @@ def marker(index: int) -> str:
 
 
 def shade(name: str, index: int) -> tuple[float, float, float]:
-    """Return a shade of a colour: darker for odd ``index``, lighter for even.
-
-    Both are easy to tell apart from each other and from the colour itself.
-    """
+    """Return a shade of a colour, easy to tell from it and each other: darker for odd ``index``, lighter for even."""
     other = 0.0 if index % 2 else 1.0
     red, green, blue = (0.6 * part + 0.4 * other for part in to_rgb(name))
     return red, green, blue
 
 
 def log_axis(axes: Axes, label: str) -> None:
-    """Make the x axis of a finished plot logarithmic, with few ticks, labelled with plain numbers if these are short.
-
-    Within a single decade, the ticks are evenly spaced numbers: with ticks at 1, 2 and 5 only, there might be just one,
-    and no value could be read off.
-    """
+    """Make the x axis of a finished plot logarithmic, with few ticks, in plain numbers if these are short. Within one
+    decade ticks are evenly spaced: of those at 1, 2 and 5 there might be just one, and no value could be read off."""
     axes.set_xscale("log")
     axes.set_xlabel(label)
     low, high = axes.get_xlim()

@@ -19,7 +19,6 @@ COLUMNS = ("test", "text", "correct", "draws", "choices")
 
 
 def is_copy(test: str) -> bool:
-    """Return whether a test set is the long-range copy."""
     return isinstance(scorer_of(test), Copying)
 
 
@@ -80,7 +79,7 @@ class CopiedFigure(FigureBuilder):
             axes.set_title(self.set_title(str(block), str(test)))
             axes.set_xlabel("Copied step")
         panels[0].set_ylabel("Answers that\ncopy a step (%)")
-        legend_below(canvas, panels)
+        legend_below(canvas)
 
     def set_title(self, block: str, test: str) -> str:
         """Return a test set's title, with the block's if several blocks are evaluated on it."""

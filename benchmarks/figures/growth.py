@@ -69,7 +69,7 @@ def draw(canvas: Canvas, data: pd.DataFrame) -> None:
         across[0].set_ylabel(label)
     for axes, axis in zip(panels[-1], LABELS, strict=True):
         axes.set_xlabel(LABELS[axis])
-    legend_below(canvas, [axes for across in panels for axes in across])
+    legend_below(canvas)
 
 
 def caption(record: dict[str, Any]) -> Iterator[str]:

@@ -142,10 +142,8 @@ class DimensionsFigure(LatentsFigure):
 
 
 def chosen(steps: np.ndarray, active: np.ndarray) -> tuple[int, np.ndarray]:
-    """Return the first step in which any dimension is active, and the indices of its first samples with an active one.
-
-    If no dimension is ever active, return step 1 and its first samples. ``steps`` is (N,), ``active`` (N, D).
-    """
+    """Return the first step in which any dimension is active, and its first samples with an active one, by index; step
+    1 and its first samples if none is ever active. ``steps`` is (N,), ``active`` (N, D)."""
     any_active = active.any(axis=1)
     step = int(min(steps[any_active], default=1))
     return step, np.flatnonzero((steps == step) & (any_active | ~any_active.any()))[:CASES]
@@ -228,10 +226,8 @@ class InterventionFigure(LatentsFigure):
         axes.legend(handles=handles, loc="upper left")
 
     def _graph(self, axes: Axes, matrix: pd.DataFrame, analysis: Analysis) -> None:
-        """Draw the correlation graph. Few nodes are placed on a circle, with those of the clique side by side.
-
-        A force-directed layout would pull a clique together until its labels overlap.
-        """
+        """Draw the correlation graph. Few nodes are placed on a circle, those of the clique side by side: a
+        force-directed layout would pull a clique together until its labels overlap."""
         dims, inside = analysis.record.frequent, set(analysis.record.clique)
         correlated = correlation_graph(matrix.to_numpy(), dims, self.study.analysis.correlated_above)
         small = len(dims) <= LABELLED
@@ -281,7 +277,6 @@ def _by_setting(effects: pd.DataFrame) -> pd.DataFrame:
 
 
 def _left_out(axes: Axes, why: str) -> None:
-    """Leave a panel empty except for the reason why."""
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center")
     axes.set_xticks([])
     axes.set_yticks([])
@@ -446,7 +441,7 @@ class CalibrationFigure(LatentsFigure):
             right.plot([0, 100], [0, 100], color=GREY, linewidth=0.8, linestyle="--")
             right.set_ylabel("Accuracy of the majority (%)")
         panels[-1][1].set_xlabel("Votes for the majority (%)")
-        legend_below(canvas, [axes for across in panels for axes in across])
+        legend_below(canvas)
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Left: accuracy when R is the mean of its predicted distribution, one draw (mean over

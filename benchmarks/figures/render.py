@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.figures.accuracy import (
@@ -16,7 +17,7 @@ from benchmarks.figures.accuracy import (
     StepsFigure,
     SweepsFigure,
 )
-from benchmarks.figures.base import GREY, FigureBuilder, styled
+from benchmarks.figures.base import GREY, SETTINGS, FigureBuilder
 from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.latents import (
     CalibrationFigure,
@@ -74,7 +75,7 @@ def save(
     """Draw ``data`` and write ``target`` with four endings: pictures, numbers, and the caption last. Return the
     paths."""
     paths = [target.with_suffix(f".{ending}") for ending in ("png", "pdf", "csv", "md")]
-    with styled():
+    with rc_context(SETTINGS):
         canvas = Canvas(layout="constrained")
         draw(canvas, data)
         for path in paths[:2]:

@@ -69,24 +69,19 @@ LAUNCH = 0.004  # seconds for a layer, forward and backward: Coconut's and CODI'
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What one run takes. ``layers``: the number of layers that one micro-batch of each step goes through in sequence,
-    summed over all steps. ``disk``: peak bytes while it trains; ``left``: bytes of the weights that stay. ``row``:
-    bytes that one of the longest rows takes in a pass. ``basis``: where the lengths come from; ``lengths``: a sample of
-    example lengths, in tokens. ``even_passes``: see :attr:`Method.even_passes`."""
-
     run: RunSpec
     parameters: int
     tokens_per_epoch: float
     epochs: float
     flops: float
-    layers: float
+    layers: float  # that one micro-batch of each step goes through in sequence, summed over all steps
     memory: Memory
-    disk: float
-    left: float
-    row: float
-    basis: str
-    lengths: Sequence[int]
-    even_passes: bool = True
+    disk: float  # peak bytes while it trains
+    left: float  # bytes of the weights that stay
+    row: float  # bytes that one of the longest rows takes in a pass
+    basis: str  # where the lengths come from
+    lengths: Sequence[int]  # a sample of example lengths, in tokens
+    even_passes: bool = True  # see `Method.even_passes`
 
     @property
     def ranks(self) -> int:
@@ -150,7 +145,6 @@ class RunPlan:
         return self.needed <= USABLE * gpu.memory
 
     def advice(self, gpu: GPU) -> str:
-        """Return what to change so that the run fits."""
         room = USABLE * gpu.memory
         configured = self.run.engine.zero_stage
         stages = ZERO if self.even_passes else ZERO[:-1]

@@ -98,24 +98,16 @@ def estimated_tokens(text: str) -> int:
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths of a block's training examples.
-
-    ``examples`` sample the whole range of the ``rows``' lengths; ``longest`` are as long as the longest rows.
-    ``tokens`` counts question, steps and answer over all rows. ``basis`` says where the lengths come from.
-    ``vocabulary`` is the number of tokens in the vocabulary; ``count_tokens`` counts those of a text.
-    """
-
-    examples: list[Example]
-    longest: list[Example]
+    examples: list[Example]  # a sample of the whole range of the rows' lengths
+    longest: list[Example]  # as long as the longest rows
     rows: int
-    tokens: float
-    vocabulary: int
-    basis: str
+    tokens: float  # of question, steps and answer, over all rows
+    vocabulary: int  # number of its tokens
+    basis: str  # where the lengths come from
     count_tokens: TokenCounter = estimated_tokens
 
     @cached_property
     def by_length(self) -> list[Example]:
-        """The examples, shortest first."""
         return sorted(self.examples, key=total_length)
 
     @property
@@ -288,18 +280,13 @@ SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
 
 @dataclass
 class LayerUsage:
-    """What went through the layers of a small method, over ``examples``.
-
-    ``rows``: the number of input rows of each linear layer by name, and ``at_once``: in its largest call; the layers of
-    a stack share the name of the first. ``pairs``: the number of (query, key) pairs over all attention calls of one
-    layer. There were ``calls`` such calls, in ``batches``.
-    """
+    """What went through the layers of a small method."""
 
     examples: int = 0
-    rows: Counter[str] = field(default_factory=Counter)
-    at_once: Counter[str] = field(default_factory=Counter)
-    pairs: float = 0.0
-    calls: int = 0
+    rows: Counter[str] = field(default_factory=Counter)  # of inputs, by linear layer (in a stack: its first's name)
+    at_once: Counter[str] = field(default_factory=Counter)  # rows in a layer's largest call
+    pairs: float = 0.0  # of query and key, over all attention calls of one layer
+    calls: int = 0  # of attention
     batches: int = 0
 
     @property
@@ -416,7 +403,6 @@ def stand_in_vocabulary(size: int, count_tokens: TokenCounter) -> Vocabulary:
 
 
 def example(number: int, question: int, steps: Sequence[int], answer: int) -> Example:
-    """Return an example of these lengths."""
     return Example(str(number), [TOKEN] * question, [[TOKEN] * step for step in steps], [TOKEN] * answer)
 
 

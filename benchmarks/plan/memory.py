@@ -88,11 +88,8 @@ def activation_bytes(
     precision: str,
     count_tokens: TokenCounter = estimated_tokens,
 ) -> SavedBytes:
-    """Return what :func:`saved_by_forward` counts at these dimensions.
-
-    With activation checkpointing these are the inputs that layers keep, and everything that one layer of every stack
-    keeps, since the backward pass recomputes one layer at a time.
-    """
+    """Return what :func:`saved_by_forward` counts at these dimensions. With activation checkpointing these are the
+    inputs that layers keep, and all that one layer of every stack keeps: the backward pass recomputes one at a time."""
 
     def counted(again: bool) -> tuple[SavedBytes, SavedBytes]:
         """Return what is kept with one layer per stack, and by each further layer. Layers are alike, and counting many
@@ -162,6 +159,5 @@ def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> 
 
 
 def shapes_only(batch: Batch, mode: FakeTensorMode) -> Batch:
-    """Return a batch of fake tensors with the same shapes."""
     tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in batch.tensors.items()}
     return replace(batch, tensors=tensors, keys=None if batch.keys is None else mode.from_tensor(batch.keys))

@@ -20,7 +20,6 @@ WORTH_A_NOTE = 0.05  # share of idle ranks, or of additional passes, that is wor
 
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> str:
-    """Render the plan as a Markdown table, followed by its assumptions."""
     header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
     header += ["Hours", "GPU-hours", "Disk", ""]
     lines = [_line(plan, gpu, utilisation) for plan in plans]

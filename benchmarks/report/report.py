@@ -7,7 +7,6 @@ import base64
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,25 +45,20 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """The tables and figures of one study. ``first``: the figure that the report begins with, if the study has it."""
+    """One study: its overview figure if it has one, its tables, and its other figures."""
 
     name: str
-    first: tuple[Part, ...]
-    tables: tuple[Part, ...]
-    figures: tuple[Part, ...]
+    parts: list[Part]
+    tables: int  # among the parts
     questions: str | None  # the path of the page of its questions from that of the report
     digest: str  # SHA-256 of the collected records
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return self.first + self.tables + self.figures
 
 
 def report(folder: Path) -> Path:
     """Write ``report.html`` into a folder of several studies' results, or into the folder of one study, and
     ``questions.html`` into the folder of each study whose answers are there. Return the report's path."""
     found = [section for study in _studies(folder) if (section := _section(study, folder))]
-    sections = sorted(found, key=lambda section: -len(section.tables))  # the study with most tables comes first
+    sections = sorted(found, key=lambda section: -section.tables)  # the study with most tables comes first
     if not sections:
         raise BrokenRecord(f"{folder} holds no table and no figure: render some first (marcos-bench table, figure)")
     made = with_hardware(environment())
@@ -102,19 +96,14 @@ def _records(study: Path) -> Path:
 
 
 def _section(study: Path, folder: Path) -> Section | None:
-    tables = tuple(_part(study, study / f"table_{table}.md") for table in _there(study, "table_{}.md", Table))
-    found = {name: _part(study, study / f"figures/{name}.md") for name in _there(study, "figures/{}.md", Figure)}
-    first = tuple(part for name, part in found.items() if name == Figure.overview)
-    figures = tuple(part for name, part in found.items() if name != Figure.overview)
-    if not tables and not found:
+    overview = study / f"figures/{Figure.overview}.md"
+    tables = [path for table in Table if (path := study / f"table_{table}.md").is_file()]
+    figures = [path for figure in Figure if (path := study / f"figures/{figure}.md").is_file() and path != overview]
+    paths = [*([overview] if overview.is_file() else []), *tables, *figures]
+    if not paths:
         return None
     asked = (study / QUESTIONS).relative_to(folder).as_posix() if _questions(study) else None
-    return Section(study.name, first, tables, figures, asked, sha256(_records(study)))
-
-
-def _there(study: Path, pattern: str, names: type[Table] | type[Figure]) -> Iterator[str]:
-    """Return the names for which there is a file, in the order of the enumeration."""
-    return (str(name) for name in names if (study / pattern.format(name)).is_file())
+    return Section(study.name, [_part(study, path) for path in paths], len(tables), asked, sha256(_records(study)))
 
 
 def _part(study: Path, path: Path) -> Part:

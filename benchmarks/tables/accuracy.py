@@ -1,8 +1,5 @@
-"""Tables of accuracy alone: every row against the first row, beside the paper's number for it.
-
-They are the tables of further ablations, of non-autoregressive decoding, and of methods that start from published
-checkpoints.
-"""
+"""Tables of accuracy alone, every row against the first row, beside the paper's number for it: of further ablations, of
+non-autoregressive decoding, and of methods that start from published checkpoints."""
 
 from __future__ import annotations
 
@@ -20,12 +17,9 @@ from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 
 class AccuracyTable(TableBuilder):
-    """Accuracy of each row, and its difference from the first row of its section.
+    """Accuracy of each row, and its difference from the first row of its section."""
 
-    A row's printed numbers come from the first of the paper's tables in ``references`` that has the row.
-    """
-
-    references: ClassVar[tuple[str, ...]]
+    references: ClassVar[tuple[str, ...]]  # the paper's tables: a row's numbers come from the first that has it
 
     def grids(self) -> list[Grid]:
         own = [column for test in self.test_names for column in self._columns(test)]

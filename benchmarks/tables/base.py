@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,12 +35,9 @@ PASSES = """Passes/question: calls of a transformer, thinking included, for the 
 
 @dataclass(frozen=True)
 class ExternalRows:
-    """Rows that were made elsewhere.
-
-    * ``lines``: where they come from (column ``source``), and the columns of ``Summary.lines``. A row of outputs alone,
-      without records, has an empty ``block``.
-    * ``about``: paragraphs of a legend on what they are, and on what was left out.
-    """
+    """Rows that were made elsewhere. ``lines``: where they come from (column ``source``), and the columns of
+    ``Summary.lines``; a row of outputs alone, without records, has an empty ``block``. ``about``: paragraphs of a
+    legend on what they are, and on what was left out."""
 
     lines: pd.DataFrame
     about: tuple[str, ...]
@@ -52,7 +49,6 @@ class ExternalRows:
 
 
 def published_rows(records: StudyRecords) -> ExternalRows:
-    """Return the rows of the outputs that a study names."""
     held = {(one.title, one.test, one.file): one for one in records.published}
     shown, missing = [], []
     for row in records.study.published:
@@ -78,7 +74,6 @@ def published_line(scores: PublishedScores) -> dict[str, Any]:
 
 
 def about_published(scores: PublishedScores) -> str:
-    """Return what a legend says of scored outputs."""
     source, scorer = f" ({scores.source})" if scores.source else "", scores.scorer
     text = f"{scores.title}: outputs of {scores.file}{source} for {scores.test}"
     return f"{text}, scored by `{scorer.name}`, version {scorer.version}."
@@ -166,7 +161,6 @@ class TableBuilder(ABC):
         yield Line(self.row_title(line), (question_count(line), interval_cell(line), *spread), row.indent)
 
     def about_questions(self) -> str:
-        """Return the legend text of :meth:`questions`."""
         return f"""Last table: n questions; the 95 % interval of the default decoding's accuracy ({self.interval}); its
             ±, which says nothing about other questions, and what that covers. {self.repeated()}"""
 
@@ -217,15 +211,12 @@ class TableBuilder(ABC):
         return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(tests))}."
 
     def decodings(self) -> dict[str, DecodingSpec]:
-        """Return the decodings that the table shows besides `default`."""
         shown = self.study.evaluation.decodings.items()
         return {name: spec for name, spec in shown if name != "default" and self.shows(spec)}
 
     def line(self, block: Block, row: Row, test: str | None = None) -> dict[str, Any]:
-        """Return the line of a row's default decoding on a test set of its block (default: the first).
-
-        Every row of a block has such a line. If there is no run, the line says why.
-        """
+        """Return the line of a row's default decoding on a test set of its block (default: the first). Every row of a
+        block has one; if there is no run, it says why."""
         line = self.summary.line(block.id, row.id, "default", test or self.study.tests_of(block)[0])
         assert line is not None
         return line
@@ -239,36 +230,37 @@ class TableBuilder(ABC):
         return str(self.notes.index(reason) + 1)
 
     def row_title(self, line: Mapping[str, Any]) -> Cell:
-        """Return a row's title, with a note on problems that remained when its training ended."""
+        """Return a row's title, with a note on problems that its training ended with."""
         return Cell(line["title"], self.dead_r_suffix(line), mark=self.note(line["warning"]))
 
     def dead_r_suffix(self, line: Mapping[str, Any]) -> str:
-        """Return a suffix for the title of a row whose R was dead when its training ended.
-
-        The numbers of such a row are those of a row without R.
-        """
+        """Return what the title of a row adds if its R was dead when training ended: it answers as a row without R."""
         count, trained = line["dead_trainings"], len(self.study.seeds)
         if not count:
             return ""
         return " (R dead)" if count >= trained else f" (R dead in {count} of {trained} trainings)"
 
     def missing_cell(self, line: Mapping[str, Any]) -> Cell:
-        """Return the cell that takes the place of a missing result."""
         return Cell("skipped" if line["status"] == "skipped" else "not run", mark=self.note(line["reason"]))
 
     def missing_seeds(self, line: Mapping[str, Any]) -> str:
         """Return the note on a mean that lacks some training seeds."""
         return self.note(line["reason"]) if line["training_seeds"] < len(self.study.seeds) else ""
 
-    def accuracy(self, line: Mapping[str, Any]) -> Cell:
-        """Return a row's accuracy with its spread, in bold if it is the best or with the mark of a tie."""
+    def score(self, line: Mapping[str, Any], spread: Any = None, otherwise: str = "") -> Cell:
+        """Return a row's accuracy with its ``spread`` or, if there is none, what is ``otherwise`` in its place."""
         if pd.isna(line["accuracy"]):
             return self.missing_cell(line)
-        tail = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
-        if pd.notna(line["spread"]):
-            tail = f" ± {percent(line['spread'])}"
-        marks = [TIE if line["mark"] == "tie" else "", self.missing_seeds(line)]
-        return Cell(percent(line["accuracy"]), tail, line["mark"] == "best", " ".join(mark for mark in marks if mark))
+        tail = otherwise if pd.isna(spread) else f" ± {percent(spread)}"
+        return Cell(percent(line["accuracy"]), tail, mark=self.missing_seeds(line))
+
+    def accuracy(self, line: Mapping[str, Any]) -> Cell:
+        """Return a row's accuracy with its spread, in bold if it is the best or with the mark of a tie."""
+        without = {"nothing drawn": " (det.)", "one seed": " (1 seed)"}.get(line["spread_over"], "")
+        score = self.score(line, line["spread"], without)
+        if line["mark"] == "tie":
+            return replace(score, mark=f"{TIE} {score.mark}".strip())
+        return replace(score, bold=line["mark"] == "best")
 
     def rows(self, block: Block) -> Iterable[tuple[str, list[Row]]]:
         """Yield a block's rows under headings: first the rows that are ranked, then the controls."""
@@ -281,8 +273,13 @@ class TableBuilder(ABC):
         """Return the rows of a block in the order of :meth:`rows`."""
         return [row for _, rows in self.rows(block) for row in rows]
 
+    def by_block(self, lines: Callable[[Block, Row], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
+        return tuple(
+            (block.title, tuple(line for row in self.all_rows(block) for line in lines(block, row)))
+            for block in self.study.blocks
+        )
+
     def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        """Return the sections of a grid, one for each block and test set."""
         sections = []
         for block in self.study.blocks:
             for test in self.study.tests_of(block):
@@ -301,7 +298,6 @@ def _scorer(test: str) -> Scorer:
 
 
 def decoding_heading(decoding: str) -> str:
-    """Return a decoding's name as a heading."""
     name = decoding_label(decoding)
     return name[0].upper() + name[1:]
 

@@ -85,7 +85,6 @@ def load_claims() -> tuple[Claim, ...]:
 
 @cache
 def papers_numbers() -> Numbers:
-    """Return the numbers that the paper prints."""
     numbers: dict[str, Mapping[Measure, float | None]] = {}
     for name, table in paper_tables().items():
         percent = 100 if table.unit == "share" else 1

@@ -43,12 +43,7 @@ class DecodingTable(TableBuilder):
         line = self.summary.line(block.id, row.id, decoding, test)
         if line is None:
             return Cell()
-        if pd.isna(line["accuracy"]):
-            return self.missing_cell(line)
-        tail = " (1 seed)" if line["stochastic"] else " (det.)"
-        if pd.notna(line["decoding_spread"]):
-            tail = f" ± {percent(line['decoding_spread'])}"
-        return Cell(percent(line["accuracy"]), tail, mark=self.missing_seeds(line))
+        return self.score(line, line["decoding_spread"], " (1 seed)" if line["stochastic"] is True else " (det.)")
 
     def legend(self) -> Iterator[str]:
         if len(self._names) == 1:
@@ -64,7 +59,6 @@ class DecodingTable(TableBuilder):
 
 
 def _described(name: str, spec: DecodingSpec) -> str:
-    """Describe what a decoding draws, and which methods it applies to."""
     nucleus = f" from the likeliest that make up a share of {spec.top_p:g}" if spec.top_p < 1 else ""
     tokens = "the likeliest" if spec.tokens == "greedy" else f"drawn at temperature {spec.temperature:g}{nucleus}"
     latents = {
@@ -106,11 +100,7 @@ class ControlsTable(TableBuilder):
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         default = self.line(block, row, test)
-        score = (
-            self.missing_cell(default)
-            if pd.isna(default["accuracy"])
-            else Cell(percent(default["accuracy"]), mark=self.missing_seeds(default))
-        )
+        score = self.score(default)
         swaps = (cell for name in self.decodings() for cell in self._swap(block, row, name, test))
         yield Line(self.row_title(default), (score, *swaps), row.indent)
 

@@ -1,12 +1,9 @@
-"""The main table: accuracy and costs of each row as the paper prints them.
-
-Further grids have details by test set, training costs, and comparisons with the controls.
-"""
+"""The main table: accuracy and costs of each row as the paper prints them; then details by test set, training costs,
+and comparisons with the controls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -45,27 +42,13 @@ COSTS = (Column("ms/question"), Column("Passes/question"), Column("Tokens/questi
 COSTS += (Column("Peak MiB"), Column("All steps (s)"))
 
 
-@dataclass(frozen=True)
-class Unit:
-    """The unit of a whole column of times."""
-
-    name: str
-    seconds: float
-
-    def format(self, value: float) -> str:
-        return seconds(value / self.seconds)
-
-
-SECONDS, HOURS = Unit("s", 1.0), Unit("h", 3600.0)
+HOUR = 3600.0  # seconds
 
 
 class MainTable(TableBuilder):
-    """The default decoding; the details also show decodings with the mean in place of drawn latents.
+    """The default decoding; the details also show decodings with the mean in place of drawn latents."""
 
-    ``reference`` is the paper's table whose numbers are shown for reference if a study uses the paper's test sets.
-    """
-
-    reference: ClassVar[str] = "main_0.5b"
+    reference: ClassVar[str] = "main_0.5b"  # the paper's table that is shown beside studies with its test sets
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
@@ -115,10 +98,10 @@ class MainTable(TableBuilder):
     def _main(self) -> Grid:
         paper = self.paper
         known = self.summary.lines["train_epoch_seconds"].dropna().tolist()
-        unit = HOURS if paper or max(known, default=0.0) >= HOURS.seconds else SECONDS
+        name, unit = ("h", HOUR) if paper or max(known, default=0.0) >= HOUR else ("s", 1.0)
         limit = self.study.timing and self.study.timing.questions
         test_column = f"Test of {limit} (s)" if limit else "Test (s)"
-        columns = [Column(f"Train ({unit.name})")]
+        columns = [Column(f"Train ({name})")]
         for test in self.test_names:
             columns += [Column("Acc (%)", self.test_title(test)), Column(test_column, self.test_title(test))]
         columns += [Column("Params"), Column("Training FLOPs")]
@@ -136,7 +119,7 @@ class MainTable(TableBuilder):
             sections.append((heading, tuple(map(self._elsewhere_line, rows))))
         return Grid(self.title, tuple(columns), tuple(sections))
 
-    def _main_line(self, block: Block, row: Row, unit: Unit) -> Line:
+    def _main_line(self, block: Block, row: Row, unit: float) -> Line:
         lines = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
         first = self.line(block, row)
         title = self.row_title(first)
@@ -144,7 +127,7 @@ class MainTable(TableBuilder):
             blank = [Cell()] * (2 * len(self.test_names) + 2)
             return Line(title, (self.missing_cell(first), *blank), row.indent)
         note = self.note(first["reason"])
-        cells = [cell(first["train_epoch_seconds"], unit.format, note)]
+        cells = [cell(first["train_epoch_seconds"], lambda value: seconds(value / unit), note)]
         for line in lines:
             if line is None:  # this block is not evaluated on the test set
                 cells += [Cell(), Cell()]
@@ -166,10 +149,10 @@ class MainTable(TableBuilder):
         indented = {row.id for row in self.study.rows if row.indent} if line["block"] else ()
         return Line(self.row_title(line), cells, line["row"] in indented)
 
-    def _paper_line(self, row: PaperRow, title: str, unit: Unit, blank: int = 2) -> Line:
-        """Return the paper's numbers in the columns of the main table. The paper lacks the last ``blank`` columns."""
-        hours = row.train_hours
-        cells = [_printed(hours, lambda value: unit.format(3600 * value))]
+    def _paper_line(self, row: PaperRow, title: str, unit: float, blank: int = 2) -> Line:
+        """Return the paper's numbers in the columns of the main table, the time of training in units of so many
+        seconds. The paper lacks the last ``blank`` columns."""
+        cells = [_printed(row.train_hours, lambda hours: seconds(HOUR * hours / unit))]
         for test in self.test_names:
             score = row.tests.get(test)
             cells.append(_printed(score and score.accuracy, "{:.2f}".format))
@@ -209,18 +192,15 @@ class MainTable(TableBuilder):
 
     def _training(self) -> Grid:
         columns = (Column("In optimizer steps (s)"), Column("Tokens/s"), Column("GPU-hours"))
-        sections = []
-        for block in self.study.blocks:
-            lines = []
-            for row in self.all_rows(block):
-                line = self.line(block, row)
-                speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
-                spent = cell(line["train_wall_seconds"], seconds)
-                spent_by_all = gpu_seconds_as_trained(self.records, block.id, row.id)
-                cells = (spent, speed, cell(spent_by_all, lambda spent: f"{spent / 3600:.2f}"))
-                lines.append(Line(self.row_title(line), cells, row.indent))
-            sections.append((block.title, tuple(lines)))
-        return Grid("Training as it ran: the whole budget, warm starts included", columns, tuple(sections))
+        caption = "Training as it ran: the whole budget, warm starts included"
+        return Grid(caption, columns, self.by_block(self._training_lines))
+
+    def _training_lines(self, block: Block, row: Row) -> Iterator[Line]:
+        line = self.line(block, row)
+        speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
+        spent_by_all = gpu_seconds_as_trained(self.records, block.id, row.id)
+        hours = cell(spent_by_all, lambda spent: f"{spent / 3600:.2f}")
+        yield Line(self.row_title(line), (cell(line["train_wall_seconds"], seconds), speed, hours), row.indent)
 
     def _against_controls(self) -> Iterator[Grid]:
         """Yield a grid of each row against each control row of its block, if there are controls."""
@@ -242,7 +222,7 @@ class MainTable(TableBuilder):
         for test in self.test_names:
             columns += [Column("Acc (%)", self.test_title(test)), Column("Test (s)", self.test_title(test))]
         sections = [
-            (block.title, tuple(self._paper_line(row, row.title, HOURS, blank=0) for row in block.rows.values()))
+            (block.title, tuple(self._paper_line(row, row.title, HOUR, blank=0) for row in block.rows.values()))
             for block in paper.blocks.values()
         ]
         caption = f"For reference: the paper's numbers, in the paper's setting ({paper.setting}), not this study's"
@@ -351,11 +331,8 @@ def _printed(value: Printed | None, form: Any) -> Cell:
 
 
 class ScaleTable(MainTable):
-    """The main table with the backbone and number of parameters of each row.
-
-    The paper compares MarCos, each of whose modules has its own backbone, with baselines on one backbone of six times
-    that size.
-    """
+    """The main table with the backbone and number of parameters of each row: the paper compares MarCos, each of whose
+    modules has its own backbone, with baselines on one backbone of six times that size."""
 
     reference = "main_3b"
 
@@ -364,16 +341,14 @@ class ScaleTable(MainTable):
         return [first, self._sizes(), *others]
 
     def _sizes(self) -> Grid:
-        sections = []
-        for block in self.study.blocks:
-            lines = []
-            for row in self.all_rows(block):
-                if runs := self.study.trainings(block.id, row.id):
-                    line = self.line(block, row)
-                    sizes = (Cell(backbone(runs[0].backbone)), cell(line["parameters"], count))
-                    lines.append(Line(self.row_title(line), sizes, row.indent))
-            sections.append((block.title, tuple(lines)))
-        return Grid("Backbone of each row, and all parameters", (Column("Backbone"), Column("Params")), tuple(sections))
+        columns = (Column("Backbone"), Column("Params"))
+        return Grid("Backbone of each row, and all parameters", columns, self.by_block(self._size_lines))
+
+    def _size_lines(self, block: Block, row: Row) -> Iterator[Line]:
+        if runs := self.study.trainings(block.id, row.id):
+            line = self.line(block, row)
+            sizes = (Cell(backbone(runs[0].backbone)), cell(line["parameters"], count))
+            yield Line(self.row_title(line), sizes, row.indent)
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()

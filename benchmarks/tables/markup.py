@@ -75,10 +75,8 @@ class Document:
 
 
 def markdown(document: Document) -> str:
-    """Render a document as GitHub Markdown: the title, the first grid, the legend, further grids, the footer.
-
-    Each note is below the first grid that refers to it.
-    """
+    """Render a document as GitHub Markdown: the title, the first grid, the legend, further grids, the footer. Each note
+    is below the first grid that refers to it."""
     first, *others = document.grids
     printed: set[str] = set()
     parts = [f"# {_md(document.title)}", _markdown_grid(first), _markdown_notes(document, first, printed)]

@@ -147,7 +147,6 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
 
 
 def _legend(records: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the paragraphs that explain the columns."""
     ways = {(run["test_batch_size"], run["repeats"], run["test_warm_up"]) for run in records}
     passes = "; ".join(
         f"in batches of {batch}, {f'median of {repeats} passes' if repeats > 1 else 'one pass'} after {warm_up}"

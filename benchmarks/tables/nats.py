@@ -3,7 +3,7 @@ accuracy with the latents that encode them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -120,21 +120,13 @@ class NatsTable(DecodingTable):
     def grids(self) -> list[Grid]:
         whole = (*SHOWN.values(), Column("Sum, 95 % interval"), Column("n"))
         steps = (*(Column(f"Step {step}") for step in range(1, self._parts)), Column("Answer"))
-        grids = [
-            Grid(self.title, whole, self._sections(self._whole)),
-            Grid("By step", steps, self._sections(self._by_step)),
-        ]
+        # A section for each block: nats are of its validation rows, whatever its test sets
+        grids = [Grid(self.title, whole, self.by_block(self._whole))]
+        grids.append(Grid("By step", steps, self.by_block(self._by_step)))
         if self.decodings():
             accuracy, questions = super().grids()
             grids += [replace(accuracy, caption="Accuracy with encoded latents"), questions]
         return grids
-
-    def _sections(self, lines: Callable[[Block, Row], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        """Return a section for each block: nats are of its validation rows, whatever its test sets."""
-        return tuple(
-            (block.title, tuple(line for row in self.all_rows(block) for line in lines(block, row)))
-            for block in self.study.blocks
-        )
 
     def _whole(self, block: Block, row: Row) -> Iterator[Line]:
         line = self.line(block, row)

@@ -55,7 +55,6 @@ def render(study: Study, results: Path, table: Table = Table.main, beside: Exter
 def contents(
     study: Study, results: Path, table: Table = Table.main, beside: ExternalRows | None = None
 ) -> dict[str, str]:
-    """Return a table's contents by file extension."""
     return rendered(load_collected(study, results), table, beside)
 
 

@@ -31,15 +31,11 @@ OF_TEST = ("Acc (%)", "Δ", "p")
 
 @dataclass(frozen=True)
 class Moment:
-    """A point in a row's curriculum: the weights whose answers are scored.
-
-    ``row`` is the row that the weights belong to: the row itself, or the one that it starts from. ``answered`` is the
-    name of their answers in the records.
-    """
+    """A point in a row's curriculum: the weights whose answers are scored."""
 
     title: str
-    row: str
-    answered: str
+    row: str  # that the weights belong to: the row itself, or the one that it starts from
+    answered: str  # the name of their answers in the records
     epochs: float | None = None
 
 
@@ -154,10 +150,8 @@ class StagesTable(TableBuilder):
 
 
 def _against_first(correct: Sequence[pd.DataFrame | None]) -> list[dict[str, Any]]:
-    """Return the paired test of each moment against the first, corrected for all of them.
-
-    The dict is empty for the first moment and for moments whose answers are missing.
-    """
+    """Return the paired test of each moment against the first, corrected for all of them; an empty dict for the first
+    and for moments whose answers are missing."""
     first, *others = correct
     pairs = {
         number: (other, first) for number, other in enumerate(others, 1) if other is not None and first is not None

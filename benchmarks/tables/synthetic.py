@@ -77,30 +77,21 @@ class SyntheticTable(TableBuilder):
     def _block_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         for drawn in (True, False):
             line = self.evaluated_line(block, row, drawn)
-            yield Cell() if line is None else self._accuracy(line)
+            yield Cell() if line is None else self.score(line, line["spread"])
         yield from self.extra_cells(block, row)
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
-        """Yield one cell for each column of ``extra``."""
         yield _entropy(self.draws(block, row, drawn=True))
 
     def evaluated_line(self, block: Block, row: Row, drawn: bool) -> dict[str, Any] | None:
-        """Return the line of a row's first evaluated decoding that draws (or does not), or None.
-
-        If no decoding has been evaluated, return the line of the first one, which says why.
-        """
+        """Return the line of a row's first evaluated decoding that draws (or does not), or None; if none has been
+        evaluated, the line of the first one, which says why."""
         (test,) = self.study.tests_of(block)
         lines = [self.summary.line(block.id, row.id, name, test) for name in ("default", *self.decodings())]
         scored = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
         if not scored:
             return next((line for line in lines if line is not None), None)
         return next((line for line in scored if bool(line["stochastic"]) == drawn), None)
-
-    def _accuracy(self, line: dict[str, Any]) -> Cell:
-        if pd.isna(line["accuracy"]):
-            return self.missing_cell(line)
-        tail = "" if pd.isna(line["spread"]) else f" ± {percent(line['spread'])}"
-        return Cell(percent(line["accuracy"]), tail, mark=self.missing_seeds(line))
 
     def _printed(self, row: str) -> Line | None:
         """Return the paper's numbers of a row, in the columns for sampling: the paper does not say how it decodes."""
@@ -142,7 +133,7 @@ class SyntheticTable(TableBuilder):
             agreement = [step.agreement for seeds in draws for step in seeds if step.agreement is not None]
             cells = (
                 cell(line["n"], "{:,}".format),
-                self._accuracy(line),
+                self.score(line, line["spread"]),
                 interval_cell(line),
                 cell(line["strict"], percent),
                 cell(line["no_answer"], percent),

@@ -148,7 +148,6 @@ def _example(question: int) -> Example:
 
 
 def median_seconds(device: torch.device, work: Callable[[], Any], repeats: int) -> float:
-    """Return the median time of ``repeats`` calls."""
     seconds = []
     for _ in range(repeats):
         synchronize(device)
@@ -160,7 +159,6 @@ def median_seconds(device: torch.device, work: Callable[[], Any], repeats: int) 
 
 
 def render_speed(record: dict[str, Any]) -> str:
-    """Render the record as two tables in Markdown."""
     made, step, loop = record["environment"], record["training_step"], record["loop"]
     answers = [[a["title"], a["batched"], a["single"], a["ratio"]] for a in record["answers"].values()]
     headers = ["Method", f"cached, batch {BATCH} (questions/s)", "uncached, one by one (questions/s)", "ratio"]

@@ -56,12 +56,10 @@ def time_training(
 ) -> dict[str, Any]:
     """Return the seconds of one epoch of each phase, and the FLOPs of the whole training.
 
-    An epoch takes its number of steps times the median step, which is measured here, with nothing else running. A phase
-    of several stages is their mean, weighted by their epochs. A cached stage costs its epoch and one pass that computes
-    the features. A stage warms up with at most as many steps as are timed. With several ranks, each of them calls this;
-    FLOPs are summed over all ranks, and memory is that of the rank that takes most. ``rows`` is the number of rows of
-    an epoch, if the data at hand stand in for a larger set.
-    """
+    An epoch takes its number of steps times the median step. A phase of several stages is their mean, weighted by
+    their epochs. A cached stage costs its epoch and one pass that computes the features. A stage warms up with at most
+    as many steps as are timed. All ranks call this; FLOPs are summed over them, and memory is that of the rank that
+    takes most. ``rows`` is the number of rows of an epoch, if the data at hand stand in for a larger set."""
     corpus = open_corpus(paths.data, "train")
     budget = budget_of(spec.training, corpus, rows)
     timer = StepTimer(method, spec, corpus, budget.steps_per_epoch, paths, ranks)
