@@ -64,7 +64,7 @@ def _sim_cot(
     on: str, base: Hub, hub: str, accuracies: tuple[float, float, float], table: str, latents: int | None = None
 ) -> Published:
     """Return an entry of SIM-CoT on a method and backbone. ``accuracies``: on GSM8K, GSM-Hard and SVAMP."""
-    reported = dict(zip(("gsm8k", "gsm_hard", "svamp"), accuracies, strict=True))
+    reported: dict[str, float] = dict(zip(("gsm8k", "gsm_hard", "svamp"), accuracies, strict=True))
     source = f"README of InternLM/SIM-CoT, table {table}"
     method = on.partition(",")[0].lower()
     return Published(f"SIM-CoT on {on}", method, base, (f"internlm/SIM_COT-{hub}", None), reported, source, latents)

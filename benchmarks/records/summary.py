@@ -113,7 +113,9 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
     correct: dict[Key, pd.DataFrame] = {}  # one line per question, one column per training seed
     for (block, row, decoding), group in _groups(frame, KEYS[:3]):
         answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
-        for test in group["test"].unique() if answers is not None else ():
+        if answers is None:
+            continue
+        for test in group["test"].unique():
             correct[Key(block, row, decoding, test)] = statistics.correctness(answers.loc[answers["test"] == test])
     comparisons = _comparisons(study, correct, controls)
     corrected = {
