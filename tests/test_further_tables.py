@@ -145,7 +145,7 @@ def test_spread_over_decoding_seeds_with_several_trainings(tmp_path: Path) -> No
 
 def test_controls_show_what_is_lost_and_whether_it_is_much(controls: dict[str, str]) -> None:
     text = controls["md"]
-    assert header(text)[1:5] == ["Own (%)", "Exchanged (%)", "Exchanged lost", "Exchanged p"]
+    assert header(text)[1:5] == ["Default (%)", "Exchanged (%)", "Exchanged lost", "Exchanged p"]
     own, exchanged, lost, p, *mean = cells(text, "MarCos", ALPHA)
     assert float(own) - float(exchanged) == pytest.approx(float(lost), abs=0.011) and float(lost) > 20
     assert p == "&lt;0.001" and len(mean) == 3 and "continues with the mean of its batch" in text

@@ -250,7 +250,7 @@ class InterventionFigure(LatentsFigure):
         ({100 * settings.frequent_share:g} % of all, or {settings.frequent_at_least} where that is more), R
         {self.samples}. Right: a graph of these dimensions with an edge where their correlation is above
         {settings.correlated_above:g}; its largest clique is in colour. Middle: that clique set by hand, in every step
-        of {self.asked}: length of all that is said, share of answers with the marker, accuracy."""
+        of {self.asked}: length of all that is written, share of answers with the marker, accuracy."""
         for analysis in self._active:
             block_data = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
             table = _by_setting(block_data)

@@ -92,7 +92,7 @@ class ControlsTable(TableBuilder):
         return self.summary.swaps
 
     def grids(self) -> list[Grid]:
-        columns = [Column("Own (%)")]
+        columns = [Column("Default (%)")]
         for name in self.decodings():
             group = decoding_heading(name)
             columns += [Column("(%)", group), Column("lost", group), Column("p", group)]
@@ -117,10 +117,10 @@ class ControlsTable(TableBuilder):
         if not self.decodings():
             yield "This study has no control of latents: add a decoding with `thoughts: exchanged` or `thoughts: mean`."
             return
-        yield "Own: accuracy of the default decoding, in which every question is answered with its own latents."
+        yield "Default: accuracy of the default decoding, in which every question is answered with its own latents."
         for name, spec in self.decodings().items():
             yield f"{decoding_heading(name)}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
-        yield f"""lost: own minus control, in percentage points. p: paired test over the same questions, Holm's
+        yield f"""lost: default minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
         carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length.
         {self.untested(self.paired_tests)}"""

@@ -302,8 +302,8 @@ class MainTable(TableBuilder):
             passes = f"median of {timing.repeats} repeats ± half their range"
             covers = "± covers repeats within one process only and processes differ by more"
         return f"""Test: seconds to answer {some if timing.questions else "all questions of a set"} on one device, in
-        batches of {timing.batch_size}; {passes}. A method that can leave its steps unsaid says the answer alone; All
-        steps, in the details, is its time with the steps said too. {covers}, so small differences in Test are not
+        batches of {timing.batch_size}; {passes}. A method that can leave out its steps writes the answer alone; All
+        steps, in the details, is its time with the steps written too. {covers}, so small differences in Test are not
         meaningful. No speed-up is stated: times can be compared within this table only."""
 
 

@@ -91,8 +91,8 @@ class GoldNats:
         predicts. Sum: minus the evidence lower bound, to be held against the exact value of methods without such
         latents."""
         answer = """Answer, after gold steps: the last part of Text. By itself: after the latents that the method has
-        without gold text (MarCos: the means of its predictor). A dash: the method does not say it. Markers in the texts
-        of methods differ, and weights were selected on validation rows."""
+        without gold text (MarCos: the means of its predictor). A dash: the method does not write it. Markers in the
+        texts of methods differ, and weights were selected on validation rows."""
         return whole, answer
 
 

@@ -26,7 +26,7 @@ class SyntheticTable(TableBuilder):
     extra: tuple[str, ...] = ("Entropy (bits)",)  # a task's columns besides its two accuracies
     scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
         equation must be right. P24: every equation must be true, have natural numbers and use numbers that are still
-        there, and the last path must use all four numbers once and end in 24. All methods say every step, and every
+        there, and the last path must use all four numbers once and end in 24. All methods write every step, and every
         step is scored."""
 
     @classmethod
@@ -149,7 +149,7 @@ class SyntheticTable(TableBuilder):
     def legend(self) -> Iterator[str]:
         yield self.scoring
         yield self.strict()
-        yield """Sampled: a transformer draws its tokens; a method with R draws R and says the likeliest tokens. Mean
+        yield """Sampled: a transformer draws its tokens; a method with R draws R and takes the likeliest tokens. Mean
         and spread over decoding seeds (over training seeds where there are several). Greedy: nothing is drawn; the mean
         of R takes the place of a draw."""
         yield f"""Entropy: of what the sampled answers drew, in bits, over questions and seeds, followed by the most
@@ -204,9 +204,9 @@ class LongRangeTable(SyntheticTable):
             answers = line and self.records.answers(block.id, row.id, line["decoding"], ("text",))
             yield Cell() if answers is None else Cell(percent(fmean(map(repeats, answers["text"]))))
 
-    scoring = """Each of K - 1 steps says five random digits, and the last repeats those of one of them. Right: the five
-        are those of an earlier step that was said. All methods say every step, and every step is scored. Repeats: of
-        the steps before the last, the share that equals an earlier one, which random ones hardly ever do. The last
+    scoring = """Each of K - 1 steps has five random digits, and the last repeats those of one of them. Right: the five
+        are those of an earlier step that was written. All methods write every step, and every step is scored. Repeats:
+        of the steps before the last, the share that equals an earlier one, which random ones hardly ever do. The last
         step has twice as many steps before it as they have on average, or more (K = 4: three times as many), and a
         model that repeats steps by habit repeats one there as many times as often: only hits that are more frequent
         than that are evidence of memory."""
