@@ -53,7 +53,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "collect": (*RECORDS, *_modules("records.statistics", "outputs", "scoring")),
     "track": (
         *RECORDS,
-        *_modules("tracking.importer", "tracking.entries", "tracking.state", "tracking.store", "records.provenance"),
+        *_modules("tracking.importer", "tracking.entries", "tracking.store", "records.provenance"),
     ),
     "table": TABLES,
     "figure": (*TABLES, *_modules("figures", "analysis")),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.cli import app, terminal
+from benchmarks.cli import app, prepare_terminal
 from conftest import ROOT
 
 PIPES = {"run", "Popen", "check_output", "check_call", "call"}
@@ -69,7 +69,7 @@ def stream(encoding: str, terminal: bool = False) -> io.TextIOWrapper:
 def test_what_goes_into_a_file_or_pipe_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := stream("iso8859-1"))
     monkeypatch.setattr(sys, "stderr", err := stream("ascii"))
-    terminal.prepare()
+    prepare_terminal()
     print("é τ … 😀")
     print("é τ", file=sys.stderr)
     for written, text in ((out, "é τ … 😀\n"), (err, "é τ\n")):
@@ -79,7 +79,7 @@ def test_what_goes_into_a_file_or_pipe_is_utf_8(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_terminal_keeps_its_encoding_and_shows_what_it_lacks_as_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := stream("iso8859-1", terminal=True))
-    terminal.prepare()
+    prepare_terminal()
     print("é τ")
     out.flush()
     assert out.buffer.getvalue() == b"\xe9 ?\n"  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ names = {
 }
 text = f"{verb} {rest}"
 if verb == "track":
-    from benchmarks.tracking.state import tries
+    from benchmarks.tracking.store import tries
 
     status = "pending" if Path("server_is_down").exists() else "done"
     text = json.dumps({"status": status, "tries": tries(results / "track.json")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from benchmarks.cli import catalogue, checks, inspection, sharing, tasks, terminal
+from benchmarks.cli import catalogue, checks, inspection, sharing, tasks
 from benchmarks.files import describe_os_error, printable
 from benchmarks.processes import collect_garbage_less_often, kernels
 from benchmarks.processes.heartbeat import RankFailure
@@ -34,7 +35,7 @@ class Commands(TyperGroup):
     failed ranks with the exit code of their failure. A bug keeps its traceback."""
 
     def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
-        terminal.prepare()  # before any help or usage is printed
+        prepare_terminal()  # before any help or usage is printed
         self._own_process = args is None  # not called by another program
         return super().main(args, *arguments, **options)
 
@@ -60,6 +61,23 @@ class Commands(TyperGroup):
             if (message := describe_os_error(error)) is None:
                 raise
             raise _failure(InputError(message)) from error
+
+
+def prepare_terminal() -> None:
+    """Make printed text independent of the locale, and ignore a width that is none. A file or pipe gets UTF-8, like
+    every other file that the suite writes. A terminal keeps its encoding, and shows a question mark for what that
+    lacks. Rich would print nothing on a terminal of width 0, which some programs set."""
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):  # replaced by another program
+            continue
+        if stream.isatty():
+            stream.reconfigure(errors="replace")
+        else:
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # lone surrogates are no UTF-8
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "1")
+        if not (size.isascii() and size.isdigit() and int(size)):
+            del os.environ[name]
 
 
 def _failure(error: InputError | RankFailure) -> typer.Exit:

@@ -29,7 +29,6 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import TASKS
 from benchmarks.studies.study import Study
 from benchmarks.tracking import entries
-from benchmarks.tracking.state import tries
 from benchmarks.tracking.store import (
     Fixable,
     Outage,
@@ -38,6 +37,7 @@ from benchmarks.tracking.store import (
     find_runs,
     session,
     tracking_uri,
+    tries,
     without_credentials,
 )
 

@@ -1,6 +1,6 @@
 """The MLflow store: SQLite in the results folder by default, or the server that MLFLOW_TRACKING_URI names.
 
-Each study is an experiment of its own.
+Each study is an experiment of its own. Every call of Snakemake reads :func:`tries`, so MLflow is imported late.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from benchmarks.files import BrokenRecord, read_json
 from benchmarks.processes.locks import opened_by
 
 if TYPE_CHECKING:
@@ -40,6 +41,16 @@ SETTINGS = {
 AS_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 log = logging.getLogger(__name__)
+
+
+def tries(path: Path) -> int:
+    """Return a counter that Snakemake watches as a parameter of the rule ``track``, given ``track.json``: one higher
+    while the last import is pending, so that the rule runs again, and unchanged once it is done."""
+    try:
+        state = read_json(path)
+    except BrokenRecord:
+        return 1
+    return state.get("tries", 1) + (state.get("status") == "pending")
 
 
 def is_local() -> bool:
@@ -157,7 +168,7 @@ class Fixable(Outage):
 @contextmanager
 def session(results: Path) -> Iterator[MlflowClient]:
     """Yield a client whose failures are raised as :class:`Outage`. If the local database may be missing, hold
-    :func:`one_writer`: it is created here."""
+    :func:`exclusive_writer`: it is created here."""
     try:
         if is_local() and (results / DATABASE).is_file():
             _settle(results)

@@ -28,7 +28,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import STUDIES, WORKFLOWS, StudyError, load_study, study_path
 from benchmarks.studies.validation_errors import study_content
-from benchmarks.tracking import state as tracking
+from benchmarks.tracking import store as tracking
 from methods.errors import InputError
 from methods.registry import code_digest, get_method
 from methods.code_digest import source_digest
