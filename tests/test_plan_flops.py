@@ -75,7 +75,7 @@ def test_layers_that_run_again_keep_their_inputs_alone() -> None:
         inputs = saved_by_forward(checkpointed, stage, EXAMPLES, "float32")
         assert inputs.activations < 0.6 * plain.activations
         layer = deeper.deepened(plain, -1)
-        assert activation_bytes(spec, stage, EXAMPLES, SIZE, "float32") == inputs.deepened(layer, 1), spec.id
+        assert activation_bytes(spec, stage, EXAMPLES, SIZE) == inputs.deepened(layer, 1), spec.id
 
 
 def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
@@ -91,12 +91,12 @@ def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
     ],
 )
 def test_what_is_kept_needs_no_numbers_and_few_layers(precision: str, backbone: str, modules: tuple[str, ...]) -> None:
-    for plain in small_study(PLANNED, backbone={"name": backbone}).runs.values():
+    for plain in small_study(PLANNED, backbone={"name": backbone}, engine={"precision": precision}).runs.values():
         spec = by_adapters(plain, *modules) if modules else plain
         method = small_method(spec, SIZE)
         for stage in (stage for stage in method.stages(BUDGET) if not stage.cached):
             kept = saved_by_forward(method, stage, EXAMPLES, precision)
-            counted = activation_bytes(spec, stage, EXAMPLES, SIZE, precision)
+            counted = activation_bytes(spec, stage, EXAMPLES, SIZE)
             assert counted == pytest.approx(kept, rel=1e-3), (spec.id, stage.name)
             assert kept.activations and (kept.copies > 0) == (precision == "bfloat16")
 
@@ -113,8 +113,8 @@ def test_weights_that_are_not_trained_keep_less_and_are_copied_for_each_pass() -
 @pytest.mark.parametrize("name", available())
 def test_every_method_can_be_planned(name: str) -> None:
     rows = [{"id": name, "method": name, "options": dict(get_method(name).tested_options)}]
-    spec = small_study(rows).runs[f"equation/{name}/s0"]
-    assert activation_bytes(spec, small_method(spec).stages(BUDGET)[0], EXAMPLES, SIZE, "bfloat16").copies > 0
+    spec = small_study(rows, engine={"precision": "bfloat16"}).runs[f"equation/{name}/s0"]
+    assert activation_bytes(spec, small_method(spec).stages(BUDGET)[0], EXAMPLES, SIZE).copies > 0
 
 
 def test_a_forward_pass_that_asks_for_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_forward_pass_that_asks_for_a_number_is_refused(monkeypatch: pytest.Mo
     method = small_method(spec)
     monkeypatch.setattr(type(method), "forward", lambda method, *_: next(method.parameters()).sum().item())
     with pytest.raises(NeedsValues, match=r"^cot_sft cannot be planned: .*; find it out in `collate`"):
-        activation_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE, "float32")
+        activation_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE)
 
 
 def test_what_was_counted_is_let_go() -> None:

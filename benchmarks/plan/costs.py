@@ -36,7 +36,7 @@ from benchmarks.plan.flops import (
     usage_in_stage,
 )
 from benchmarks.plan.hardware import GPU
-from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory, SavedBytes, activation_bytes
+from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory, activation_bytes
 from benchmarks.studies.micro_batches import micro_batch_count, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
@@ -208,8 +208,8 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
     ]
     copy = BFLOAT16 * parameters if run.engine.precision == "bfloat16" else 0
     if run.training.lora:  # autocast makes one copy of a weight that is trained, and one for each pass of the others
-        several = [_saved_bytes(run, stage, lengths, dimensions, passes[0][1]).copies for stage in _extremes(stages)]
-        copy = max(*several, min(copy, BFLOAT16 * trained))
+        saved = [activation_bytes(run, at, passes[0][1], dimensions, lengths.count_tokens) for at in _extremes(stages)]
+        copy = max(*(one.copies for one in saved), min(copy, BFLOAT16 * trained))
     weights, gradients = FLOAT32 * parameters, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
     row = kept[0] / passes[0][0]
@@ -316,15 +316,10 @@ def _activations(
     output in float32. That output is the logits; the second copy is either their gradient, which exists while they
     still do, or their log-softmax."""
     # All rows, since logits are only kept up to a number of rows; none of their values is computed
-    kept = _saved_bytes(run, stage, lengths, dimensions, list(islice(cycle(examples), rows))).activations
+    every = list(islice(cycle(examples), rows))
+    kept = activation_bytes(run, stage, every, dimensions, lengths.count_tokens).activations
     passed, *_ = usage_in_stage(small_method(run, count_tokens=lengths.count_tokens), stage, [examples])
     return kept + 2 * FLOAT32 * passed.widest(whole, rows / len(examples))
-
-
-def _saved_bytes(
-    run: RunSpec, stage: Stage, lengths: Lengths, dimensions: Dimensions, examples: Sequence[Example]
-) -> SavedBytes:
-    return activation_bytes(run, stage, examples, dimensions, run.engine.precision, lengths.count_tokens)
 
 
 def _extremes(stages: Sequence[Stage]) -> list[Stage]:

@@ -85,7 +85,6 @@ def activation_bytes(
     stage: Stage,
     examples: Sequence[Example],
     dimensions: Dimensions,
-    precision: str,
     count_tokens: TokenCounter = estimated_tokens,
 ) -> SavedBytes:
     """Return what :func:`saved_by_forward` counts at these dimensions. With activation checkpointing these are the
@@ -101,7 +100,7 @@ def activation_bytes(
                 _fake_adapters(method, mode)
             if again:
                 checkpoint_activations(method.train())
-            sizes.append(saved_by_forward(method, stage, examples, precision))
+            sizes.append(saved_by_forward(method, stage, examples, run.engine.precision))
         return sizes[0], sizes[1].deepened(sizes[0], -1)
 
     first, layer = counted(again=False)
